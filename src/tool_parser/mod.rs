@@ -1,0 +1,93 @@
+//! The tool-call engine: reads what a model wrote and says what is content, what is reasoning and what is a call.
+//!
+//! One engine serves whole and live text: [`Engine::push`] emits what is certain and holds back only a suffix that may
+//! still become a call, [`Engine::finish`] settles the rest, so any split of the same text gives the same turn. It is pure:
+//! no I/O, no clock, no randomness. It never fails: model output becomes values plus notes. Used by `relay` and `agent`.
+
+mod tools;
+
+pub use tools::{Tool, Tools};
+
+use std::sync::Arc;
+
+use crate::turn::TurnEvent;
+
+/// Which field of the upstream's message a text came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// `content`.
+    Content,
+    /// `reasoning` or `reasoning_content`.
+    Reasoning,
+}
+
+/// A call the upstream's own parser extracted, as it came.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NativeCall {
+    /// `tool_calls[].id`.
+    pub id: Option<String>,
+    /// `function.name`, possibly polluted.
+    pub name: String,
+    /// `function.arguments`: normally a JSON text; an object is passed as its JSON text.
+    pub arguments: String,
+}
+
+/// What the request allows.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// False for `tool_choice: "none"`: no call leaves.
+    pub calls_wanted: bool,
+    /// False for `parallel_tool_calls: false`: only the first call leaves.
+    pub parallel: bool,
+    /// True when the client asked for JSON content (`response_format`): bare JSON is then content.
+    pub json_wanted: bool,
+    /// Switches on the natural-language dialect ("I will search for X").
+    pub fuzzy: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { calls_wanted: true, parallel: true, json_wanted: false, fuzzy: false }
+    }
+}
+
+/// How the upstream's reply ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct End {
+    /// True when the token limit cut the reply (`finish_reason: "length"`), or the reply broke off.
+    pub cut: bool,
+}
+
+/// Reads one choice of one reply. See the module's header for the contract.
+#[derive(Debug)]
+pub struct Engine {
+    tools: Arc<Tools>,
+    options: Options,
+}
+
+impl Engine {
+    /// An engine for one choice of one reply to a request that declared `tools`.
+    pub fn new(tools: Arc<Tools>, options: Options) -> Self {
+        Self { tools, options }
+    }
+
+    /// Takes the next piece of text and appends to `out` what has become certain.
+    pub fn push(&mut self, field: Field, delta: &str, out: &mut Vec<TurnEvent>) {
+        let _ = (&self.tools, self.options);
+        out.push(match field {
+            Field::Content => TurnEvent::Content(delta.to_owned()),
+            Field::Reasoning => TurnEvent::Reasoning(delta.to_owned()),
+        });
+    }
+
+    /// Takes one native call, whole. A whole reply gives its native calls before its text, so that they win over a copy in
+    /// the text; a live one as they complete.
+    pub fn native(&mut self, call: NativeCall, out: &mut Vec<TurnEvent>) {
+        let _ = (call, out);
+    }
+
+    /// Settles what was held back. Emits no [`TurnEvent::Finish`]: only the caller knows usage and the upstream's reason.
+    pub fn finish(&mut self, end: End, out: &mut Vec<TurnEvent>) {
+        let _ = (end, out);
+    }
+}

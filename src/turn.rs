@@ -1,0 +1,233 @@
+//! The turn: what one model reply means, whatever form it arrived in.
+//!
+//! Sources (a whole reply, a live stream, an agent run, a canned answer) produce [`TurnEvent`]s; sinks (SSE chunks, a JSON
+//! completion, a terminal) consume them. This module is plain data: no serde, no I/O, no clock, no randomness.
+
+/// Why the model stopped. Only values that OpenAI's API defines exist here, so nothing else can leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// A natural end or a stop sequence.
+    Stop,
+    /// The token limit cut the reply.
+    Length,
+    /// The turn ends with tool calls.
+    ToolCalls,
+    /// The provider withheld content.
+    ContentFilter,
+}
+
+impl FinishReason {
+    /// The wire name, as in OpenAI's `finish_reason`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::ToolCalls => "tool_calls",
+            Self::ContentFilter => "content_filter",
+        }
+    }
+
+    /// Maps what an upstream said to a value OpenAI defines; `calls` tells whether the turn holds tool calls.
+    ///
+    /// vLLM's own values (`abort`, `eos`, `repetition`, null) end a client's run as an error when they leave as they are,
+    /// and a `stop` beside calls makes OpenClaw drop the calls, so calls always win.
+    pub fn resolve(upstream: Option<&str>, calls: bool) -> Self {
+        match upstream {
+            _ if calls => Self::ToolCalls,
+            Some("length" | "max_tokens") => Self::Length,
+            Some("content_filter") => Self::ContentFilter,
+            _ => Self::Stop,
+        }
+    }
+}
+
+/// Token counts of one reply, in tokens. `None` means that the upstream did not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens of the rendered prompt.
+    pub prompt: u64,
+    /// Tokens the model wrote, reasoning included.
+    pub completion: u64,
+    /// Prompt tokens served from the prefix cache.
+    pub cached: Option<u64>,
+    /// Completion tokens spent on reasoning.
+    pub reasoning: Option<u64>,
+}
+
+impl Usage {
+    /// Prompt plus completion tokens.
+    pub fn total(&self) -> u64 {
+        self.prompt + self.completion
+    }
+}
+
+/// One tool call, complete: a name the request declared and arguments that are a JSON object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ToolCall {
+    /// The upstream's own id, if it gave one; the id that leaves is chosen by `translate`.
+    pub id: Option<String>,
+    /// A tool name exactly as the request declared it.
+    pub name: String,
+    /// The text of one JSON object, `{}` when there are no arguments.
+    pub arguments: String,
+    /// What is still wrong with the arguments by the tool's schema; empty when they satisfy it.
+    pub problems: Vec<String>,
+}
+
+/// Something worth a log field: a repair, or model output that did not leave as a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// Text was read as calls in this dialect (the dialect's name in the table).
+    Dialect(&'static str),
+    /// A repair made to a call; the name is stable and used as a metric label.
+    Repaired(&'static str),
+    /// A call that the model began or wrote and that was not sent.
+    Dropped {
+        /// The name as the model wrote it, empty when it got no further.
+        name: String,
+        /// Why it was held back.
+        why: Dropped,
+    },
+}
+
+/// Why a call was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dropped {
+    /// No declared tool answers to that name.
+    Undeclared,
+    /// The reply ended inside the call.
+    Truncated,
+    /// The arguments could not be read as a JSON object.
+    Unreadable,
+    /// A field that the tool's schema requires is missing.
+    MissingRequired,
+    /// The same call came twice, by different ways.
+    Duplicate,
+    /// The client asked for one call at most.
+    NotParallel,
+    /// The client asked for no calls (`tool_choice: "none"`).
+    NotWanted,
+}
+
+impl Dropped {
+    /// A stable name for logs and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Undeclared => "undeclared",
+            Self::Truncated => "truncated",
+            Self::Unreadable => "unreadable",
+            Self::MissingRequired => "missing_required",
+            Self::Duplicate => "duplicate",
+            Self::NotParallel => "not_parallel",
+            Self::NotWanted => "not_wanted",
+        }
+    }
+}
+
+/// One step of a turn, in the order in which a client may see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TurnEvent {
+    /// A piece of the model's reasoning.
+    Reasoning(String),
+    /// A piece of the answer.
+    Content(String),
+    /// One whole call.
+    ToolCall(ToolCall),
+    /// What respool itself is doing meanwhile.
+    Progress(String),
+    /// For the log, never for the client.
+    Note(Note),
+    /// The end of the turn.
+    Finish {
+        /// Why it ended.
+        reason: FinishReason,
+        /// Token counts, when known.
+        usage: Option<Usage>,
+    },
+}
+
+/// A collected turn: the same content as its events, with neighbouring pieces joined.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// All reasoning.
+    pub reasoning: String,
+    /// All content.
+    pub content: String,
+    /// The calls, in order.
+    pub calls: Vec<ToolCall>,
+    /// Notes, in order.
+    pub notes: Vec<Note>,
+    /// The end, once it came.
+    pub finish: Option<FinishReason>,
+    /// Token counts, when known.
+    pub usage: Option<Usage>,
+}
+
+impl Turn {
+    /// Adds one event. Progress leaves no trace: it is not part of what the model said.
+    pub fn apply(&mut self, event: TurnEvent) {
+        match event {
+            TurnEvent::Reasoning(text) => self.reasoning.push_str(&text),
+            TurnEvent::Content(text) => self.content.push_str(&text),
+            TurnEvent::ToolCall(call) => self.calls.push(call),
+            TurnEvent::Note(note) => self.notes.push(note),
+            TurnEvent::Progress(_) => {}
+            TurnEvent::Finish { reason, usage } => {
+                self.finish = Some(reason);
+                self.usage = usage;
+            }
+        }
+    }
+
+    /// True when the turn has nothing for the client: no content and no call.
+    pub fn is_blank(&self) -> bool {
+        self.calls.is_empty() && self.content.trim().is_empty()
+    }
+}
+
+impl FromIterator<TurnEvent> for Turn {
+    fn from_iter<I: IntoIterator<Item = TurnEvent>>(events: I) -> Self {
+        let mut turn = Self::default();
+        events.into_iter().for_each(|event| turn.apply(event));
+        turn
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finish_reasons_that_openai_does_not_define_never_leave() {
+        for (upstream, calls, expected) in [
+            (Some("stop"), false, FinishReason::Stop),
+            (Some("stop"), true, FinishReason::ToolCalls),
+            (Some("length"), false, FinishReason::Length),
+            (Some("abort"), false, FinishReason::Stop),
+            (Some("eos"), false, FinishReason::Stop),
+            (Some("repetition"), false, FinishReason::Stop),
+            (Some("tool_calls"), false, FinishReason::Stop),
+            (Some("function_call"), true, FinishReason::ToolCalls),
+            (Some("content_filter"), false, FinishReason::ContentFilter),
+            (None, false, FinishReason::Stop),
+        ] {
+            assert_eq!(FinishReason::resolve(upstream, calls), expected, "{upstream:?} {calls}");
+        }
+    }
+
+    #[test]
+    fn events_join_into_a_turn() {
+        let turn: Turn = [
+            TurnEvent::Reasoning("a".into()),
+            TurnEvent::Reasoning("b".into()),
+            TurnEvent::Progress("…".into()),
+            TurnEvent::Content("c".into()),
+            TurnEvent::Finish { reason: FinishReason::Stop, usage: None },
+        ]
+        .into_iter()
+        .collect();
+        assert_eq!((turn.reasoning.as_str(), turn.content.as_str()), ("ab", "c"));
+        assert_eq!(turn.finish, Some(FinishReason::Stop));
+        assert!(!turn.is_blank());
+    }
+}
