@@ -5,3 +5,4 @@
 
 pub mod tool_parser;
 pub mod turn;
+pub mod upstream;

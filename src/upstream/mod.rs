@@ -1,0 +1,3 @@
+//! The upstream side: what respool asks for an answer.
+
+pub mod replay;
