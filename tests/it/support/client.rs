@@ -65,12 +65,12 @@ impl Request {
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut head = format!("{} {} HTTP/1.1\r\n", self.method, self.target);
         for (name, value) in &self.headers {
-            head += &format!("{name}: {value}\r\n");
+            head.extend([name, ": ", value, "\r\n"]);
         }
         let framed =
             self.headers.iter().any(|(name, _)| name == "content-length" || name == "transfer-encoding");
         if !framed && (!self.body.is_empty() || self.method == "POST") {
-            head += &format!("content-length: {}\r\n", self.body.len());
+            head.extend(["content-length: ", &self.body.len().to_string(), "\r\n"]);
         }
         [head.as_bytes(), b"\r\n", &self.body].concat()
     }
@@ -194,10 +194,8 @@ fn status_of(line: &str) -> u16 {
 }
 
 async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(DEADLINE, future).await {
-        Ok(result) => result,
-        Err(_) => panic!("waited {DEADLINE:?} for {what}"),
-    }
+    let result = tokio::time::timeout(DEADLINE, future).await;
+    result.unwrap_or_else(|_| panic!("waited {DEADLINE:?} for {what}"))
 }
 
 /// A reply.

@@ -206,9 +206,8 @@ impl FakeVllm {
                 changed.changed().await.unwrap();
             }
         };
-        if tokio::time::timeout(DEADLINE, waiting).await.is_err() {
-            panic!("waited {DEADLINE:?} for {what}: {:#?}", self.shared.record());
-        }
+        let came = tokio::time::timeout(DEADLINE, waiting).await.is_ok();
+        assert!(came, "waited {DEADLINE:?} for {what}: {:#?}", self.shared.record());
     }
 
     /// Fails the test when a request was bad or a script was left over; so does dropping the fake.

@@ -132,10 +132,9 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
                 return Err(format!("no head within {MAX_HEAD} bytes"));
             }
             match self.fill().await {
-                Ok(0) if self.buffer.is_empty() => return Ok(None),
+                Ok(0) | Err(_) if self.buffer.is_empty() => return Ok(None),
                 Ok(0) => return Err("closed within the head".to_owned()),
                 Ok(_) => {}
-                Err(_) if self.buffer.is_empty() => return Ok(None),
                 Err(error) => return Err(format!("cut within the head: {error}")),
             }
         }

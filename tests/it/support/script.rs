@@ -319,9 +319,12 @@ impl Script {
     }
 
     fn head(&self, framing: &str) -> Vec<u8> {
-        let fields: String =
-            self.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-        format!("HTTP/1.1 {}\r\n{fields}{framing}\r\n", self.status_line).into_bytes()
+        let mut head = format!("HTTP/1.1 {}\r\n", self.status_line);
+        for (name, value) in &self.headers {
+            head.extend([name, ": ", value, "\r\n"]);
+        }
+        head.extend([framing, "\r\n"]);
+        head.into_bytes()
     }
 
     fn add_body(&self, pieces: Vec<Vec<u8>>, end: Vec<u8>, steps: &mut Vec<Step>) {

@@ -251,3 +251,78 @@ async fn dropping_the_fake_fails_the_test() {
     let request = Request::get("/health");
     assert!(failing(fake, Some(request)).await, "the host header was the client's");
 }
+
+#[tokio::test]
+async fn a_clean_reply_passes_and_vllms_own_does_not() {
+    let chunk = |delta: &str, reason: &str| {
+        format!(
+            "data: {{\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":\
+             [{{\"index\":0,\"delta\":{delta},\"finish_reason\":{reason}}}]}}\n\n"
+        )
+    };
+    let role = chunk(r#"{"role":"assistant","content":"Hello"}"#, "null");
+    let frames = [role, chunk("{}", r#""stop""#), replies::DONE.to_owned()];
+    let clean =
+        || Script::sse(frames.clone()).header("cache-control", "no-cache").header("x-accel-buffering", "no");
+    let turn = reply_to(clean()).await.stream(&Rules::default());
+    assert_eq!(turn.choices[&0].content, "Hello");
+    for flawed in [
+        clean().without_header("x-accel-buffering"),
+        clean().header("content-type", "application/json"),
+        clean().header("cache-control", "max-age=1"),
+        clean().status_line("201 Created"),
+        clean().reset(),
+        Script::sse(replies::text_stream(&["x"], false)),
+    ] {
+        let reply = reply_to(flawed.clone()).await;
+        let judged = std::panic::catch_unwind(AssertUnwindSafe(|| reply.stream(&Rules::default())));
+        assert!(judged.is_err(), "{flawed:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_whole_reply_is_judged_too() {
+    let mut clean = replies::text("Hello");
+    for foreign in [
+        "prompt_logprobs",
+        "prompt_token_ids",
+        "prompt_text",
+        "kv_transfer_params",
+        "ec_transfer_params",
+        "metrics",
+    ] {
+        clean.as_object_mut().unwrap().remove(foreign);
+    }
+    for foreign in ["stop_reason", "token_ids", "routed_experts"] {
+        clean["choices"][0].as_object_mut().unwrap().remove(foreign);
+    }
+    clean["choices"][0]["message"].as_object_mut().unwrap().remove("reasoning");
+    let turn = reply_to(Script::json(200, &clean))
+        .await
+        .completion(&Rules { usage: Some(true), ..Rules::default() });
+    assert_eq!(
+        (turn.choices[&0].content.as_str(), turn.choices[&0].finish_reason.as_deref()),
+        ("Hello", Some("stop"))
+    );
+    for flawed in [
+        Script::json(200, &replies::calls(&[("read", "{}")])),
+        Script::json(400, &clean),
+        Script::chunked(200, "text/plain", [clean.to_string()]),
+    ] {
+        let reply = reply_to(flawed.clone()).await;
+        let judged = std::panic::catch_unwind(AssertUnwindSafe(|| reply.completion(&Rules::default())));
+        assert!(judged.is_err(), "{flawed:?}");
+    }
+}
+
+#[tokio::test]
+async fn scripts_may_leave_the_json_unjudged_and_close_after_their_reply() {
+    let fake = FakeVllm::start([Script::raw("HTTP/1.1 204 No Content\r\n\r\n").unchecked()]).await;
+    assert_eq!(fake.url(), format!("http://{}", fake.address()));
+    let request = Request::chat(&json!([])).header("host", &fake.address().to_string());
+    let begun = Instant::now();
+    let mut client = Client::sending(fake.address(), &request).await;
+    assert_eq!((client.reply().await.status, fake.requests()[0].at >= begun), (204, true));
+    client.closed().await;
+    fake.finish();
+}
