@@ -1,4 +1,5 @@
-//! The fields that OpenAI's API documents on chat replies, written down from its reference: what is not here is foreign.
+//! The fields that OpenAI's API has on chat replies, written down from the types of its Python SDK 3.52.0: what is not here
+//! is foreign.
 //! The texts of the model (`content`, `arguments`, …) are values, so nothing inside them is looked at.
 
 use serde_json::Value;
@@ -27,6 +28,7 @@ pub const CHUNK: Shape = Object(&[
     ("service_tier", Leaf),
     ("system_fingerprint", Leaf),
     ("obfuscation", Leaf),
+    ("moderation", Leaf),
     ("usage", USAGE),
     (
         "choices",
@@ -42,6 +44,8 @@ pub const COMPLETION: Shape = Object(&[
     ("model", Leaf),
     ("service_tier", Leaf),
     ("system_fingerprint", Leaf),
+    ("metadata", Leaf),
+    ("moderation", Leaf),
     ("usage", USAGE),
     (
         "choices",
@@ -63,6 +67,7 @@ const DELTA: Shape = Object(&[
     ("content", Leaf),
     ("refusal", Leaf),
     ("function_call", FUNCTION),
+    ("audio", AUDIO),
     ("tool_calls", List(&Object(&[("index", Leaf), ("id", Leaf), ("type", Leaf), ("function", FUNCTION)]))),
 ]);
 
@@ -80,7 +85,7 @@ const MESSAGE: Shape = Object(&[
             ("custom", Object(&[("name", Leaf), ("input", Leaf)])),
         ])),
     ),
-    ("audio", Object(&[("id", Leaf), ("data", Leaf), ("expires_at", Leaf), ("transcript", Leaf)])),
+    ("audio", AUDIO),
     (
         "annotations",
         List(&Object(&[
@@ -92,6 +97,8 @@ const MESSAGE: Shape = Object(&[
         ])),
     ),
 ]);
+
+const AUDIO: Shape = Object(&[("id", Leaf), ("data", Leaf), ("expires_at", Leaf), ("transcript", Leaf)]);
 
 const FUNCTION: Shape = Object(&[("name", Leaf), ("arguments", Leaf)]);
 
@@ -110,12 +117,22 @@ const USAGE: Shape = Object(&[
     ("prompt_tokens", Leaf),
     ("completion_tokens", Leaf),
     ("total_tokens", Leaf),
-    ("prompt_tokens_details", Object(&[("cached_tokens", Leaf), ("audio_tokens", Leaf)])),
+    (
+        "prompt_tokens_details",
+        Object(&[
+            ("cached_tokens", Leaf),
+            ("cache_write_tokens", Leaf),
+            ("audio_tokens", Leaf),
+            ("image_tokens", Leaf),
+            ("text_tokens", Leaf),
+        ]),
+    ),
     (
         "completion_tokens_details",
         Object(&[
             ("reasoning_tokens", Leaf),
             ("audio_tokens", Leaf),
+            ("text_tokens", Leaf),
             ("accepted_prediction_tokens", Leaf),
             ("rejected_prediction_tokens", Leaf),
         ]),
