@@ -3,5 +3,8 @@
 //!
 //! The modules are layers; one may import only lower ones (see ARCHITECTURE.md, a test enforces it).
 
+pub mod sse;
 pub mod tool_parser;
+pub mod translate;
 pub mod turn;
+pub mod wire;
