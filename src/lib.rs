@@ -3,5 +3,14 @@
 //!
 //! The modules are layers; one may import only lower ones (see ARCHITECTURE.md, a test enforces it).
 
+pub mod agent;
+pub mod config;
+pub mod observe;
+pub mod relay;
+pub mod server;
+pub mod store;
 pub mod tool_parser;
+pub mod tools;
 pub mod turn;
+pub mod units;
+pub mod upstream;
