@@ -110,6 +110,11 @@ impl Frame {
         found
     }
 
+    /// False for a last frame whose blank line never came.
+    pub fn is_closed(&self) -> bool {
+        [&b"\n\n"[..], b"\r\n\r\n", b"\r\r"].iter().any(|end| self.bytes.ends_with(end))
+    }
+
     /// False when the bytes are not UTF-8, which the specification demands.
     pub fn is_text(&self) -> bool {
         std::str::from_utf8(&self.bytes).is_ok()

@@ -13,7 +13,7 @@ mod synthesize;
 pub use ids::Ids;
 pub use interpret::{ReplyRules, interpret};
 pub use loop_guard::{GuardLimits, LoopFound, check_loops};
-pub use outbound::{Outbound, Target, outbound};
+pub use outbound::{Outbound, Target, needs_version, outbound};
 pub use refusal::learn_refusals;
 pub use stream::{ChunkRules, Passed, StreamState};
 pub use synthesize::{Head, Reply, ReplyChoice, Spool, completion_json};

@@ -4,7 +4,7 @@
 //! not asked for. Knows at the end whether the stream was whole. Called by `relay`.
 
 use crate::turn::{FinishReason, Usage};
-use crate::wire::{CHUNK, Edit, Editor, Malformed, Tag, decode_string, encode_string, prune, usage_from};
+use crate::wire::{CHUNK, Edit, Editor, Malformed, Tag, encode_string, prune, usage_from};
 
 /// What the client is to see.
 #[derive(Clone, Debug)]
@@ -100,6 +100,11 @@ impl StreamState {
     pub fn is_finished(&self) -> bool {
         let mut started = self.choices.iter().filter(|choice| choice.started).peekable();
         started.peek().is_some() && started.all(|choice| choice.finished)
+    }
+
+    /// True once a chunk with a choice has come.
+    pub fn has_begun(&self) -> bool {
+        self.choices.iter().any(|choice| choice.started)
     }
 
     /// A chunk that carries nothing: it feeds clients' watchdogs. `None` before the stream has an id.
@@ -223,13 +228,11 @@ impl ChunkEditor<'_> {
         }
         self.saw.content = true;
         self.state.choice(self.choice).finished = true;
-        if matches!(
-            value,
-            r#""stop""# | r#""length""# | r#""tool_calls""# | r#""content_filter""# | r#""function_call""#
-        ) {
+        let name = value.trim_matches('"');
+        if FinishReason::is_openai(name) {
             return Edit::Keep;
         }
-        let mapped = FinishReason::resolve(decode_string(value).as_deref(), false);
+        let mapped = FinishReason::resolve(Some(name), false);
         Edit::Replace(format!("\"{}\"", mapped.as_str()))
     }
 

@@ -38,13 +38,10 @@ struct Fields<'a, C> {
 impl ApiError {
     /// An error of this status; the `type` follows from it.
     pub fn new(status: u16, code: &str, message: impl Into<String>) -> Self {
+        // In a stream, OpenClaw repeats whatever is not an `invalid_request_error` (measured on 2026.9.6).
         let kind = match status {
-            401 => "authentication_error",
-            403 => "permission_error",
-            404 => "not_found_error",
             429 => "rate_limit_error",
             400..500 => "invalid_request_error",
-            502..=504 => "upstream_error",
             _ => "server_error",
         };
         let code = (!code.is_empty()).then(|| code.to_owned());
@@ -89,11 +86,11 @@ mod tests {
         let error = ApiError::new(503, "upstream_unreachable", "gone").with_param("model");
         assert_eq!(
             error.to_json(),
-            r#"{"error":{"message":"gone","type":"upstream_error","param":"model","code":"upstream_unreachable"}}"#
+            r#"{"error":{"message":"gone","type":"server_error","param":"model","code":"upstream_unreachable"}}"#
         );
         assert_eq!(
             error.to_stream_json(),
-            r#"{"error":{"message":"gone","type":"upstream_error","param":"model","code":503}}"#
+            r#"{"error":{"message":"gone","type":"server_error","param":"model","code":503}}"#
         );
     }
 }
