@@ -173,9 +173,9 @@ pub fn resolve(
     let from_file = checker.clean(from_file, &mut problems);
     let from_environment = environment::layer(checker.schema(), &from_file, environment, &mut problems);
     let from_environment = checker.clean(from_environment, &mut problems);
-    let tree = tree::merge([&from_file, &from_environment], &mut problems);
+    let tree = tree::merge(from_file, from_environment);
     let from_flags = checker.clean(flags.layer(&tree), &mut problems);
-    let mut tree = tree::merge([&tree, &from_flags], &mut problems);
+    let mut tree = tree::merge(tree, from_flags);
     checker.required(&tree, &mut problems);
     let document: Document = tree::deserialize(&tree, &mut problems);
     let mut settings = document.settings(environment);

@@ -107,7 +107,9 @@ impl Address {
     fn http(text: &str, url: &Url) -> Result<Self, String> {
         let wrong = |why: &str| Err(format!("{text:?} is not a base URL: {why}"));
         if !url.username().is_empty() || url.password().is_some() {
-            return wrong("it holds a user name or password; put the key into api_key or api_key_env");
+            return Err(
+                "the URL holds a user name or password; put the key into api_key or api_key_env".into()
+            );
         }
         if url.query().is_some() || url.fragment().is_some() {
             return wrong("it has a query or a fragment; leave out what follows \"?\" or \"#\"");

@@ -32,9 +32,10 @@ fn count(number: i64, least: u64) -> Result<ValueKind, String> {
 }
 
 fn between(number: f64, least: f64, most: f64) -> Result<ValueKind, String> {
-    match (least..=most).contains(&number) {
-        true => Ok(ValueKind::Float(number)),
-        false => Err(format!("expected a number from {least} to {most}, found {number}")),
+    if (least..=most).contains(&number) {
+        Ok(ValueKind::Float(number))
+    } else {
+        Err(format!("expected a number from {least} to {most}, found {number}"))
     }
 }
 
