@@ -34,6 +34,7 @@ fn from_file(file: &str) -> Settings {
 fn nothing_configured_is_a_working_configuration() {
     let loaded = resolve(None, &Environment::default(), &Flags::default()).unwrap();
     let settings = loaded.settings;
+    assert_eq!(settings, Settings::default());
     assert_eq!(settings.server, ServerConfig::default());
     assert_eq!(settings.relay, RelayConfig::default());
     assert_eq!(settings.upstreams, [UpstreamConfig::at("http://127.0.0.1:8000/v1".parse().unwrap())]);
@@ -44,10 +45,9 @@ fn nothing_configured_is_a_working_configuration() {
 
 #[test]
 fn later_layers_win() {
-    let file = "listen = \"a:1\"\nlimits.drain = \"1s\"\n[limits]\nheartbeat = \"1s\"\n"
-        .replace("limits.drain = \"1s\"\n", "");
+    let file = "listen = 'a:1'\n[limits]\nheartbeat = '1s'\n";
     let of = |environment: &[(&str, &str)], flags| {
-        let server = settings(&file, environment, flags).server;
+        let server = settings(file, environment, flags).server;
         (server.listen.to_string(), server.limits.heartbeat.as_secs(), server.limits.drain.as_secs())
     };
     let environment = [("RESPOOL__LISTEN", "b:2"), ("RESPOOL__LIMITS__HEARTBEAT", "2s")];

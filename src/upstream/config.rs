@@ -130,7 +130,8 @@ impl Address {
 
 /// True for a path segment such as `v1` or `v1beta`: the base then says where the API is (`https://host/v1/openai`).
 fn is_version(segment: &str) -> bool {
-    segment.strip_prefix('v').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    let number = segment.strip_prefix('v').and_then(|rest| rest.strip_prefix(|c: char| c.is_ascii_digit()));
+    number.is_some_and(|rest| rest.is_empty() || rest.starts_with("alpha") || rest.starts_with("beta"))
 }
 
 impl FromStr for Address {
@@ -208,6 +209,11 @@ mod tests {
                 "https://a.example/v1/openai",
                 "https://a.example/v1/openai",
                 "https://a.example/v1/openai/chat/completions",
+            ),
+            (
+                "http://gpus.example/v100",
+                "http://gpus.example/v100",
+                "http://gpus.example/v100/v1/chat/completions",
             ),
             ("http://[::1]:80", "http://[::1]", "http://[::1]/v1/chat/completions"),
         ] {

@@ -292,3 +292,31 @@ fn secrets_are_in_no_problem() {
         assert!(!found.is_empty() && !found.contains("s3cret"), "{file}: {found}");
     }
 }
+
+#[test]
+fn a_home_that_is_not_known_is_not_guessed() {
+    let file = FileText { path: Path::new("f"), text: "state_dir = '~/x'" };
+    let found = resolve(Some(file), &Environment::new(), &Flags::default()).unwrap_err().to_string();
+    assert!(found.starts_with("f:1: state_dir: \"~/x\" begins at the home directory"), "{found}");
+}
+
+proptest::proptest! {
+    /// Whatever is written, there are settings or problems, and every problem says where.
+    #[test]
+    fn no_text_is_too_odd(
+        lines in proptest::collection::vec(
+            "(\\[\\[?(upstream|limits|models\\.a|agents\\.a|tools\\.(mcp\\.a|policy\\.rule)|log)\\]?\\]?|\
+              (url|target|model|drain|env|models|then|listen|tools_mode) = (\"a\"|'1s'|1|\\[1, 'a'\\]|\\{ a = 1 \\}|true|1e9|.{0,5}))",
+            0..12,
+        ),
+        name in "RESPOOL__(UPSTREAM|LIMITS|MODELS|TOOLS__MCP|AGENTS|.{0,3})(__(0|1|A|URL|MODEL|DRAIN)){0,3}",
+        value in "(a|1|\\[\\]|\\{a=1\\}|\\[\\{url='http://a'\\}\\]|.{0,6})",
+    ) {
+        if let Err(problems) = load(&lines.join("\n"), &[(&name, &value)], [None; 2]) {
+            for problem in problems.iter() {
+                let place = problem.place.as_str();
+                proptest::prop_assert!(place.starts_with("respool.toml:") || place.starts_with("environment "), "{problem}");
+            }
+        }
+    }
+}
