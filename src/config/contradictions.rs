@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::problem::{Place, Problems};
-use super::tree::{Table, place_of};
+use super::tree::{Table, find, place_of};
 use super::{Environment, Settings};
 use crate::agent::AgentConfig;
 use crate::tools::McpConfig;
@@ -90,6 +90,10 @@ impl Check<'_> {
                     &["upstream", &index, "models"],
                     "is empty; list models, or leave it out to ask the server",
                 );
+            }
+            let own = |key| find(self.tree, &["upstream", &index, key]).is_some();
+            if !own("name") && !own("url") {
+                continue;
             }
             if let Some(first) = names.insert(upstream.name.as_str(), here) {
                 self.report(

@@ -98,7 +98,7 @@ fn the_upstream_flag_comes_first() {
     };
     let file = "upstream = [{ name = 'one', url = 'http://a' }, { name = 'two', url = 'http://b/v1', api_key = 'k' }]";
     assert_eq!(names("", "http://c"), ["c"]);
-    assert_eq!(names("", "replay:some/dir"), ["replay"]);
+    assert_eq!(names("", "replay:some/dir"), ["replay:some/dir"]);
     assert_eq!(names(file, "http://c:1/v1"), ["c:1", "one", "two"]);
     assert_eq!(names(file, "http://b"), ["two", "one"]);
 }

@@ -57,11 +57,11 @@ impl UpstreamConfig {
         Self { url, ..Self::default() }.named()
     }
 
-    /// Gives it the name of its host and port, or of its directory, when it has none.
+    /// Calls it by its URL without the scheme when it has no name.
     #[must_use]
     pub fn named(mut self) -> Self {
         if self.name.is_empty() {
-            self.name = self.url.authority();
+            self.name = self.url.short();
         }
         self
     }
@@ -97,10 +97,13 @@ impl Address {
         }
     }
 
-    fn authority(&self) -> String {
+    /// The address without its scheme: what a nameless upstream is called.
+    fn short(&self) -> String {
         match self {
-            Self::Http { root, .. } => root.split('/').nth(2).unwrap_or(root).to_owned(),
-            Self::Replay(_) => "replay".to_owned(),
+            Self::Http { root, .. } => {
+                root.split_once("://").map_or(root.as_str(), |(_, rest)| rest).to_owned()
+            }
+            Self::Replay(_) => self.to_string(),
         }
     }
 
@@ -255,9 +258,9 @@ mod tests {
     }
 
     #[test]
-    fn a_nameless_upstream_is_called_after_its_host() {
+    fn a_nameless_upstream_is_called_by_its_address() {
         let name = |url: &str| UpstreamConfig::at(url.parse().unwrap()).name;
-        assert_eq!(name("https://box.example:444/x/v1"), "box.example:444");
-        assert_eq!(name("replay:some/dir"), "replay");
+        assert_eq!(name("https://box.example:444/x/v1"), "box.example:444/x");
+        assert_eq!(name("replay:some/dir"), "replay:some/dir");
     }
 }

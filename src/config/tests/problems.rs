@@ -274,6 +274,13 @@ fn all_problems_at_once_in_the_order_of_lines() {
 }
 
 #[test]
+fn one_mistake_is_one_problem() {
+    let found = problems("[[upstream]]\nurl = 'a'\n[[upstream]]\nurl = 'b'", &[], [None; 2]);
+    assert_eq!(found.lines().count(), 2, "{found}");
+    assert!(found.lines().all(|line| line.contains("the scheme is missing")), "{found}");
+}
+
+#[test]
 fn a_problem_in_the_file_counts_also_where_a_later_layer_wins() {
     let found = problems("listen = 1", &[], [Some("127.0.0.1:0"), None]);
     assert!(found.starts_with("respool.toml:1: listen: expected an address"), "{found}");
