@@ -17,6 +17,7 @@ mod show;
 mod tree;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -40,8 +41,8 @@ use tree::Table;
 /// Environment variables, by name.
 pub type Environment = BTreeMap<String, String>;
 
-/// The whole configuration, checked.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// The whole configuration, checked. Its default is what holds when nothing at all is configured.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// `listen` and `[limits]`.
     pub server: ServerConfig,
@@ -57,6 +58,12 @@ pub struct Settings {
     pub agents: BTreeMap<String, AgentConfig>,
     /// `[tools]`.
     pub tools: ToolsConfig,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Document::default().settings(&Environment::new())
+    }
 }
 
 impl Settings {
@@ -79,13 +86,23 @@ pub struct FileText<'a> {
 }
 
 /// Checked settings, and where each value came from.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Loaded {
     /// The settings.
     pub settings: Settings,
     /// The file that was used.
     pub file: Option<PathBuf>,
     tree: Table,
+}
+
+/// Without the tree, which holds secrets as they were written.
+impl fmt::Debug for Loaded {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Loaded")
+            .field("settings", &self.settings)
+            .field("file", &self.file)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Loaded {
@@ -173,9 +190,9 @@ pub fn resolve(
     let from_file = checker.clean(from_file, &mut problems);
     let from_environment = environment::layer(checker.schema(), &from_file, environment, &mut problems);
     let from_environment = checker.clean(from_environment, &mut problems);
-    let tree = tree::merge([&from_file, &from_environment], &mut problems);
+    let tree = tree::merge(from_file, from_environment);
     let from_flags = checker.clean(flags.layer(&tree), &mut problems);
-    let mut tree = tree::merge([&tree, &from_flags], &mut problems);
+    let mut tree = tree::merge(tree, from_flags);
     checker.required(&tree, &mut problems);
     let document: Document = tree::deserialize(&tree, &mut problems);
     let mut settings = document.settings(environment);

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use super::problem::{Place, Problems};
-use super::tree::{Table, place_of};
+use super::tree::{Table, find, place_of};
 use super::{Environment, Settings};
+use crate::agent::AgentConfig;
 use crate::tools::McpConfig;
 use crate::units::Secret;
 
@@ -21,9 +22,13 @@ pub(super) fn check(
     check.upstreams(settings);
     check.model_ids(settings);
     check.loops(settings);
-    check.agents(settings);
     check.gateway(settings);
-    settings.tools.mcp.iter().for_each(|(name, server)| check.mcp(name, server));
+    for (name, agent) in &settings.agents {
+        check.agent(name, agent, settings);
+    }
+    for (name, server) in &settings.tools.mcp {
+        check.mcp(name, server);
+    }
 }
 
 struct Check<'a> {
@@ -80,6 +85,16 @@ impl Check<'_> {
             let index = index.to_string();
             let at = ["upstream", &index, "name"];
             let here = self.place(&at);
+            if upstream.models.as_ref().is_some_and(Vec::is_empty) {
+                self.report(
+                    &["upstream", &index, "models"],
+                    "is empty; list models, or leave it out to ask the server",
+                );
+            }
+            let own = |key| find(self.tree, &["upstream", &index, key]).is_some();
+            if !own("name") && !own("url") {
+                continue;
+            }
             if let Some(first) = names.insert(upstream.name.as_str(), here) {
                 self.report(
                     &at,
@@ -140,34 +155,28 @@ impl Check<'_> {
         }
     }
 
-    fn agents(&mut self, settings: &Settings) {
-        for (name, agent) in &settings.agents {
-            if let Some(wanted) = &agent.upstream
-                && !settings.upstreams.iter().any(|upstream| upstream.name == *wanted)
-            {
-                let known: Vec<_> =
-                    settings.upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
-                self.report(
-                    &["agents", name, "upstream"],
-                    format!("there is no upstream {wanted:?}; there is {}", known.join(", ")),
-                );
-            }
-            if settings.agents.contains_key(settings.relay.target(&agent.model)) {
-                self.report(
-                    &["agents", name, "model"],
-                    format!("{:?} is an agent; name a model that an upstream serves", agent.model),
-                );
-            }
-            for tool in &agent.tools {
-                let server = tool.strip_prefix("mcp:").map(|rest| rest.split('/').next().unwrap_or(rest));
-                if let Some(server) = server
-                    && !settings.tools.mcp.contains_key(server)
-                {
-                    self.report(
-                        &["agents", name, "tools"],
-                        format!("{tool:?} names no MCP server that is configured; add [tools.mcp.{server}]"),
-                    );
-                }
+    fn agent(&mut self, name: &str, agent: &AgentConfig, settings: &Settings) {
+        let at = |key| ["agents", name, key];
+        let named = |wanted: &String| settings.upstreams.iter().any(|upstream| upstream.name == *wanted);
+        if let Some(wanted) = agent.upstream.as_ref().filter(|wanted| !named(wanted)) {
+            let known: Vec<_> = settings.upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
+            self.report(
+                &at("upstream"),
+                format!("there is no upstream {wanted:?}; there is {}", known.join(", ")),
+            );
+        }
+        if settings.agents.contains_key(settings.relay.target(&agent.model)) {
+            self.report(
+                &at("model"),
+                format!("{:?} is an agent; name a model that an upstream serves", agent.model),
+            );
+        }
+        for tool in &agent.tools {
+            let server = tool.strip_prefix("mcp:").map(|rest| rest.split('/').next().unwrap_or(rest));
+            if let Some(server) = server.filter(|server| !settings.tools.mcp.contains_key(*server)) {
+                let message =
+                    format!("{tool:?} names no MCP server that is configured; add [tools.mcp.{server}]");
+                self.report(&at("tools"), message);
             }
         }
     }

@@ -28,7 +28,7 @@ pub(super) fn layer(
         let words: Vec<&str> = rest.split("__").collect();
         match target(schema, Some(file), &words) {
             Ok((steps, node)) => {
-                if let Err(why) = put(&mut layer, Some(file), &steps, read(node, text, &place)) {
+                if let Err(why) = put(&mut layer, Some(file), &steps, read(&node, text, &place)) {
                     problems.add(place, "", why);
                 }
             }
@@ -44,7 +44,7 @@ enum Target<'a> {
     Leaf(&'a super::Key),
 }
 
-fn read(target: Target<'_>, text: &str, place: &Place) -> Value {
+fn read(target: &Target<'_>, text: &str, place: &Place) -> Value {
     let plain = matches!(target, Target::Leaf(key) if key.is_text());
     let parsed = if plain { None } else { read_value(text, place) };
     parsed.unwrap_or_else(|| value(place, text))

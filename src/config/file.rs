@@ -17,14 +17,34 @@ pub(super) fn read(file: FileText<'_>, problems: &mut Problems) -> Table {
     let text = file.text.strip_prefix('\u{feff}').unwrap_or(file.text);
     let place = |span: Range<usize>| Place::line(&name, line_of(text, span.start));
     let (document, errors) = DeTable::parse_recoverable(text);
+    let mut broken = Vec::new();
     for error in errors {
-        problems.add(
-            place(error.span().unwrap_or_default()),
-            "",
-            format!("not valid TOML: {}", error.message()),
-        );
+        let at = place(error.span().unwrap_or_default());
+        problems.add(at.clone(), "", format!("not valid TOML: {}", error.message()));
+        broken.push(at);
     }
-    table(document.into_inner(), &place)
+    let mut table = table(document.into_inner(), &place);
+    drop_values_at(&mut table, &broken);
+    table
+}
+
+/// Takes out the values of lines whose TOML is broken: what the parser made of them is a guess.
+fn drop_values_at(table: &mut Table, broken: &[Place]) {
+    table.retain(|_, entry| {
+        let at = super::tree::place(entry);
+        match &mut entry.kind {
+            ValueKind::Table(inner) => drop_values_at(inner, broken),
+            ValueKind::Array(list) => {
+                let tables = list.iter_mut().filter_map(|entry| match &mut entry.kind {
+                    ValueKind::Table(inner) => Some(inner),
+                    _ => None,
+                });
+                tables.for_each(|inner| drop_values_at(inner, broken));
+            }
+            _ => return !broken.contains(&at),
+        }
+        true
+    });
 }
 
 /// Reads one TOML value; everything in it is at the same place.

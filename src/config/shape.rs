@@ -148,7 +148,7 @@ fn required(section: &Section, table: &Table, path: &str, at: Option<&Place>, pr
                 }
             }
             (Node::Section(inner), Some(ValueKind::Table(table))) => {
-                required(inner, table, &path, at, problems)
+                required(inner, table, &path, at, problems);
             }
             (Node::Named(inner), Some(ValueKind::Table(entries))) => {
                 entries
@@ -158,7 +158,7 @@ fn required(section: &Section, table: &Table, path: &str, at: Option<&Place>, pr
             (Node::List(inner), Some(ValueKind::Array(list))) => {
                 let entries = list.iter().enumerate();
                 entries.for_each(|(index, entry)| {
-                    one_required(inner, entry, &format!("{path}[{index}]"), problems)
+                    one_required(inner, entry, &format!("{path}[{index}]"), problems);
                 });
             }
             _ => {}
@@ -191,11 +191,12 @@ fn misplaced(node: &Node, path: &str, kind: &ValueKind) -> String {
 pub(super) fn unknown(section: &Section, name: &str) -> String {
     let near = section.names().map(|known| (strsim::damerau_levenshtein(known, name), known)).min();
     if let Some((distance, known)) = near
-        && distance <= known.len().max(name.len()) / 3
+        && distance <= known.len().max(name.len()).div_ceil(3)
     {
         return format!("unknown key; did you mean {known}?");
     }
-    let elsewhere: Vec<_> = KEYS.iter().filter(|key| key.name() == name).map(|key| key.path).collect();
+    let elsewhere: Vec<_> =
+        KEYS.iter().filter(|key| key.name() == name || key.path == name).map(|key| key.path).collect();
     match elsewhere.as_slice() {
         [] => format!("unknown key; here may be: {}", section.names().collect::<Vec<_>>().join(", ")),
         paths => format!("unknown key here; did you mean {}?", paths.join(" or ")),

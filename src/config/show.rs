@@ -42,7 +42,9 @@ fn section(section: &Section, table: &Table, path: &str, out: &mut String) {
                 }
             }
             (Node::List(inner), Some(ValueKind::Array(list))) => {
-                list.iter().for_each(|entry| one_of_many(inner, entry, &format!("[[{path}]]"), &path, out));
+                for entry in list {
+                    one_of_many(inner, entry, &format!("[[{path}]]"), &path, out);
+                }
             }
             _ => {}
         }
@@ -74,9 +76,17 @@ fn leaf(key: &Key, entry: Option<&Value>, out: &mut String) {
     };
 }
 
-/// A value's place; for a list or table that the layers put together, it is where the whole was written.
+/// A value's place; for a table that several layers fill, the places of its entries.
 fn origin(entry: &Value) -> String {
-    place(entry).as_str().replace(['\n', '\r'], " ")
+    let places = match &entry.kind {
+        ValueKind::Table(entries) if !entries.is_empty() => {
+            let mut places: Vec<_> = entries.values().map(|entry| place(entry).to_string()).collect();
+            places.dedup();
+            places.join(", ")
+        }
+        _ => place(entry).to_string(),
+    };
+    places.replace(['\n', '\r'], " ")
 }
 
 fn toml_value(kind: &ValueKind, secret: bool) -> String {

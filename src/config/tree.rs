@@ -1,6 +1,6 @@
 //! The layers' common form: the `config` crate's values, each with its place as origin; merging and reading them.
 
-use ::config::{Config, ConfigError, Map, Source, Value, ValueKind};
+use ::config::{ConfigError, Map, Value, ValueKind};
 
 use super::problem::{Place, Problems};
 use super::{Document, Settings};
@@ -43,31 +43,8 @@ pub(super) fn place_of(table: &Table, path: &[&str]) -> Place {
     written.map_or_else(|| Place::named("default"), place)
 }
 
-#[derive(Clone, Debug)]
-struct Layer(Table);
-
-impl Source for Layer {
-    fn clone_into_box(&self) -> Box<dyn Source + Send + Sync> {
-        Box::new(self.clone())
-    }
-
-    fn collect(&self) -> Result<Table, ConfigError> {
-        Ok(self.0.clone())
-    }
-
-    /// Keys here are keys, never path expressions (a file may hold `"a.b" = 1`).
-    fn collect_to(&self, cache: &mut Value) -> Result<(), ConfigError> {
-        if let ValueKind::Table(table) = &mut cache.kind {
-            for (key, value) in self.0.clone() {
-                overlay(table, key, value);
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Lays a value over what a table has: tables are joined, everything else is replaced. (The crate's own joining forgets
-/// where a table was written.)
+/// Lays a value over what a table has: tables are joined, everything else is replaced. (The crate's own builder does the
+/// same, but forgets where a table was written and reads a key such as `"a.b"` as a path.)
 fn overlay(table: &mut Table, key: String, mut new: Value) {
     match (table.get_mut(&key).map(|old| &mut old.kind), &mut new.kind) {
         (Some(ValueKind::Table(old)), ValueKind::Table(entries)) => {
@@ -79,18 +56,10 @@ fn overlay(table: &mut Table, key: String, mut new: Value) {
     }
 }
 
-/// The layers as one, later ones over earlier ones.
-pub(super) fn merge(layers: [&Table; 2], problems: &mut Problems) -> Table {
-    let builder =
-        layers.into_iter().fold(Config::builder(), |builder, layer| builder.add_source(Layer(layer.clone())));
-    match builder.build().map(|merged| merged.cache.kind) {
-        Ok(ValueKind::Table(table)) => table,
-        Ok(_) => Table::new(),
-        Err(why) => {
-            problems.add(Place::named("configuration"), "", why.to_string());
-            Table::new()
-        }
-    }
+/// One layer over what is below it.
+pub(super) fn merge(mut below: Table, layer: Table) -> Table {
+    layer.into_iter().for_each(|(key, value)| overlay(&mut below, key, value));
+    below
 }
 
 /// Reads the struct out of a tree that was checked by the table of keys. Should the two ever disagree, it is a problem

@@ -61,9 +61,10 @@ impl FromStr for Listen {
 
 impl fmt::Display for Listen {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.host.contains(':') {
-            true => write!(out, "[{}]:{}", self.host, self.port),
-            false => write!(out, "{}:{}", self.host, self.port),
+        if self.host.contains(':') {
+            write!(out, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(out, "{}:{}", self.host, self.port)
         }
     }
 }

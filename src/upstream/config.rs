@@ -57,11 +57,11 @@ impl UpstreamConfig {
         Self { url, ..Self::default() }.named()
     }
 
-    /// Gives it the name of its host and port, or of its directory, when it has none.
+    /// Calls it by its URL without the scheme when it has no name.
     #[must_use]
     pub fn named(mut self) -> Self {
         if self.name.is_empty() {
-            self.name = self.url.authority();
+            self.name = self.url.short();
         }
         self
     }
@@ -97,17 +97,22 @@ impl Address {
         }
     }
 
-    fn authority(&self) -> String {
+    /// The address without its scheme: what a nameless upstream is called.
+    fn short(&self) -> String {
         match self {
-            Self::Http { root, .. } => root.split('/').nth(2).unwrap_or(root).to_owned(),
-            Self::Replay(_) => "replay".to_owned(),
+            Self::Http { root, .. } => {
+                root.split_once("://").map_or(root.as_str(), |(_, rest)| rest).to_owned()
+            }
+            Self::Replay(_) => self.to_string(),
         }
     }
 
     fn http(text: &str, url: &Url) -> Result<Self, String> {
         let wrong = |why: &str| Err(format!("{text:?} is not a base URL: {why}"));
         if !url.username().is_empty() || url.password().is_some() {
-            return wrong("it holds a user name or password; put the key into api_key or api_key_env");
+            return Err(
+                "the URL holds a user name or password; put the key into api_key or api_key_env".into()
+            );
         }
         if url.query().is_some() || url.fragment().is_some() {
             return wrong("it has a query or a fragment; leave out what follows \"?\" or \"#\"");
@@ -128,7 +133,8 @@ impl Address {
 
 /// True for a path segment such as `v1` or `v1beta`: the base then says where the API is (`https://host/v1/openai`).
 fn is_version(segment: &str) -> bool {
-    segment.strip_prefix('v').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    let number = segment.strip_prefix('v').and_then(|rest| rest.strip_prefix(|c: char| c.is_ascii_digit()));
+    number.is_some_and(|rest| rest.is_empty() || rest.starts_with("alpha") || rest.starts_with("beta"))
 }
 
 impl FromStr for Address {
@@ -207,6 +213,11 @@ mod tests {
                 "https://a.example/v1/openai",
                 "https://a.example/v1/openai/chat/completions",
             ),
+            (
+                "http://gpus.example/v100",
+                "http://gpus.example/v100",
+                "http://gpus.example/v100/v1/chat/completions",
+            ),
             ("http://[::1]:80", "http://[::1]", "http://[::1]/v1/chat/completions"),
         ] {
             let address: Address = text.parse().unwrap();
@@ -247,9 +258,9 @@ mod tests {
     }
 
     #[test]
-    fn a_nameless_upstream_is_called_after_its_host() {
+    fn a_nameless_upstream_is_called_by_its_address() {
         let name = |url: &str| UpstreamConfig::at(url.parse().unwrap()).name;
-        assert_eq!(name("https://box.example:444/x/v1"), "box.example:444");
-        assert_eq!(name("replay:some/dir"), "replay");
+        assert_eq!(name("https://box.example:444/x/v1"), "box.example:444/x");
+        assert_eq!(name("replay:some/dir"), "replay:some/dir");
     }
 }

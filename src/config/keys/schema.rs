@@ -51,7 +51,7 @@ impl Section {
         }
         match self.0.iter_mut().find(|(known, _)| *known == name) {
             Some((_, Node::Section(inner) | Node::Named(inner) | Node::List(inner))) => {
-                inner.insert(rest, key)
+                inner.insert(rest, key);
             }
             _ => debug_assert!(false, "{path} is below a value"),
         }
@@ -61,6 +61,8 @@ impl Section {
 /// The tree of all keys.
 pub(in crate::config) fn schema() -> Section {
     let mut root = Section::default();
-    KEYS.iter().for_each(|key| root.insert(key.path, key));
+    for key in KEYS {
+        root.insert(key.path, key);
+    }
     root
 }

@@ -32,9 +32,10 @@ fn count(number: i64, least: u64) -> Result<ValueKind, String> {
 }
 
 fn between(number: f64, least: f64, most: f64) -> Result<ValueKind, String> {
-    match (least..=most).contains(&number) {
-        true => Ok(ValueKind::Float(number)),
-        false => Err(format!("expected a number from {least} to {most}, found {number}")),
+    if (least..=most).contains(&number) {
+        Ok(ValueKind::Float(number))
+    } else {
+        Err(format!("expected a number from {least} to {most}, found {number}"))
     }
 }
 
@@ -54,7 +55,7 @@ fn read_text(key: &Key, text: String, home: Option<&Path>) -> Result<String, Str
             Size(0) => Err(format!("{text:?} is too small; it must be larger than 0B")),
             _ => Ok(text),
         },
-        Scalar::Path => Ok(expand(text, home)),
+        Scalar::Path => expand(text, home),
         _ => Ok(text),
     }
 }
@@ -72,10 +73,13 @@ fn no_such_word(text: &str, words: &[&str]) -> String {
 }
 
 /// A path with the home directory for a leading `~/`.
-fn expand(text: String, home: Option<&Path>) -> String {
+fn expand(text: String, home: Option<&Path>) -> Result<String, String> {
     match (text.strip_prefix("~/"), home) {
-        (Some(rest), Some(home)) => home.join(rest).display().to_string(),
-        _ => text,
+        (Some(rest), Some(home)) => Ok(home.join(rest).display().to_string()),
+        (Some(_), None) => {
+            Err(format!("{text:?} begins at the home directory, and HOME is not set; write the whole path"))
+        }
+        (None, _) => Ok(text),
     }
 }
 
