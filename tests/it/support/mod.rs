@@ -1,9 +1,10 @@
-//! What the product's tests stand on. Nothing here uses `respool`'s own code, so that both cannot be wrong in the same way.
+//! What the product's tests stand on. But for [`respool`], which starts the product, nothing here uses its code, so that both
+//! cannot be wrong in the same way.
 //!
 //! ```ignore
 //! let fake = FakeVllm::start([Script::json(200, &replies::text("Hello"))]).await;
-//! let address = /* start respool with the upstream fake.url() */;
-//! let reply = exchange(address, &Request::chat(&body)).await;
+//! let respool = Respool::start(&fake.url()).await;
+//! let reply = exchange(respool.address, &Request::chat(&body)).await;
 //! let turn = reply.stream(&Rules::default());      // panics on any violation of the protocol
 //! assert_eq!(turn.choices[&0].content, "Hello");
 //! assert_eq!(fake.requests()[0].json()["stream"], false);
@@ -16,6 +17,7 @@
 //! - [`client`]: the raw HTTP/1.1 client.
 //! - [`accumulate`]: the independent accumulator of streams and completions, with [`openai_fields`], the allow-list.
 //! - [`replies`]: vLLM-shaped bodies for scripts.
+//! - [`respool`]: the server under test.
 //! - [`http1`]: heads and bodies on a socket, for both ends.
 
 pub mod accumulate;
@@ -25,4 +27,5 @@ pub mod http1;
 pub mod openai_fields;
 pub mod replies;
 pub mod request_rules;
+pub mod respool;
 pub mod script;
