@@ -175,7 +175,7 @@ async fn round_trip(app: &App, model: &str, findings: &mut Findings) {
     match dialect {
         None => findings.ok("the server's own tool-call parser works"),
         Some(name) => {
-            findings.ok(&format!("the server leaves calls in the text; respool reads them (dialect {name})"))
+            findings.ok(&format!("the server leaves calls in the text; respool reads them (dialect {name})"));
         }
     }
     let called = json!({"role": "assistant", "content": null, "tool_calls": [

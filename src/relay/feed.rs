@@ -158,9 +158,9 @@ impl Feed {
 
     fn upstream_said_done(&mut self) {
         if self.state.has_begun() {
-            self.done()
+            self.done();
         } else {
-            self.fail(self.broken("upstream_empty_stream", "ended the stream without a single chunk"))
+            self.fail(self.broken("upstream_empty_stream", "ended the stream without a single chunk"));
         }
     }
 
@@ -174,10 +174,10 @@ impl Feed {
         match (self.state.is_finished(), self.state.has_begun()) {
             (true, _) => self.done(),
             (false, true) => {
-                self.fail(self.broken("upstream_broke_off", "ended the stream in the middle of the reply"))
+                self.fail(self.broken("upstream_broke_off", "ended the stream in the middle of the reply"));
             }
             (false, false) => {
-                self.fail(self.broken("upstream_empty_stream", "ended the stream without a single chunk"))
+                self.fail(self.broken("upstream_empty_stream", "ended the stream without a single chunk"));
             }
         }
     }

@@ -266,22 +266,19 @@ impl Committer {
             let mut next = first;
             let mut pulse = self.pulse();
             loop {
-                let batch = match next.take() {
-                    Some(batch) => batch,
-                    None => tokio::select! {
-                        biased;
-                        batch = feed.batch() => batch,
-                        () = self.app.abort.cancelled() => Batch::Failed(stopped()),
-                        () = &mut pulse => {
-                            if let Some(heartbeat) = feed.heartbeat() {
-                                self.line.with(RequestLine::heartbeat);
-                                yield frame(&heartbeat);
-                            }
-                            self.restart(&mut pulse);
-                            continue;
+                let batch = if let Some(batch) = next.take() { batch } else { tokio::select! {
+                    biased;
+                    batch = feed.batch() => batch,
+                    () = self.app.abort.cancelled() => Batch::Failed(stopped()),
+                    () = &mut pulse => {
+                        if let Some(heartbeat) = feed.heartbeat() {
+                            self.line.with(RequestLine::heartbeat);
+                            yield frame(&heartbeat);
                         }
-                    },
-                };
+                        self.restart(&mut pulse);
+                        continue;
+                    }
+                } };
                 match batch {
                     Batch::Bytes(bytes) => {
                         self.restart(&mut pulse);

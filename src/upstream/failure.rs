@@ -233,7 +233,7 @@ fn read(body: &str) -> Said {
     Said { message, param: fields.string("param"), code }
 }
 
-/// FastAPI's `detail` list: `[{"loc":[…],"msg":…}]`.
+/// `FastAPI`'s `detail` list: `[{"loc":[…],"msg":…}]`.
 fn details(text: &str) -> Option<String> {
     let items = array(text)?;
     let items = items.iter().filter_map(|item| {
@@ -262,13 +262,12 @@ fn readable(message: &str) -> String {
     let mut found: Vec<String> = found.into_iter().flatten().collect();
     found.dedup();
     found.truncate(5);
-    match found.is_empty() {
-        true => cut(message, LONGEST),
-        false => {
-            let mut seen = std::collections::BTreeSet::new();
-            found.retain(|item| seen.insert(item.clone()));
-            cut(&found.join("; "), LONGEST)
-        }
+    if found.is_empty() {
+        cut(message, LONGEST)
+    } else {
+        let mut seen = std::collections::BTreeSet::new();
+        found.retain(|item| seen.insert(item.clone()));
+        cut(&found.join("; "), LONGEST)
     }
 }
 
