@@ -156,7 +156,7 @@ async fn version_of(upstream: &Upstream, findings: &mut Findings) {
 async fn round_trip(app: &App, model: &str, findings: &mut Findings) {
     let question = json!({"role": "user", "content": format!("Call the tool {TOOL} with the word \"ping\", then tell me what it returned.")});
     let began = Instant::now();
-    let reply = match ask(&app.relay, model, &[question.clone()]).await {
+    let reply = match ask(&app.relay, model, std::slice::from_ref(&question)).await {
         Ok(reply) => reply,
         Err(error) => return refused(&error, findings),
     };
