@@ -9,6 +9,8 @@ mod check;
 mod demo;
 mod serve;
 
+pub use serve::app;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 

@@ -54,8 +54,11 @@ async fn run_server(loaded: &Loaded) -> Result<(), String> {
     Ok(())
 }
 
-/// The relay over the configured upstreams; replays among them are started.
-pub(super) async fn app(settings: &Settings, abort: &CancellationToken) -> Result<App, String> {
+/// The relay over the configured upstreams; replays among them are started, and end with `abort`.
+///
+/// # Errors
+/// What is wrong with an upstream, for people.
+pub async fn app(settings: &Settings, abort: &CancellationToken) -> Result<App, String> {
     let limits = &settings.server.limits;
     let mut upstreams = Vec::new();
     for config in &settings.upstreams {

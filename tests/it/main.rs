@@ -10,3 +10,4 @@
 
 mod support;
 mod support_works;
+mod tools_route;

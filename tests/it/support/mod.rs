@@ -1,4 +1,5 @@
-//! What the product's tests stand on. Nothing here uses `respool`'s own code, so that both cannot be wrong in the same way.
+//! What the product's tests stand on. Apart from [`respool`], nothing here uses the
+//! product's own code, so that both cannot be wrong in the same way.
 //!
 //! ```ignore
 //! let fake = FakeVllm::start([Script::json(200, &replies::text("Hello"))]).await;
@@ -16,6 +17,7 @@
 //! - [`client`]: the raw HTTP/1.1 client.
 //! - [`accumulate`]: the independent accumulator of streams and completions, with [`openai_fields`], the allow-list.
 //! - [`replies`]: vLLM-shaped bodies for scripts.
+//! - [`respool`]: the product itself, started in this process.
 //! - [`http1`]: heads and bodies on a socket, for both ends.
 
 pub mod accumulate;
@@ -25,4 +27,5 @@ pub mod http1;
 pub mod openai_fields;
 pub mod replies;
 pub mod request_rules;
+pub mod respool;
 pub mod script;
