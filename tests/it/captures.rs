@@ -32,7 +32,12 @@ impl Version {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let stop = CancellationToken::new();
         tokio::spawn(serve(listener, Arc::clone(&replay), stop.clone()));
-        Self { set, replay, respool: Respool::start(&url).await, _upstream: stop.drop_guard() }
+        Self {
+            set,
+            replay,
+            respool: Respool::configured(&format!("[[upstream]]\nurl = \"{url}\"")).await,
+            _upstream: stop.drop_guard(),
+        }
     }
 
     /// The request that a capture answered, asked of its recording; none when it was of another route, or no JSON.
@@ -64,14 +69,26 @@ impl Version {
         let upstream = self.replay.seen().pop().ok_or("upstream was not asked")?;
         let body = String::from_utf8_lossy(&upstream.answer_body);
         let failed = upstream.answer_status != 200 || body.contains("\"error\":{");
-        // A call that the token limit cut may be all there was.
-        let cut = body.contains("\"finish_reason\":\"length\"") && body.contains("tool_calls");
+        let excused = body.contains("\"finish_reason\":\"length\"") || lost_a_call(&upstream.answer_body);
         match &told {
             Ok(_) if failed => Err(format!("a success made of {} {body}", upstream.answer_status)),
-            Err(status) if !failed && !cut => Err(format!("status {status} made of {body}")),
+            Err(status) if !failed && !excused => Err(format!("status {status} made of {body}")),
             _ => Ok(told),
         }
     }
+}
+
+/// True when the server's own parser gave a call without arguments that can be used: such a turn may end in an error.
+fn lost_a_call(body: &[u8]) -> bool {
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+    let usable = |call: &Value| {
+        let arguments =
+            call["function"]["arguments"].as_str().and_then(|text| serde_json::from_str(text).ok());
+        arguments
+            .is_some_and(|arguments: Value| arguments.as_object().is_some_and(|object| !object.is_empty()))
+    };
+    let calls = |choice: &Value| choice["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
+    body["choices"].as_array().into_iter().flatten().flat_map(calls).any(|call| !usable(&call))
 }
 
 /// What `v0.10.2-serving-code-gptoss` was asked.

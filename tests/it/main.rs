@@ -11,3 +11,4 @@
 mod captures;
 mod support;
 mod support_works;
+mod tools_route;

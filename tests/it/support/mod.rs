@@ -1,9 +1,9 @@
-//! What the product's tests stand on. But for [`respool`], which starts the product, nothing here uses its code, so that both
-//! cannot be wrong in the same way.
+//! What the product's tests stand on. Apart from [`respool`], nothing here uses the
+//! product's own code, so that both cannot be wrong in the same way.
 //!
 //! ```ignore
 //! let fake = FakeVllm::start([Script::json(200, &replies::text("Hello"))]).await;
-//! let respool = Respool::start(&fake.url()).await;
+//! let respool = Respool::before(&fake).await;
 //! let reply = exchange(respool.address, &Request::chat(&body)).await;
 //! let turn = reply.stream(&Rules::default());      // panics on any violation of the protocol
 //! assert_eq!(turn.choices[&0].content, "Hello");
@@ -17,7 +17,7 @@
 //! - [`client`]: the raw HTTP/1.1 client.
 //! - [`accumulate`]: the independent accumulator of streams and completions, with [`openai_fields`], the allow-list.
 //! - [`replies`]: vLLM-shaped bodies for scripts.
-//! - [`respool`]: the server under test.
+//! - [`respool`]: the product itself, started in this process.
 //! - [`http1`]: heads and bodies on a socket, for both ends.
 
 pub mod accumulate;

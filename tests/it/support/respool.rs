@@ -1,54 +1,55 @@
-//! The product under test, in this process: the one place of the support code that knows `respool`'s own interfaces.
+//! The product under test, in this process: the real settings, router and server on a free loopback port.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 
-use respool::relay::{Relay, RelayConfig, RelayLimits};
-use respool::server::{App, LimitsConfig, Stop, router, run};
-use respool::translate::GuardLimits;
-use respool::upstream::{Upstream, UpstreamConfig};
+use respool::config::{FileText, resolve};
+use respool::server::{Stop, router, run};
 use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
 
-/// A server in front of one upstream. Stops when dropped.
-#[derive(Debug)]
+use super::fake_vllm::FakeVllm;
+
+/// A running respool. Dropping it ends it at once.
 pub struct Respool {
     /// Where it listens.
     pub address: SocketAddr,
-    /// Ends it.
+    /// How to end it.
     pub stop: Stop,
+    /// Done when it has ended.
+    pub ended: Option<JoinHandle<()>>,
 }
 
 impl Respool {
-    /// With every setting at its default.
-    pub async fn start(upstream: &str) -> Self {
-        Self::with(
-            &UpstreamConfig::at(upstream.parse().unwrap()),
-            RelayConfig::default(),
-            LimitsConfig::default(),
-        )
+    /// In front of `upstream`, with default settings.
+    pub async fn before(upstream: &FakeVllm) -> Self {
+        Self::with(upstream, "").await
+    }
+
+    /// In front of `upstream`; `extra` is TOML that stands before the upstream's table. It may end with an open
+    /// `[[upstream]]` table by naming keys after the line `[[upstream]]`.
+    pub async fn with(upstream: &FakeVllm, extra: &str) -> Self {
+        let (before, keys) = extra.split_once("[[upstream]]").unwrap_or((extra, ""));
+        Self::configured(&format!(
+            "{before}\n[[upstream]]\nname = \"box\"\nurl = \"{}\"\n{keys}",
+            upstream.url()
+        ))
         .await
     }
 
-    /// With these settings.
-    pub async fn with(upstream: &UpstreamConfig, relay: RelayConfig, limits: LimitsConfig) -> Self {
-        // The process under test does so at its start; here each test may be the first.
+    /// With this configuration file.
+    pub async fn configured(toml: &str) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let guard =
-            GuardLimits { max_tool_results: limits.max_tool_results, max_repeats: limits.max_repeats };
-        let bounds =
-            RelayLimits { max_body: limits.max_body.bytes(), commit_after: limits.commit_after, guard };
-        let upstreams = vec![(Arc::new(Upstream::new(upstream).unwrap()), None)];
+        respool::observe::metrics::install();
+        let file = FileText { path: "test.toml".as_ref(), text: toml };
+        let loaded =
+            resolve(Some(file), &std::collections::BTreeMap::new(), &respool::config::Flags::default());
+        let settings = loaded.unwrap_or_else(|problems| panic!("{problems}\nin\n{toml}")).settings;
         let stop = Stop::default();
-        let app = App {
-            relay: Arc::new(Relay::new(relay, upstreams, bounds)),
-            limits: limits.clone(),
-            log_content: false,
-            abort: stop.abort.clone(),
-        };
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let app = respool::cli::app(&settings, &stop.abort).await.unwrap();
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(run(listener, router(app), stop.clone(), limits.drain));
-        Self { address, stop }
+        let ended = tokio::spawn(run(listener, router(app), stop.clone(), settings.server.limits.drain));
+        Self { address, stop, ended: Some(ended) }
     }
 }
 
