@@ -18,6 +18,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{self, Client};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::time::Instant;
+use tower::timeout::Timeout;
 
 use super::body::{Incoming, Outgoing};
 use super::config::{Address, UpstreamConfig};
@@ -52,7 +53,8 @@ const HOP_BY_HOP: [&str; 9] = [
     "upgrade",
 ];
 
-type Pool = Client<HttpsConnector<HttpConnector>, Outgoing>;
+/// The time for connecting covers the TLS handshake too: some servers accept and then say nothing.
+type Pool = Client<Timeout<HttpsConnector<HttpConnector>>, Outgoing>;
 
 /// One upstream of the configuration.
 #[derive(Debug)]
@@ -362,7 +364,6 @@ fn pool(address: &Address) -> Result<Pool, String> {
     let mut tcp = HttpConnector::new();
     tcp.set_nodelay(true);
     tcp.enforce_http(false);
-    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
     let tls = hyper_rustls::HttpsConnectorBuilder::new();
     let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
     let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
@@ -377,7 +378,10 @@ fn pool(address: &Address) -> Result<Pool, String> {
     };
     let connector = tls.with_tls_config(config).https_or_http().enable_http1().wrap_connector(tcp);
     let mut client = Client::builder(TokioExecutor::new());
-    Ok(client.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE).build(connector))
+    Ok(client
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(IDLE)
+        .build(Timeout::new(connector, CONNECT_TIMEOUT)))
 }
 
 fn bearer(key: &Secret, name: &str) -> Result<HeaderValue, String> {
