@@ -13,12 +13,14 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures::FutureExt as _;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
-use hyper_rustls::{ConfigBuilderExt as _, HttpsConnector};
+use hyper_rustls::{ConfigBuilderExt as _, MaybeHttpsStream};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{self, Client};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tower::timeout::Timeout;
+use tower::util::BoxCloneSyncService;
 
 use super::body::{Incoming, Outgoing};
 use super::config::{Address, UpstreamConfig};
@@ -54,7 +56,8 @@ const HOP_BY_HOP: [&str; 9] = [
 ];
 
 /// The time for connecting covers the TLS handshake too: some servers accept and then say nothing.
-type Pool = Client<Timeout<HttpsConnector<HttpConnector>>, Outgoing>;
+type Pool = Client<Connector, Outgoing>;
+type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<TcpStream>>, tower::BoxError>;
 
 /// One upstream of the configuration.
 #[derive(Debug)]
@@ -381,7 +384,7 @@ fn pool(address: &Address) -> Result<Pool, String> {
     Ok(client
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(IDLE)
-        .build(Timeout::new(connector, CONNECT_TIMEOUT)))
+        .build(BoxCloneSyncService::new(Timeout::new(connector, CONNECT_TIMEOUT))))
 }
 
 fn bearer(key: &Secret, name: &str) -> Result<HeaderValue, String> {

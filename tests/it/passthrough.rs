@@ -223,6 +223,7 @@ async fn respools_own_pages() {
     let respool = Respool::before(&fake).await;
     assert_eq!(exchange(respool.address, &Request::get("/health")).await.json()["status"], "ok");
     assert_eq!(exchange(respool.address, &Request::get("/ready")).await.status, 200);
+    exchange(respool.address, &Request::get("/v1/models")).await;
     let metrics = exchange(respool.address, &Request::get("/metrics")).await.text();
     assert!(metrics.contains("# TYPE respool_requests_total counter"), "{metrics}");
     drop(fake);
