@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// Modules by layer, lowest first; a module imports only from lower layers.
 const LAYERS: [&[&str]; 12] = [
-    &["turn", "units"],
+    &["turn", "units", "pattern"],
     &["wire", "sse"],
     &["observe"],
     &["tool_parser"],
