@@ -15,6 +15,10 @@ mod echo;
 mod json_span;
 mod ledger;
 mod lenient_json;
+#[cfg(any(test, fuzzing))]
+pub mod oracle;
+#[cfg(test)]
+mod properties;
 mod quotation;
 mod scanner;
 mod schema;

@@ -452,7 +452,7 @@ impl Scanner {
                     open.opener += 1;
                 }
                 Step::More(wait) => {
-                    open.waits = Some(waiting(wait, open.at));
+                    open.waits = Some(waiting(wait));
                     self.open = Some(open);
                     return false;
                 }
@@ -471,9 +471,11 @@ impl Scanner {
                 None | Some(Waiting::Any) => true,
                 Some(Waiting::Value(span)) => span.advance(text, false) != Span::More,
                 Some(Waiting::Mark(from, marks)) => {
-                    let found = marks.iter().any(|mark| text[*from..].contains(mark));
+                    let bytes = &text.as_bytes()[(*from).min(text.len())..];
+                    let found =
+                        marks.iter().any(|mark| memchr::memmem::find(bytes, mark.as_bytes()).is_some());
                     let longest = marks.iter().map(|mark| mark.len()).max().unwrap_or(0);
-                    *from = boundary(text, (*from).max(text.len().saturating_sub(longest)));
+                    *from = (*from).max((text.len() + 1).saturating_sub(longest));
                     found
                 }
             };
@@ -672,7 +674,7 @@ impl Scanner {
     }
 }
 
-fn waiting(wait: Wait, _at: usize) -> Waiting {
+fn waiting(wait: Wait) -> Waiting {
     match wait {
         Wait::Any => Waiting::Any,
         Wait::Json(from) => Waiting::Value(Box::new(JsonSpan::new(from, Style::Json))),
