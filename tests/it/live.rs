@@ -197,6 +197,10 @@ async fn the_live_turn_is_the_buffered_one_wherever_vllm_told_both_the_same() {
                 continue;
             }
             let (whole, stream) = (rewritten(whole), rewritten(stream));
+            if whole == Err(502) && told[0].values().all(|told| told.1.trim().is_empty()) {
+                // Lost by the server: told by the usage, which these streams were recorded without.
+                continue;
+            }
             compared += 1;
             if whole != stream {
                 differ.push(format!("{}/{model}: {whole:#?}\nlive: {stream:#?}", live.set.display()));
