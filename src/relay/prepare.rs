@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue, header};
 use super::Relay;
 use super::config::{Modes, ReasoningField, ToolParsing, ToolsMode};
 use crate::tool_parser::{Options, Tools};
-use crate::translate::{LoopFound, Outbound, ReplyRules, check_loops, needs_version, outbound};
+use crate::translate::{LoopFound, Outbound, ReplyRules, check_loops, hidden_tools, needs_version, outbound};
 use crate::upstream::Upstream;
 use crate::wire::Object;
 use crate::wire::{ApiError, ChatRequest, ToolChoice, array, encode_string};
@@ -245,7 +245,7 @@ fn rules(request: &ChatRequest<'_>) -> ReplyRules {
     let limit =
         ["max_completion_tokens", "max_tokens"].into_iter().find_map(|key| request.object.number(key));
     ReplyRules {
-        tools: Arc::new(request.tools().map(Tools::from_json).unwrap_or_default()),
+        tools: Arc::new(tools(request)),
         options: Options {
             calls_wanted: request.tool_choice() != ToolChoice::None,
             parallel: !request.object.is_false("parallel_tool_calls"),
@@ -254,6 +254,15 @@ fn rules(request: &ChatRequest<'_>) -> ReplyRules {
         },
         token_limit: limit,
     }
+}
+
+/// The declared tools, and those that are called through OpenClaw's `tool_call`.
+fn tools(request: &ChatRequest<'_>) -> Tools {
+    let mut tools = request.tools().map(Tools::from_json).unwrap_or_default();
+    if tools.get("tool_call").is_some() {
+        hidden_tools(&request.messages).into_iter().for_each(|(name, schema)| tools.reveal(name, schema));
+    }
+    tools
 }
 
 /// The ids of all calls in the conversation.

@@ -87,7 +87,8 @@ fn answered_calls(messages: &[Message<'_>]) -> Vec<Answered> {
     answered
 }
 
-fn calls_of(text: &str) -> Vec<(String, String, String)> {
+/// Id, name and normalised arguments of each call of a `tool_calls` array.
+pub(super) fn calls_of(text: &str) -> Vec<(String, String, String)> {
     let call = |text: &&str| {
         let call = Object::parse(text).ok()?;
         let function = Object::parse(call.get("function")?).ok()?;

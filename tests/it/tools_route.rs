@@ -257,3 +257,26 @@ async fn the_loop_guard_answers_in_the_form_that_was_asked_for() {
     let turn = exchange(respool.address, &Request::chat(&body)).await.completion(&Rules::default());
     assert_eq!(turn.choices[&0].finish_reason.as_deref(), Some("stop"));
 }
+
+#[tokio::test]
+async fn a_tool_found_by_tool_search_is_called_through_tool_call() {
+    let mut body = request();
+    body["tools"].as_array_mut().unwrap().push(json!({"type": "function", "function": {"name": "tool_call", "description": "",
+        "parameters": {"type": "object", "properties": {"id": {"type": "string"}, "args": {"type": "object"}}, "required": ["id"]}}}));
+    body["messages"].as_array_mut().unwrap().extend([
+        json!({"role": "assistant", "content": null, "tool_calls": [{"id": "search0001", "type": "function",
+            "function": {"name": "tool_search", "arguments": "{\"query\":\"web\"}"}}]}),
+        json!({"role": "tool", "tool_call_id": "search0001",
+            "content": json!([{"id": "openclaw:web_fetch", "source": "openclaw", "name": "web_fetch", "description": "x"}]).to_string()}),
+    ]);
+    let fake =
+        FakeVllm::start([Script::json(200, &replies::calls(&[("web_fetch", r#"{"url": "http://x"}"#)]))])
+            .await;
+    let respool = Respool::before(&fake).await;
+    let turn = exchange(respool.address, &Request::chat(&body)).await.stream(&Rules::default());
+    let call = &turn.choices[&0].tool_calls[0];
+    assert_eq!(
+        (call.name.as_str(), call.json()),
+        ("tool_call", json!({"id": "web_fetch", "args": {"url": "http://x"}}))
+    );
+}
