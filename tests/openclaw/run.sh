@@ -18,6 +18,7 @@ mkdir -p "$1"; dir=$(cd "$1" && pwd)
 node=$dir/node24/node_modules/node/bin/node
 mkdir -p "$dir/tmp" "$dir/gateway/workspace"
 run=$(mktemp -d "$dir/tmp/run.XXXXXX"); children=()
+export OPENCLAW_STATE_DIR=$run/state  # fresh: a provider disabled in an earlier run would still be
 finish() {
   "$here/kit/gateway.sh" "$dir" stop || true
   [ ${#children[@]} = 0 ] || kill "${children[@]}" 2>/dev/null || true

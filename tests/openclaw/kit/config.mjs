@@ -1,7 +1,8 @@
 // Writes an openclaw.json (stdout) for tests: the provider entry of openclaw.example.json, once for each NAME=BASE_URL,
 // with everything off that would send requests of its own (heartbeat, skill workshop, dreaming, titles, update checks).
-// usage: node config.mjs VERSION LOG_FILE WORKSPACE NAME=BASE_URL...     a NAME that ends in `-plain` gets a model without tools
-// The first NAME is the primary model. The old client has no header that picks a model, so there each NAME also gets an
+// usage: node config.mjs VERSION LOG_FILE WORKSPACE NAME=BASE_URL...     a NAME that ends in `-plain` gets a model without
+// tools (new client only).
+// The first NAME is the primary model. The old client has no header that picks a model: there each NAME also gets an
 // agent `NAME`.
 import fs from 'node:fs';
 
@@ -22,7 +23,7 @@ const isOld = version === OLD;
 function provider(name, baseUrl) {
   const entry = structuredClone({ ...recommended, baseUrl });
   const [model] = entry.models;
-  if (name.endsWith('-plain')) model.compat.supportsTools = false;
+  if (name.endsWith('-plain') && !isOld) model.compat.supportsTools = false;
   if (isOld) {
     for (const key of NEW_ONLY) delete entry[key];
     for (const key of NEW_ONLY_COMPAT) delete model.compat[key];
