@@ -16,12 +16,14 @@
 // relay must never send (not with --direct, where no relay stands between).
 import http from 'node:http';
 
+const MODEL = 'gpt-oss-120b';
 const DIRECT = process.argv.includes('--direct');
 const INTERNAL = /<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>[\s\S]*?<<<END_OPENCLAW_INTERNAL_CONTEXT>>>/g;
 const EFFORTS = ['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max'];
 const ROLES = ['system', 'developer', 'user', 'assistant', 'tool'];
 const stats = new Map();
 let count = 0;
+let calls = 0;
 
 const textOf = (content) => typeof content === 'string' ? content : (content ?? []).map((part) => part.text ?? '').join('');
 
@@ -29,6 +31,7 @@ const textOf = (content) => typeof content === 'string' ? content : (content ?? 
 function problem(body) {
   const { model, messages, tools, stream, stream_options: options, tool_choice: choice, reasoning_effort: effort } = body;
   if (typeof model !== 'string' || !Array.isArray(messages) || !messages.length) return 'model and messages are required';
+  if (model !== MODEL) return `The model \`${model}\` does not exist.`;
   if (stream && tools?.length && !DIRECT) return 'stream:true together with tools';
   if (!stream && options != null) return 'Stream options can only be defined when `stream=True`.';
   if (tools && !tools.length) return '`tools` must not be an empty array';
@@ -69,12 +72,12 @@ function orderOf(messages) {
 }
 
 // The assistant message and its finish_reason.
-function answer({ calls = [], form = 'native', text = null, reasoning = null, finish, results, plain, tag }) {
+function answer({ calls: asked = [], form = 'native', text = null, reasoning = null, finish, results, plain, tag }) {
   if (results.length) return { content: `TOOL SAID ${results.join(' | ')}`, reasoning: null, finish: 'stop' };
-  if (!calls.length) return { content: text ?? `PLAIN ${plain ?? tag}`, reasoning, finish: finish ?? 'stop' };
-  if (form !== 'native') return { content: leak(calls, form), reasoning, finish: finish ?? 'stop' };
-  const tool_calls = calls.map(([name, args], at) => ({
-    id: `chatcmpl-tool-${(count * 100 + at).toString(16).padStart(32, 'b')}`,
+  if (!asked.length) return { content: text ?? `PLAIN ${plain ?? tag}`, reasoning, finish: finish ?? 'stop' };
+  if (form !== 'native') return { content: leak(asked, form), reasoning, finish: finish ?? 'stop' };
+  const tool_calls = asked.map(([name, args]) => ({
+    id: `chatcmpl-tool-${(++calls).toString(16).padStart(32, 'b')}`,
     type: 'function',
     function: { name, arguments: argumentText(args) },
   }));
@@ -83,36 +86,38 @@ function answer({ calls = [], form = 'native', text = null, reasoning = null, fi
 
 const argumentText = (args) => typeof args === 'string' ? args : JSON.stringify(args);
 
-function leak(calls, form) {
-  const texts = calls.map(([name, args]) => `{"name": "${name}", "arguments": ${argumentText(args)}}`);
+function leak(asked, form) {
+  const texts = asked.map(([name, args]) => `{"name": "${name}", "arguments": ${argumentText(args)}}`);
   return form === 'tools' ? `<tools>\n${texts.join('\n')}\n</tools>` : texts.join('\n');
 }
 
 const usage = { prompt_tokens: 100, total_tokens: 110, completion_tokens: 10 };
 const base = (object, body, choices) => ({ id: `chatcmpl-${count.toString(16).padStart(16, '0')}`, object, created: Math.floor(Date.now() / 1000), model: body.model, choices });
 
-// A whole reply in vLLM 0.32's shape: every field there, null where empty.
-function completion(body, { finish, ...message }) {
-  const choice = {
-    index: 0, message: { role: 'assistant', refusal: null, annotations: null, audio: null, function_call: null, ...message },
+// A whole reply in vLLM 0.32's shape: every field there, null where empty. One message for each of the `n` choices.
+function completion(body, messages) {
+  const choices = messages.map(({ finish, ...message }, index) => ({
+    index, message: { role: 'assistant', refusal: null, annotations: null, audio: null, function_call: null, ...message },
     logprobs: null, finish_reason: finish, stop_reason: null, token_ids: null, routed_experts: null,
-  };
+  }));
   return {
-    ...base('chat.completion', body, [choice]), service_tier: null, system_fingerprint: 'vllm-0.32.0-scripted',
+    ...base('chat.completion', body, choices), service_tier: null, system_fingerprint: 'vllm-0.32.0-scripted',
     usage: { ...usage, prompt_tokens_details: null, completion_tokens_details: null },
     prompt_logprobs: null, prompt_token_ids: null, prompt_text: null, kv_transfer_params: null, ec_transfer_params: null, metrics: null,
   };
 }
 
-function stream(res, body, { finish, content, reasoning, tool_calls }) {
+function stream(res, body, messages) {
   res.writeHead(200, { 'content-type': 'text/event-stream; charset=utf-8' });
   const send = (data) => res.write(`data: ${typeof data === 'string' ? data : JSON.stringify(data)}\n\n`);
-  const delta = (value, rest = {}) => send(base('chat.completion.chunk', body, [{ index: 0, delta: value, logprobs: null, finish_reason: null, token_ids: null, ...rest }]));
-  delta({ role: 'assistant', content: '' });
-  if (reasoning) delta({ reasoning });
-  for (const word of content?.match(/\S*\s*/g).filter(Boolean) ?? []) delta({ content: word });
-  tool_calls?.forEach((call, index) => delta({ tool_calls: [{ index, ...call }] }));
-  delta({}, { finish_reason: finish, stop_reason: null });
+  const delta = (index, value, rest = {}) => send(base('chat.completion.chunk', body, [{ index, delta: value, logprobs: null, finish_reason: null, token_ids: null, ...rest }]));
+  messages.forEach((_, index) => delta(index, { role: 'assistant', content: '' }));
+  messages.forEach(({ finish, content, reasoning, tool_calls }, index) => {
+    if (reasoning) delta(index, { reasoning });
+    for (const word of content?.match(/\S*\s*/g).filter(Boolean) ?? []) delta(index, { content: word });
+    tool_calls?.forEach((call, at) => delta(index, { tool_calls: [{ index: at, ...call }] }));
+    delta(index, {}, { finish_reason: finish, stop_reason: null });
+  });
   if (body.stream_options?.include_usage) send({ ...base('chat.completion.chunk', body, []), usage });
   send('[DONE]');
   res.end();
@@ -124,7 +129,7 @@ function fail(res, how, body) {
   if (how.event) return errorEvent(res, how, body);
   if (how.status === 401 && !how.message) return json(res, 401, { error: 'Unauthorized' }); // vLLM's own: a string
   if (how !== 'cut') return error(res, how.status, how.message ?? `scripted ${how.status}`, how);
-  const text = JSON.stringify(completion(body, { content: 'half of a reply, '.repeat(20), reasoning: null, finish: 'stop' }));
+  const text = JSON.stringify(completion(body, [{ content: 'half of a reply, '.repeat(20), reasoning: null, finish: 'stop' }]));
   res.writeHead(200, { 'content-type': 'application/json', 'content-length': Buffer.byteLength(text) });
   res.write(text.slice(0, text.length / 2), () => res.destroy());
 }
@@ -167,12 +172,12 @@ async function chat(req, res, raw) {
   count += 1;
   const seen = note(order.tag ?? 'untagged', body, order, wrong);
   res.on('close', () => { if (!res.writableFinished && !order.fail) { seen.aborted += 1; console.log(`${order.tag} ABORTED`); } });
-  if (wrong) return error(res, 400, wrong);
+  if (wrong) return error(res, wrong.endsWith('does not exist.') ? 404 : 400, wrong);
   if (order.silent && !order.results.length) await new Promise((wake) => setTimeout(wake, order.silent * 1000));
   if (res.destroyed) return;
   if (order.fail) return fail(res, order.fail, body);
-  const reply = answer(order);
-  if (body.stream) stream(res, body, reply); else json(res, 200, completion(body, reply));
+  const messages = Array.from({ length: body.n ?? 1 }, () => answer(order));
+  if (body.stream) stream(res, body, messages); else json(res, 200, completion(body, messages));
 }
 
 const server = http.createServer(async (req, res) => {
@@ -181,7 +186,7 @@ const server = http.createServer(async (req, res) => {
   const [, tag] = req.url.match(/^\/stats\/([\w-]+)$/) ?? [];
   if (tag) return json(res, 200, stats.get(tag) ?? { requests: [], refused: [], aborted: 0 });
   if (req.method === 'GET' && req.url === '/health') return res.end();
-  if (req.method === 'GET' && req.url === '/v1/models') return json(res, 200, { object: 'list', data: [{ id: 'gpt-oss-120b', object: 'model', created: 0, owned_by: 'vllm', root: 'gpt-oss-120b', parent: null, max_model_len: 131072, permission: [] }] });
+  if (req.method === 'GET' && req.url === '/v1/models') return json(res, 200, { object: 'list', data: [{ id: MODEL, object: 'model', created: 0, owned_by: 'vllm', root: MODEL, parent: null, max_model_len: 131072, permission: [] }] });
   if (req.method === 'POST' && req.url === '/v1/chat/completions') return chat(req, res, raw);
   json(res, 404, { detail: 'Not Found' });
 });
