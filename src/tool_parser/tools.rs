@@ -50,7 +50,8 @@ impl Tools {
     /// of another shape are passed over: the upstream judges them.
     pub fn from_json(array: &str) -> Self {
         let entries: Vec<Box<RawValue>> = serde_json::from_str(array).unwrap_or_default();
-        let functions = entries.iter().filter_map(|raw| serde_json::from_str::<Entry>(raw.get()).ok()?.function);
+        let functions =
+            entries.iter().filter_map(|raw| serde_json::from_str::<Entry>(raw.get()).ok()?.function);
         functions.map(|function| (function.name, function.parameters)).collect()
     }
 

@@ -1,0 +1,205 @@
+//! Reads a request once: what the client wants, where it goes, and the bytes that go there.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, header};
+
+use super::config::ReasoningField;
+use super::Relay;
+use crate::tool_parser::{Options, Tools};
+use crate::translate::{LoopFound, Outbound, ReplyRules, check_loops, needs_version, outbound};
+use crate::upstream::Upstream;
+use crate::wire::{ApiError, ChatRequest, ToolChoice, array, encode_string};
+use crate::wire::Object;
+
+/// What the client asked for, as far as the reply depends on it.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// The model's name as the client wrote it; empty when it gave none.
+    pub model: String,
+    /// True when an upstream's configuration names the model.
+    pub model_is_known: bool,
+    /// A stream was asked for.
+    pub stream: bool,
+    /// Tools were declared.
+    pub tools: bool,
+    /// Usage was asked for; in a completion it always comes.
+    pub usage: bool,
+    /// How many choices.
+    pub choices: u64,
+    /// The name under which reasoning leaves; `None`: not at all.
+    pub reasoning: Option<&'static str>,
+    /// Fields to keep although OpenAI's API has no such field.
+    pub keep: Vec<String>,
+    /// When the request came, in seconds since 1970.
+    pub created: u64,
+}
+
+/// A request ready to be sent.
+#[derive(Debug)]
+pub struct Prepared {
+    /// What the client asked for.
+    pub facts: Facts,
+    /// Who gets it.
+    pub upstream: Arc<Upstream>,
+    /// What the loop guard found.
+    pub loop_found: Option<LoopFound>,
+    /// Names of the edits made so far.
+    pub edits: Vec<&'static str>,
+    pub(super) rules: ReplyRules,
+    pub(super) taken: HashSet<String>,
+    pub(super) how: Outbound,
+    pub(super) original: Bytes,
+    pub(super) body: Bytes,
+    pub(super) target_model: String,
+    pub(super) headers: HeaderMap,
+    pub(super) path_and_query: String,
+}
+
+impl Relay {
+    /// Reads a chat completion request. `request_id` goes along.
+    ///
+    /// # Errors
+    /// 400 when it is none.
+    pub async fn prepare(
+        &self,
+        body: Bytes,
+        headers: HeaderMap,
+        path_and_query: &str,
+        request_id: &str,
+    ) -> Result<Prepared, ApiError> {
+        self.probe_version(&body).await?;
+        let mut request = ChatRequest::parse(&body).map_err(|fault| ApiError::from(&fault))?;
+        let model = request.model();
+        let target_model = self.config.target(&model).to_owned();
+        let upstream = self.upstream_for(&target_model).cloned();
+        let upstream = upstream.ok_or_else(|| ApiError::new(500, "no_upstream", "no upstream is configured"))?;
+        let facts = self.facts(&request, model);
+        let how = how(&facts);
+        let rules = rules(&request);
+        let taken = if facts.tools { used_ids(&request) } else { HashSet::new() };
+        let loop_found = check_loops(&request.messages, self.guard);
+        let (sent, edits) = edited(&mut request, &body, how, &facts.model, &target_model, &upstream);
+        Ok(Prepared {
+            headers: outgoing(headers, facts.stream && !facts.tools, request_id),
+            path_and_query: path_and_query.to_owned(),
+            facts,
+            upstream,
+            loop_found,
+            edits,
+            rules,
+            taken,
+            how,
+            body: sent,
+            original: body,
+            target_model,
+        })
+    }
+
+    /// The same request, edited again for what the upstream is now known to refuse.
+    pub(super) fn edit_again(prepared: &Prepared) -> Bytes {
+        let Ok(mut request) = ChatRequest::parse(&prepared.original) else { return prepared.body.clone() };
+        let Prepared { original, how, facts, target_model, upstream, .. } = prepared;
+        edited(&mut request, original, *how, &facts.model, target_model, upstream).0
+    }
+
+    /// Asks the upstream for its version, once, when this request's form depends on it.
+    async fn probe_version(&self, body: &Bytes) -> Result<(), ApiError> {
+        let upstream = {
+            let request = ChatRequest::parse(body).map_err(|fault| ApiError::from(&fault))?;
+            if !needs_version(&request) {
+                return Ok(());
+            }
+            self.upstream_for(self.config.target(&request.model())).cloned()
+        };
+        if let Some(upstream) = upstream {
+            upstream.probe_version().await;
+        }
+        Ok(())
+    }
+
+    fn facts(&self, request: &ChatRequest<'_>, model: String) -> Facts {
+        let modes = self.config.modes(&model);
+        let target = self.config.target(&model);
+        let named = |models: &Option<Vec<String>>| models.as_ref().is_some_and(|models| models.iter().any(|m| m == target));
+        Facts {
+            model_is_known: self.config.models.contains_key(&model) || self.upstreams.iter().any(|(_, models)| named(models)),
+            model,
+            stream: request.wants_stream(),
+            tools: request.tools().is_some(),
+            usage: request.wants_usage(),
+            choices: request.choices().min(128),
+            reasoning: match modes.reasoning {
+                ReasoningField::ReasoningContent => Some("reasoning_content"),
+                ReasoningField::Reasoning => Some("reasoning"),
+                ReasoningField::Drop => None,
+            },
+            keep: self.config.keep_fields.clone(),
+            created: now(),
+        }
+    }
+}
+
+fn how(facts: &Facts) -> Outbound {
+    match (facts.tools, facts.stream) {
+        (true, _) => Outbound::Whole,
+        (false, true) => Outbound::Streamed,
+        (false, false) => Outbound::AsAsked,
+    }
+}
+
+fn edited(
+    request: &mut ChatRequest<'_>,
+    original: &Bytes,
+    how: Outbound,
+    model: &str,
+    target_model: &str,
+    upstream: &Upstream,
+) -> (Bytes, Vec<&'static str>) {
+    let mut edits = outbound(request, how, &upstream.target());
+    if model != target_model {
+        request.object.set("model", encode_string(target_model));
+        edits.push("model_alias");
+    }
+    if edits.is_empty() { (original.clone(), edits) } else { (Bytes::from(request.object.to_json()), edits) }
+}
+
+fn rules(request: &ChatRequest<'_>) -> ReplyRules {
+    let limit = ["max_completion_tokens", "max_tokens"].into_iter().find_map(|key| request.object.number(key));
+    ReplyRules {
+        tools: Arc::new(request.tools().map(Tools::from_json).unwrap_or_default()),
+        options: Options {
+            calls_wanted: request.tool_choice() != ToolChoice::None,
+            parallel: !request.object.is_false("parallel_tool_calls"),
+            json_wanted: request.wants_json(),
+            fuzzy: false,
+        },
+        token_limit: limit,
+    }
+}
+
+/// The ids of all calls in the conversation.
+fn used_ids(request: &ChatRequest<'_>) -> HashSet<String> {
+    let calls = request.messages.iter().filter_map(|message| message.object.get("tool_calls").and_then(array)).flatten();
+    calls.filter_map(|call| Object::parse(call).ok()?.string("id")).collect()
+}
+
+fn outgoing(mut headers: HeaderMap, stream: bool, request_id: &str) -> HeaderMap {
+    let accept = if stream { "text/event-stream" } else { "application/json" };
+    headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    // A compressed stream would wait in the compressor's buffer.
+    headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    if let Ok(id) = HeaderValue::from_str(request_id) {
+        headers.insert("x-request-id", id);
+    }
+    headers
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,12 @@
+//! The model server behind respool: its client, what its failures mean, when to try again, and the built-in replay.
+
+mod client;
+pub mod config;
+mod failure;
+pub mod replay;
+mod retry;
+
+pub use client::{Answer, Call, Upstream};
+pub use config::{Address, UpstreamConfig};
+pub use failure::{Tier, UpstreamError};
+pub use retry::RetryPolicy;
