@@ -22,7 +22,8 @@ TOOLS = [
 READ = ["read", {"path": "a.txt"}]
 STAT = ["stat", {"path": "ä.txt"}]
 CALL_ID = re.compile(r"[A-Za-z0-9]{9,40}")
-KNOWN_EXTRAS = {"reasoning_content"}
+KNOWN_EXTRAS = {"reasoning_content", "index"}
+"""`index`: the SDK's own accumulator leaves it on calls."""
 
 client = OpenAI(base_url=os.environ["BASE_URL"], api_key="sk-test", max_retries=0, timeout=30)
 
