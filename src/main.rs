@@ -1,3 +1,7 @@
-//! Arguments in, exit code out.
+//! Arguments in, exit code out. All work is in the library.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    respool::cli::main()
+}

@@ -86,7 +86,7 @@ fn every_kind_of_value_can_come_from_the_environment() {
     assert_eq!(settings.upstreams[1].api_key, Some(Secret::new("123")));
     assert_eq!(settings.relay.modes("fast").reasoning, ReasoningField::Drop);
     assert!((settings.agents["scout"].temperature - 1.0).abs() < f64::EPSILON);
-    assert_eq!(settings.tools.timeouts["exec"], Duration::from_secs(120));
+    assert_eq!(settings.tools.timeouts["exec"], Duration::from_mins(2));
     assert_eq!(settings.tools.policy.rule[0].then, Verdict::Deny);
 }
 

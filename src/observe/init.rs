@@ -61,7 +61,9 @@ fn filter(level: Level) -> tracing_subscriber::filter::Targets {
         Level::Trace => LevelFilter::TRACE,
     };
     // Other crates' details may hold message text, and are of no use to an operator.
-    tracing_subscriber::filter::Targets::new().with_default(level.min(LevelFilter::WARN)).with_target("respool", level)
+    tracing_subscriber::filter::Targets::new()
+        .with_default(level.min(LevelFilter::WARN))
+        .with_target("respool", level)
 }
 
 fn writer(to: impl io::Write + Send + 'static) -> (NonBlocking, WorkerGuard) {
@@ -70,5 +72,10 @@ fn writer(to: impl io::Write + Send + 'static) -> (NonBlocking, WorkerGuard) {
 
 fn open(path: &Path) -> Result<File, String> {
     let opened = OpenOptions::new().create(true).append(true).open(path);
-    opened.map_err(|error| format!("[log] file {}: {error}; name a file in a directory that respool may write to", path.display()))
+    opened.map_err(|error| {
+        format!(
+            "[log] file {}: {error}; name a file in a directory that respool may write to",
+            path.display()
+        )
+    })
 }

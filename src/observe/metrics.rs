@@ -28,7 +28,8 @@ pub const HEARTBEATS: &str = "respool_heartbeats_total";
 
 static HANDLE: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
 
-const SECONDS: [f64; 14] = [0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
+const SECONDS: [f64; 14] =
+    [0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
 
 /// Starts recording; once in a process, later calls do nothing.
 pub fn install() {
@@ -49,8 +50,15 @@ pub fn page() -> String {
 }
 
 /// Records how one request went.
-pub(super) fn request(route: &'static str, model: &str, outcome: &'static str, total: Duration, first: Option<Duration>) {
-    metrics::counter!(REQUESTS, "route" => route, "model" => model.to_owned(), "outcome" => outcome).increment(1);
+pub(super) fn request(
+    route: &'static str,
+    model: &str,
+    outcome: &'static str,
+    total: Duration,
+    first: Option<Duration>,
+) {
+    metrics::counter!(REQUESTS, "route" => route, "model" => model.to_owned(), "outcome" => outcome)
+        .increment(1);
     metrics::histogram!(DURATION, "route" => route).record(total.as_secs_f64());
     if let Some(first) = first {
         metrics::histogram!(FIRST_BYTE, "route" => route).record(first.as_secs_f64());

@@ -12,7 +12,11 @@ use crate::wire::ChatRequest;
 
 impl Relay {
     /// The answer's head is a success when this returns; its body is not read yet.
-    pub(super) async fn dispatch(&self, prepared: &Prepared, line: &SharedLine) -> Result<Answer, UpstreamError> {
+    pub(super) async fn dispatch(
+        &self,
+        prepared: &Prepared,
+        line: &SharedLine,
+    ) -> Result<Answer, UpstreamError> {
         let started = Instant::now();
         let mut body = prepared.body.clone();
         let mut retries = 0;
@@ -38,7 +42,12 @@ impl Relay {
         }
     }
 
-    async fn attempt(&self, prepared: &Prepared, body: bytes::Bytes, line: &SharedLine) -> Result<Answer, UpstreamError> {
+    async fn attempt(
+        &self,
+        prepared: &Prepared,
+        body: bytes::Bytes,
+        line: &SharedLine,
+    ) -> Result<Answer, UpstreamError> {
         line.content("upstream request", &body);
         let call = Call {
             method: Method::POST,
@@ -53,7 +62,8 @@ impl Relay {
         if status.is_success() {
             return Ok(answer);
         }
-        let retry_after = answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let retry_after =
+            answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
         let text = answer.excerpt().await;
         let mut error = UpstreamError::from_answer(&prepared.upstream.name, status.as_u16(), &text);
         error.error.retry_after = retry_after;

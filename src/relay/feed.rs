@@ -39,7 +39,13 @@ pub enum Batch {
 }
 
 impl Feed {
-    pub(super) fn new(answer: Answer, frames: Frames, state: StreamState, upstream: String, line: SharedLine) -> Self {
+    pub(super) fn new(
+        answer: Answer,
+        frames: Frames,
+        state: StreamState,
+        upstream: String,
+        line: SharedLine,
+    ) -> Self {
         Self { answer: Some(answer), frames, state, upstream, line, out: BytesMut::new(), end: None }
     }
 
@@ -151,7 +157,11 @@ impl Feed {
     }
 
     fn upstream_said_done(&mut self) {
-        if self.state.has_begun() { self.done() } else { self.fail(self.broken("upstream_empty_stream", "ended the stream without a single chunk")) }
+        if self.state.has_begun() {
+            self.done();
+        } else {
+            self.fail(self.broken("upstream_empty_stream", "ended the stream without a single chunk"));
+        }
     }
 
     fn upstream_ended(&mut self) {
@@ -163,8 +173,12 @@ impl Feed {
         }
         match (self.state.is_finished(), self.state.has_begun()) {
             (true, _) => self.done(),
-            (false, true) => self.fail(self.broken("upstream_broke_off", "ended the stream in the middle of the reply")),
-            (false, false) => self.fail(self.broken("upstream_empty_stream", "ended the stream without a single chunk")),
+            (false, true) => {
+                self.fail(self.broken("upstream_broke_off", "ended the stream in the middle of the reply"));
+            }
+            (false, false) => {
+                self.fail(self.broken("upstream_empty_stream", "ended the stream without a single chunk"));
+            }
         }
     }
 

@@ -12,7 +12,8 @@ mod prepare;
 use std::sync::Arc;
 
 pub use config::{
-    ContextConfig, ModelConfig, OnOverflow, ReasoningField, RecoveryConfig, RelayConfig, ToolParsing, ToolsMode,
+    ContextConfig, ModelConfig, OnOverflow, ReasoningField, RecoveryConfig, RelayConfig, ToolParsing,
+    ToolsMode,
 };
 pub use feed::{Batch, Feed};
 pub use prepare::{Facts, Prepared};
@@ -20,9 +21,9 @@ pub use prepare::{Facts, Prepared};
 use crate::observe::SharedLine;
 use crate::sse::Frames;
 use crate::translate::{ChunkRules, Ids, Reply, StreamState, completion_json, interpret};
+use crate::turn::FinishReason;
 use crate::upstream::{Answer, RetryPolicy, Upstream, UpstreamError};
 use crate::wire::{ApiError, COMPLETION, Completion, Edit, Editor, Tag, prune, usage_from};
-use crate::turn::FinishReason;
 
 /// Relays requests to the configured upstreams.
 #[derive(Debug)]
@@ -56,7 +57,11 @@ pub enum Opened {
 
 impl Relay {
     /// `upstreams`: each with the models it is said to serve; the first one is the default.
-    pub fn new(config: RelayConfig, upstreams: Vec<(Arc<Upstream>, Option<Vec<String>>)>, limits: RelayLimits) -> Self {
+    pub fn new(
+        config: RelayConfig,
+        upstreams: Vec<(Arc<Upstream>, Option<Vec<String>>)>,
+        limits: RelayLimits,
+    ) -> Self {
         let retry = RetryPolicy::before(limits.commit_after);
         Self { config, upstreams, retry, max_body: limits.max_body, guard: limits.guard }
     }
@@ -74,7 +79,9 @@ impl Relay {
     /// The upstream for a model (as the upstream knows it): one that is said to serve it, else one of which nothing is
     /// said, else the first.
     pub fn upstream_for(&self, model: &str) -> Option<&Arc<Upstream>> {
-        let serves = |models: &Option<Vec<String>>| models.as_ref().is_some_and(|models| models.iter().any(|m| m == model));
+        let serves = |models: &Option<Vec<String>>| {
+            models.as_ref().is_some_and(|models| models.iter().any(|m| m == model))
+        };
         let named = self.upstreams.iter().find(|(_, models)| serves(models));
         let open = || self.upstreams.iter().find(|(_, models)| models.is_none());
         named.or_else(open).or(self.upstreams.first()).map(|(upstream, _)| upstream)
@@ -116,7 +123,8 @@ impl Relay {
         match answer.media_type().as_str() {
             "text/event-stream" => Ok(Opened::Feed(Box::new(self.feed(answer, &prepared, line)))),
             "application/json" => {
-                let reply = self.completion(answer, &prepared, &line).await.map_err(|error| error.logged(&line))?;
+                let reply =
+                    self.completion(answer, &prepared, &line).await.map_err(|error| error.logged(&line))?;
                 self.read(reply, &prepared, &line).map(|reply| Opened::Reply(Box::new(reply)))
             }
             other => Err(self.not_a_stream(answer, other).await.logged(&line)),
@@ -129,10 +137,21 @@ impl Relay {
             usage: prepared.facts.usage,
             keep: self.config.keep_fields.clone(),
         };
-        Feed::new(answer, Frames::new(self.max_body), StreamState::new(rules), prepared.upstream.name.clone(), line)
+        Feed::new(
+            answer,
+            Frames::new(self.max_body),
+            StreamState::new(rules),
+            prepared.upstream.name.clone(),
+            line,
+        )
     }
 
-    fn read(&self, completion: Completion, prepared: &Prepared, line: &SharedLine) -> Result<Reply, ApiError> {
+    fn read(
+        &self,
+        completion: Completion,
+        prepared: &Prepared,
+        line: &SharedLine,
+    ) -> Result<Reply, ApiError> {
         line.with(|line| line.usage = completion.usage);
         if let Some((_, fingerprint)) = completion.tags.iter().find(|(key, _)| *key == "system_fingerprint") {
             prepared.upstream.learn_fingerprint(fingerprint);
@@ -151,7 +170,12 @@ impl Relay {
         Ok(reply)
     }
 
-    async fn completion(&self, answer: Answer, prepared: &Prepared, line: &SharedLine) -> Result<Completion, UpstreamError> {
+    async fn completion(
+        &self,
+        answer: Answer,
+        prepared: &Prepared,
+        line: &SharedLine,
+    ) -> Result<Completion, UpstreamError> {
         let name = &prepared.upstream.name;
         let body = self.json_body(answer, name).await?;
         line.content("upstream reply", body.as_bytes());
@@ -207,13 +231,15 @@ struct CompletionEditor<'a> {
 impl Editor for CompletionEditor<'_> {
     fn field(&mut self, tag: Tag, value: &str) -> Edit {
         match tag {
-            Tag::Reasoning => match self.facts.reasoning.filter(|_| !self.reasoning_seen && value != "null") {
-                Some(name) => {
-                    self.reasoning_seen = true;
-                    Edit::Rename(name)
+            Tag::Reasoning => {
+                match self.facts.reasoning.filter(|_| !self.reasoning_seen && value != "null") {
+                    Some(name) => {
+                        self.reasoning_seen = true;
+                        Edit::Rename(name)
+                    }
+                    None => Edit::Drop,
                 }
-                None => Edit::Drop,
-            },
+            }
             Tag::Index => {
                 self.reasoning_seen = false;
                 Edit::Keep

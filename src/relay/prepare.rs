@@ -6,13 +6,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header};
 
-use super::config::ReasoningField;
 use super::Relay;
+use super::config::ReasoningField;
 use crate::tool_parser::{Options, Tools};
 use crate::translate::{LoopFound, Outbound, ReplyRules, check_loops, needs_version, outbound};
 use crate::upstream::Upstream;
-use crate::wire::{ApiError, ChatRequest, ToolChoice, array, encode_string};
 use crate::wire::Object;
+use crate::wire::{ApiError, ChatRequest, ToolChoice, array, encode_string};
 
 /// What the client asked for, as far as the reply depends on it.
 #[derive(Clone, Debug)]
@@ -75,7 +75,8 @@ impl Relay {
         let model = request.model();
         let target_model = self.config.target(&model).to_owned();
         let upstream = self.upstream_for(&target_model).cloned();
-        let upstream = upstream.ok_or_else(|| ApiError::new(500, "no_upstream", "no upstream is configured"))?;
+        let upstream =
+            upstream.ok_or_else(|| ApiError::new(500, "no_upstream", "no upstream is configured"))?;
         let facts = self.facts(&request, model);
         let how = how(&facts);
         let rules = rules(&request);
@@ -123,9 +124,12 @@ impl Relay {
     fn facts(&self, request: &ChatRequest<'_>, model: String) -> Facts {
         let modes = self.config.modes(&model);
         let target = self.config.target(&model);
-        let named = |models: &Option<Vec<String>>| models.as_ref().is_some_and(|models| models.iter().any(|m| m == target));
+        let named = |models: &Option<Vec<String>>| {
+            models.as_ref().is_some_and(|models| models.iter().any(|m| m == target))
+        };
         Facts {
-            model_is_known: self.config.models.contains_key(&model) || self.upstreams.iter().any(|(_, models)| named(models)),
+            model_is_known: self.config.models.contains_key(&model)
+                || self.upstreams.iter().any(|(_, models)| named(models)),
             model,
             stream: request.wants_stream(),
             tools: request.tools().is_some(),
@@ -167,7 +171,8 @@ fn edited(
 }
 
 fn rules(request: &ChatRequest<'_>) -> ReplyRules {
-    let limit = ["max_completion_tokens", "max_tokens"].into_iter().find_map(|key| request.object.number(key));
+    let limit =
+        ["max_completion_tokens", "max_tokens"].into_iter().find_map(|key| request.object.number(key));
     ReplyRules {
         tools: Arc::new(request.tools().map(Tools::from_json).unwrap_or_default()),
         options: Options {
@@ -182,7 +187,11 @@ fn rules(request: &ChatRequest<'_>) -> ReplyRules {
 
 /// The ids of all calls in the conversation.
 fn used_ids(request: &ChatRequest<'_>) -> HashSet<String> {
-    let calls = request.messages.iter().filter_map(|message| message.object.get("tool_calls").and_then(array)).flatten();
+    let calls = request
+        .messages
+        .iter()
+        .filter_map(|message| message.object.get("tool_calls").and_then(array))
+        .flatten();
     calls.filter_map(|call| Object::parse(call).ok()?.string("id")).collect()
 }
 

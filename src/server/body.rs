@@ -17,11 +17,14 @@ pub(super) async fn read(body: Body, max: Size) -> Result<Bytes, ApiError> {
         return Err(too_large(max));
     }
     let mut pieces = body.into_data_stream();
-    let Some(first) = pieces.next().await.transpose().map_err(|error| broken(&error))? else { return Ok(Bytes::new()) };
+    let Some(first) = pieces.next().await.transpose().map_err(|error| broken(&error))? else {
+        return Ok(Bytes::new());
+    };
     if declared == Some(first.len() as u64) {
         return Ok(first);
     }
-    let mut whole = BytesMut::with_capacity(declared.and_then(|size| usize::try_from(size).ok()).unwrap_or(first.len()));
+    let mut whole =
+        BytesMut::with_capacity(declared.and_then(|size| usize::try_from(size).ok()).unwrap_or(first.len()));
     whole.extend_from_slice(&first);
     while let Some(piece) = pieces.next().await.transpose().map_err(|error| broken(&error))? {
         if whole.len() + piece.len() > max.bytes() {
@@ -33,7 +36,11 @@ pub(super) async fn read(body: Body, max: Size) -> Result<Bytes, ApiError> {
 }
 
 fn too_large(max: Size) -> ApiError {
-    ApiError::new(413, "request_too_large", format!("the request body is larger than {max} (`limits.max_body` in respool.toml)"))
+    ApiError::new(
+        413,
+        "request_too_large",
+        format!("the request body is larger than {max} (`limits.max_body` in respool.toml)"),
+    )
 }
 
 fn broken(error: &axum::Error) -> ApiError {

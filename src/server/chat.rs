@@ -24,7 +24,11 @@ use crate::wire::ApiError;
 
 type Pending<T> = Pin<Box<dyn Future<Output = Result<T, ApiError>> + Send>>;
 
-pub(super) async fn chat(State(app): State<App>, OriginalUri(uri): OriginalUri, request: Request) -> Response {
+pub(super) async fn chat(
+    State(app): State<App>,
+    OriginalUri(uri): OriginalUri,
+    request: Request,
+) -> Response {
     let (parts, body) = request.into_parts();
     let id = respond::request_id(&parts.headers);
     let mut line = RequestLine::start(id.clone(), "POST /v1/chat/completions".to_owned());
@@ -73,12 +77,16 @@ async fn answer(app: App, prepared: Prepared, line: SharedLine) -> Response {
     }
     let relay = Arc::clone(&app.relay);
     match (facts.tools, facts.stream) {
-        (true, true) => Committer::new(app, facts, line.clone()).turn(Box::pin(relay.turn(prepared, line))).await,
+        (true, true) => {
+            Committer::new(app, facts, line.clone()).turn(Box::pin(relay.turn(prepared, line))).await
+        }
         (true, false) => match until_abort(&app, relay.turn(prepared, line.clone())).await {
             Ok(reply) => spooled(&reply, &facts, &finished(line)),
             Err(error) => respond::error(&error, &line),
         },
-        (false, true) => Committer::new(app, facts, line.clone()).feed(Box::pin(relay.open(prepared, line))).await,
+        (false, true) => {
+            Committer::new(app, facts, line.clone()).feed(Box::pin(relay.open(prepared, line))).await
+        }
         (false, false) => match until_abort(&app, relay.whole(prepared, line.clone())).await {
             Ok(body) => respond::json(StatusCode::OK, body, &finished(line)),
             Err(error) => respond::error(&error, &line),
@@ -109,7 +117,11 @@ async fn until_abort<T>(app: &App, work: impl Future<Output = Result<T, ApiError
 }
 
 fn stopped() -> ApiError {
-    ApiError::new(503, "shutting_down", "respool was stopped before the reply was complete; send the request again")
+    ApiError::new(
+        503,
+        "shutting_down",
+        "respool was stopped before the reply was complete; send the request again",
+    )
 }
 
 fn own_head(facts: &Facts) -> Head {
@@ -254,22 +266,19 @@ impl Committer {
             let mut next = first;
             let mut pulse = self.pulse();
             loop {
-                let batch = match next.take() {
-                    Some(batch) => batch,
-                    None => tokio::select! {
-                        biased;
-                        batch = feed.batch() => batch,
-                        () = self.app.abort.cancelled() => Batch::Failed(stopped()),
-                        () = &mut pulse => {
-                            if let Some(heartbeat) = feed.heartbeat() {
-                                self.line.with(RequestLine::heartbeat);
-                                yield frame(&heartbeat);
-                            }
-                            self.restart(&mut pulse);
-                            continue;
+                let batch = if let Some(batch) = next.take() { batch } else { tokio::select! {
+                    biased;
+                    batch = feed.batch() => batch,
+                    () = self.app.abort.cancelled() => Batch::Failed(stopped()),
+                    () = &mut pulse => {
+                        if let Some(heartbeat) = feed.heartbeat() {
+                            self.line.with(RequestLine::heartbeat);
+                            yield frame(&heartbeat);
                         }
-                    },
-                };
+                        self.restart(&mut pulse);
+                        continue;
+                    }
+                } };
                 match batch {
                     Batch::Bytes(bytes) => {
                         self.restart(&mut pulse);

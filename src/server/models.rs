@@ -42,7 +42,9 @@ pub(super) async fn ready(State(app): State<App>) -> Response {
         let asked = tokio::time::timeout(READY_WITHIN, upstream.get_json("/v1/models")).await;
         let up = matches!(&asked, Ok(Ok((status, _))) if status.is_success());
         let problem = match asked {
-            Ok(Ok((status, _))) => (!status.is_success()).then(|| format!("it answers HTTP {}", status.as_u16())),
+            Ok(Ok((status, _))) => {
+                (!status.is_success()).then(|| format!("it answers HTTP {}", status.as_u16()))
+            }
             Ok(Err(error)) => Some(error.error.message),
             Err(_) => Some(format!("it does not answer within {} s", READY_WITHIN.as_secs())),
         };
@@ -77,8 +79,10 @@ async fn models(app: &App, line: &SharedLine) -> Result<Vec<Value>, ApiError> {
     for (answer, name) in asked.into_iter().zip(names) {
         match answer.and_then(|(status, body)| listed(name, status, &body)) {
             Ok(models) => {
-                let new: Vec<Value> =
-                    models.into_iter().filter(|model| found.iter().all(|known| known["id"] != model["id"])).collect();
+                let new: Vec<Value> = models
+                    .into_iter()
+                    .filter(|model| found.iter().all(|known| known["id"] != model["id"]))
+                    .collect();
                 found.extend(new);
             }
             Err(error) => failed = Some(error),
@@ -87,7 +91,8 @@ async fn models(app: &App, line: &SharedLine) -> Result<Vec<Value>, ApiError> {
     if let Some(error) = failed.filter(|_| found.is_empty()) {
         return Err(error.logged(line));
     }
-    let aliases: Vec<Value> = app.relay.aliases().filter_map(|(alias, target)| alias_of(&found, alias, target)).collect();
+    let aliases: Vec<Value> =
+        app.relay.aliases().filter_map(|(alias, target)| alias_of(&found, alias, target)).collect();
     found.extend(aliases);
     Ok(found)
 }

@@ -105,7 +105,8 @@ mod tests {
     #[test]
     fn the_clients_own_id_is_taken() {
         let check = |pairs: &[(&'static str, &'static str)]| {
-            let pairs = pairs.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
+            let pairs =
+                pairs.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
             request_id(&pairs.collect::<HeaderMap>())
         };
         assert_eq!(check(&[("x-request-id", "abc-1"), ("traceparent", "00-aa-b-01")]), "abc-1");

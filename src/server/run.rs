@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 /// A client that takes longer for the head of a request is cut off.
-const HEAD_WITHIN: Duration = Duration::from_secs(60);
+const HEAD_WITHIN: Duration = Duration::from_mins(1);
 
 /// After the abort, streams get this long to write their last event.
 const LAST_WORDS: Duration = Duration::from_secs(1);

@@ -11,7 +11,11 @@ use crate::observe::{Outcome, RequestLine, SharedLine};
 use crate::upstream::Call;
 use crate::wire::ApiError;
 
-pub(super) async fn transparent(State(app): State<App>, OriginalUri(uri): OriginalUri, request: Request) -> Response {
+pub(super) async fn transparent(
+    State(app): State<App>,
+    OriginalUri(uri): OriginalUri,
+    request: Request,
+) -> Response {
     let (parts, body) = request.into_parts();
     let id = respond::request_id(&parts.headers);
     let mut line = RequestLine::start(id.clone(), format!("{} {}", parts.method, uri.path()));

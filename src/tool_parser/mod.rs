@@ -10,7 +10,7 @@ pub use tools::{Tool, Tools};
 
 use std::sync::Arc;
 
-use crate::turn::TurnEvent;
+use crate::turn::{ToolCall, TurnEvent};
 
 /// Which field of the upstream's message a text came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +83,14 @@ impl Engine {
     /// Takes one native call, whole. A whole reply gives its native calls before its text, so that they win over a copy in
     /// the text; a live one as they complete.
     pub fn native(&mut self, call: NativeCall, out: &mut Vec<TurnEvent>) {
-        let _ = (call, out);
+        if self.tools.get(&call.name).is_some() {
+            out.push(TurnEvent::ToolCall(ToolCall {
+                id: call.id,
+                name: call.name,
+                arguments: call.arguments,
+                problems: vec![],
+            }));
+        }
     }
 
     /// Settles what was held back. Emits no [`TurnEvent::Finish`]: only the caller knows usage and the upstream's reason.

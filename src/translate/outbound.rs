@@ -67,7 +67,11 @@ pub fn needs_version(request: &ChatRequest<'_>) -> bool {
     let effort = request.object.string(EFFORT_KEY);
     let odd_effort = effort.is_some_and(|effort| !matches!(effort.as_str(), "low" | "medium" | "high"));
     let has = |message: &Message<'_>, key| message.object.get(key).is_some();
-    odd_effort || request.messages.iter().any(|message| has(message, "reasoning") || has(message, "reasoning_content"))
+    odd_effort
+        || request
+            .messages
+            .iter()
+            .any(|message| has(message, "reasoning") || has(message, "reasoning_content"))
 }
 
 fn stream_fields(object: &mut Object<'_>, how: Outbound) -> bool {

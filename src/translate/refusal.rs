@@ -2,7 +2,7 @@
 //!
 //! Only a refusal counts ("unknown", "not supported", "extra inputs"), never a wrong value, which is the client's to know;
 //! and only what a request can do without. Texts: vLLM (pydantic dumps that may echo the whole request), OpenAI, llama.cpp,
-//! SGLang. Called by `relay`.
+//! `SGLang`. Called by `relay`.
 
 use std::sync::LazyLock;
 

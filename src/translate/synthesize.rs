@@ -231,7 +231,11 @@ fn logprobs_field(logprobs: Option<&str>) -> String {
 
 /// Fields with a comma before each.
 fn fields<K: AsRef<str>>(fields: &[(K, String)]) -> String {
-    fields.iter().map(|(key, value)| format!(r#","{}":{value}"#, key.as_ref())).collect()
+    let mut out = String::new();
+    for (key, value) in fields {
+        out.extend([",\"", key.as_ref(), "\":", value]);
+    }
+    out
 }
 
 #[cfg(test)]

@@ -137,7 +137,8 @@ impl Upstream {
             return Err(UpstreamError::broken(&self.name, 500, "replay_not_started", what, ""));
         };
         let client = if call.verbatim { &self.verbatim } else { &self.decoding };
-        let mut request = client.request(call.method, url).headers(self.outgoing(call.headers)).body(call.body);
+        let mut request =
+            client.request(call.method, url).headers(self.outgoing(call.headers)).body(call.body);
         if let Some(timeout) = self.timeout {
             request = request.timeout(timeout);
         }
@@ -156,7 +157,8 @@ impl Upstream {
             return;
         };
         let object = std::str::from_utf8(&body).ok().and_then(|text| Object::parse(text).ok());
-        let version = object.and_then(|object| object.string("version")).and_then(|text| parse_version(&text));
+        let version =
+            object.and_then(|object| object.string("version")).and_then(|text| parse_version(&text));
         self.learn(|target| target.version = target.version.or(version));
     }
 
@@ -182,6 +184,21 @@ impl Upstream {
         Ok((status, answer.whole(4 << 20).await?))
     }
 
+    /// Posts a JSON text and waits for the whole answer.
+    pub async fn post_json(&self, path: &str, body: &str) -> Result<(StatusCode, Bytes), UpstreamError> {
+        let json = HeaderValue::from_static("application/json");
+        let call = Call {
+            method: Method::POST,
+            path_and_query: path.to_owned(),
+            headers: HeaderMap::from_iter([(header::CONTENT_TYPE, json)]),
+            body: body.to_owned().into(),
+            verbatim: false,
+        };
+        let answer = self.send(call).await?;
+        let status = answer.status();
+        Ok((status, answer.whole(32 << 20).await?))
+    }
+
     fn outgoing(&self, mut headers: HeaderMap) -> HeaderMap {
         strip_hop_by_hop(&mut headers);
         headers.remove(header::HOST);
@@ -196,7 +213,8 @@ impl Upstream {
     fn unanswered(&self, error: &reqwest::Error) -> UpstreamError {
         let details = chain(error);
         let lower = details.to_lowercase();
-        let broken = |status, code, what: &str| UpstreamError::broken(&self.name, status, code, what, details.clone());
+        let broken =
+            |status, code, what: &str| UpstreamError::broken(&self.name, status, code, what, details.clone());
         let at = self.address.endpoint("").unwrap_or_default();
         if error.is_timeout() && !error.is_connect() {
             return broken(504, "upstream_timeout", "did not answer within its `timeout`");
@@ -205,13 +223,25 @@ impl Upstream {
             return broken(503, "upstream_dns", &format!("has a host name that cannot be resolved: {at}"));
         }
         if lower.contains("certificate") || lower.contains("tls") || lower.contains("handshake") {
-            return broken(502, "upstream_tls", &format!("cannot be reached over TLS at {at}: {}", last(error)));
+            return broken(
+                502,
+                "upstream_tls",
+                &format!("cannot be reached over TLS at {at}: {}", last(error)),
+            );
         }
         if error.is_timeout() {
-            return broken(503, "upstream_unreachable", &format!("does not accept connections at {at} (timed out)"));
+            return broken(
+                503,
+                "upstream_unreachable",
+                &format!("does not accept connections at {at} (timed out)"),
+            );
         }
         if error.is_connect() {
-            return broken(503, "upstream_unreachable", &format!("cannot be reached at {at}: {}", last(error)));
+            return broken(
+                503,
+                "upstream_unreachable",
+                &format!("cannot be reached at {at}: {}", last(error)),
+            );
         }
         broken(502, "upstream_closed", "closed the connection without answering")
     }
@@ -230,7 +260,11 @@ impl Answer {
 
     /// The media type without parameters, in lower case; empty when missing.
     pub fn media_type(&self) -> String {
-        let value = self.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let value = self
+            .headers()
+            .get(header::CONTENT_TYPE)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default();
         value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
     }
 
@@ -290,7 +324,10 @@ impl Answer {
         let mut headers = self.response.headers().clone();
         strip_hop_by_hop(&mut headers);
         let status = self.response.status();
-        let pieces = self.response.bytes_stream().map_err(|error| format!("the upstream's reply broke off: {}", chain(&error)));
+        let pieces = self
+            .response
+            .bytes_stream()
+            .map_err(|error| format!("the upstream's reply broke off: {}", chain(&error)));
         (status, headers, pieces.boxed())
     }
 
@@ -330,7 +367,8 @@ fn builder() -> reqwest::ClientBuilder {
 
 fn bearer(key: &Secret, name: &str) -> Result<HeaderValue, String> {
     let value = HeaderValue::from_str(&format!("Bearer {}", key.expose()));
-    let mut value = value.map_err(|_| format!("the key of upstream `{name}` holds characters that no header can carry"))?;
+    let mut value = value
+        .map_err(|_| format!("the key of upstream `{name}` holds characters that no header can carry"))?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -338,7 +376,13 @@ fn bearer(key: &Secret, name: &str) -> Result<HeaderValue, String> {
 fn cut_off(name: &str, error: &reqwest::Error) -> UpstreamError {
     let details = chain(error);
     if error.is_timeout() {
-        return UpstreamError::broken(name, 504, "upstream_timeout", "did not finish within its `timeout`", details);
+        return UpstreamError::broken(
+            name,
+            504,
+            "upstream_timeout",
+            "did not finish within its `timeout`",
+            details,
+        );
     }
     if details.to_lowercase().contains("decod") && !error.is_body() {
         let what = "sent a reply whose content-encoding cannot be decoded";

@@ -65,8 +65,9 @@ static OVERFLOW: LazyLock<Option<Regex>> = LazyLock::new(|| {
 });
 
 /// One item of a pydantic dump: where, and what is wrong; the rest of such a text echoes the request.
-static PYDANTIC: LazyLock<Option<Regex>> =
-    LazyLock::new(|| Regex::new(r#"'loc': (\([^)]*\)|'[^']*'), 'msg': ("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"#).ok());
+static PYDANTIC: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    Regex::new(r#"'loc': (\([^)]*\)|'[^']*'), 'msg': ("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"#).ok()
+});
 
 static TITLE: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"(?is)<title>\s*(.*?)\s*</title>").ok());
 
@@ -94,7 +95,8 @@ impl UpstreamError {
     pub fn logged(self, line: &SharedLine) -> ApiError {
         line.with(|line| {
             line.upstream_status = line.upstream_status.or(self.status);
-            let details = if self.internal.is_empty() { String::new() } else { format!(" ({})", self.internal) };
+            let details =
+                if self.internal.is_empty() { String::new() } else { format!(" ({})", self.internal) };
             line.error = Some(format!("{}{details}", self.error.message));
         });
         self.error
@@ -124,11 +126,16 @@ impl UpstreamError {
 fn judge(name: &str, status: u16, message: &str) -> (Tier, ApiError) {
     let lower = message.to_lowercase();
     if OVERFLOW.as_ref().is_some_and(|overflow| overflow.is_match(message)) {
-        return (Tier::ContextOverflow, ApiError::new(400, "context_length_exceeded", overflow_text(message)));
+        return (
+            Tier::ContextOverflow,
+            ApiError::new(400, "context_length_exceeded", overflow_text(message)),
+        );
     }
     let stray_role = lower.contains("unknown role:") && lower.contains("<|");
     if stray_role || GLITCHES.iter().any(|glitch| lower.contains(glitch)) {
-        let text = format!("the model behind upstream `{name}` wrote a reply that its server could not read: {message}");
+        let text = format!(
+            "the model behind upstream `{name}` wrote a reply that its server could not read: {message}"
+        );
         return (Tier::Glitch, ApiError::new(502, "model_glitch", text));
     }
     match status {
@@ -138,7 +145,14 @@ fn judge(name: &str, status: u16, message: &str) -> (Tier, ApiError) {
         400..500 => (Tier::Rejected, ApiError::new(status, "", hinted(message))),
         502..=504 => (Tier::Transient, ApiError::new(status, "upstream_unavailable", from(name, message))),
         500..600 => (Tier::Fatal, ApiError::new(status, "upstream_error", from(name, message))),
-        _ => (Tier::Fatal, ApiError::new(502, "upstream_error", format!("upstream `{name}` answered HTTP {status}: {message}"))),
+        _ => (
+            Tier::Fatal,
+            ApiError::new(
+                502,
+                "upstream_error",
+                format!("upstream `{name}` answered HTTP {status}: {message}"),
+            ),
+        ),
     }
 }
 
@@ -159,7 +173,9 @@ fn overflow_text(message: &str) -> String {
     if message.to_lowercase().contains("context") {
         return message.to_owned();
     }
-    format!("This model's maximum context length is exceeded by the messages; please reduce the length of the input messages. ({message})")
+    format!(
+        "This model's maximum context length is exceeded by the messages; please reduce the length of the input messages. ({message})"
+    )
 }
 
 /// OpenClaw also reads the *words* of a final error: some make it disable the provider for a minute or for hours, some
@@ -180,7 +196,9 @@ fn tame(name: &str, error: &mut ApiError) -> bool {
     }
     error.message = match error.code.as_deref() {
         Some("context_length_exceeded") => overflow_text(""),
-        _ => format!("the model server `{name}` refuses this request; its own words are in respool's log, under this request's id"),
+        _ => format!(
+            "the model server `{name}` refuses this request; its own words are in respool's log, under this request's id"
+        ),
     };
     true
 }
@@ -200,7 +218,9 @@ fn from(name: &str, message: &str) -> String {
 
 fn read(body: &str) -> Said {
     let trimmed = body.trim();
-    let Ok(object) = Object::parse(trimmed) else { return Said { message: plain(trimmed), ..Said::default() } };
+    let Ok(object) = Object::parse(trimmed) else {
+        return Said { message: plain(trimmed), ..Said::default() };
+    };
     let inner = object.get("error").and_then(|text| Object::parse(text).ok());
     let fields = inner.as_ref().unwrap_or(&object);
     let message = fields
@@ -213,7 +233,7 @@ fn read(body: &str) -> Said {
     Said { message, param: fields.string("param"), code }
 }
 
-/// FastAPI's `detail` list: `[{"loc":[…],"msg":…}]`.
+/// `FastAPI`'s `detail` list: `[{"loc":[…],"msg":…}]`.
 fn details(text: &str) -> Option<String> {
     let items = array(text)?;
     let items = items.iter().filter_map(|item| {
@@ -242,13 +262,12 @@ fn readable(message: &str) -> String {
     let mut found: Vec<String> = found.into_iter().flatten().collect();
     found.dedup();
     found.truncate(5);
-    match found.is_empty() {
-        true => cut(message, LONGEST),
-        false => {
-            let mut seen = std::collections::BTreeSet::new();
-            found.retain(|item| seen.insert(item.clone()));
-            cut(&found.join("; "), LONGEST)
-        }
+    if found.is_empty() {
+        cut(message, LONGEST)
+    } else {
+        let mut seen = std::collections::BTreeSet::new();
+        found.retain(|item| seen.insert(item.clone()));
+        cut(&found.join("; "), LONGEST)
     }
 }
 
@@ -280,12 +299,30 @@ mod tests {
         check(400, r#"{"error":{"message":"bad","type":"x","code":400}}"#, 400, Tier::Rejected, "bad");
         check(400, r#"{"object":"error","message":"flat","code":400}"#, 400, Tier::Rejected, "flat");
         check(404, r#"{"detail":"Not Found"}"#, 404, Tier::Rejected, "Not Found");
-        check(422, r#"{"detail":[{"loc":["body","x"],"msg":"field required"}]}"#, 422, Tier::Rejected, "field required");
-        check(502, "<html><head><title>502 Bad Gateway</title></head>", 502, Tier::Transient, "502 Bad Gateway");
+        check(
+            422,
+            r#"{"detail":[{"loc":["body","x"],"msg":"field required"}]}"#,
+            422,
+            Tier::Rejected,
+            "field required",
+        );
+        check(
+            502,
+            "<html><head><title>502 Bad Gateway</title></head>",
+            502,
+            Tier::Transient,
+            "502 Bad Gateway",
+        );
         check(500, "", 500, Tier::Fatal, "empty body");
         check(503, "overloaded", 503, Tier::Transient, "overloaded");
         check(302, "", 502, Tier::Fatal, "302");
-        check(400, &format!(r#"{{"error":{{"message":"{}"}}}}"#, "x".repeat(100_000)), 400, Tier::Rejected, "100000 bytes in all");
+        check(
+            400,
+            &format!(r#"{{"error":{{"message":"{}"}}}}"#, "x".repeat(100_000)),
+            400,
+            Tier::Rejected,
+            "100000 bytes in all",
+        );
     }
 
     #[test]
@@ -294,7 +331,10 @@ mod tests {
             let error = UpstreamError::from_answer("box", status, r#"{"error":"Unauthorized"}"#).error;
             assert_eq!(error.status, 422);
             let lower = error.message.to_lowercase();
-            assert!(!PUNISHED.as_ref().unwrap().is_match(&lower), "OpenClaw would disable the provider: {lower}");
+            assert!(
+                !PUNISHED.as_ref().unwrap().is_match(&lower),
+                "OpenClaw would disable the provider: {lower}"
+            );
         }
     }
 
@@ -302,7 +342,10 @@ mod tests {
     fn words_that_openclaw_punishes_do_not_leave() {
         let body = r#"{"error":{"message":"Unexpected message: 'the meeting is forbidden'"}}"#;
         let error = UpstreamError::from_answer("box", 400, body);
-        assert!(error.error.message.contains("respool's log") && error.internal.contains("forbidden"), "{error:?}");
+        assert!(
+            error.error.message.contains("respool's log") && error.internal.contains("forbidden"),
+            "{error:?}"
+        );
         check(500, body, 500, Tier::Fatal, "forbidden");
     }
 
@@ -310,7 +353,13 @@ mod tests {
     fn overflows_keep_their_wording() {
         let vllm = "This model's maximum context length is 2048 tokens. However, your prompt contains 2049 input tokens.";
         check(400, &format!(r#"{{"error":{{"message":"{vllm}"}}}}"#), 400, Tier::ContextOverflow, vllm);
-        check(400, r#"{"error":{"message":"max_tokens must be at least 1, got -1022."}}"#, 400, Tier::ContextOverflow, "maximum context length");
+        check(
+            400,
+            r#"{"error":{"message":"max_tokens must be at least 1, got -1022."}}"#,
+            400,
+            Tier::ContextOverflow,
+            "maximum context length",
+        );
     }
 
     #[test]
@@ -325,7 +374,10 @@ mod tests {
         let glitch = r#"{"error":{"message":"unexpected tokens remaining in message header: Some(\"x\")","type":"BadRequestError","param":null,"code":400}}"#;
         let error = UpstreamError::from_success("box", glitch).unwrap();
         assert_eq!((error.tier, error.error.status), (Tier::Glitch, 502));
-        assert_eq!(UpstreamError::from_success("box", r#"{"error":{"message":"x"}}"#).unwrap().error.status, 502);
+        assert_eq!(
+            UpstreamError::from_success("box", r#"{"error":{"message":"x"}}"#).unwrap().error.status,
+            502
+        );
         assert_eq!(UpstreamError::from_success("box", r#"{"choices":[],"error":null}"#), None);
         assert_eq!(UpstreamError::from_success("box", r#"{"id":"x"}"#), None);
     }

@@ -43,7 +43,15 @@ mod tests {
         }
         assert_eq!((retries, elapsed), (3, Duration::from_millis(700)));
         assert_eq!(policy.wait(0, Duration::from_millis(1450), None), None);
-        assert_eq!(policy.wait(0, Duration::ZERO, Some(Duration::from_secs(5))), None, "asked to stay away for longer");
-        assert!(RetryPolicy::before(Duration::from_millis(200)).wait(0, Duration::from_millis(60), None).is_none());
+        assert_eq!(
+            policy.wait(0, Duration::ZERO, Some(Duration::from_secs(5))),
+            None,
+            "asked to stay away for longer"
+        );
+        assert!(
+            RetryPolicy::before(Duration::from_millis(200))
+                .wait(0, Duration::from_millis(60), None)
+                .is_none()
+        );
     }
 }

@@ -147,10 +147,11 @@ impl<'a> Scanner<'a> {
             .position(|byte| !matches!(byte, b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | b'-' | b'+' | b'.'))
             .unwrap_or(rest.len());
         let word = &rest[..length];
-        let number = word.first().is_some_and(|byte| byte.is_ascii_digit() || *byte == b'-');
+        let starts = word.first().is_some_and(|byte| byte.is_ascii_digit() || *byte == b'-');
         let numeric =
             || word.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E'));
-        if !matches!(word, b"null" | b"true" | b"false") && !(number && numeric()) {
+        let known = matches!(word, b"null" | b"true" | b"false") || (starts && numeric());
+        if !known {
             return Err(self.error("a value"));
         }
         self.at += length;
