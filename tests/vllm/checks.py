@@ -1,7 +1,8 @@
 """Checks respool before a real vLLM. usage: checks.py KIT_DIR qwen|gptoss VLLM RELAY STRANGER   (started by run.sh)
 
 The model is made to say a given text token for token (kit/force.py), so vLLM's own parsers and HTTP layer do the rest.
-STRANGER is a second respool that does not know vLLM's API key.
+STRANGER is a second respool that does not know vLLM's API key. Not checked here: parallel_tool_calls:false, required and
+named tools, response_format: vLLM answers those under a grammar, against which a scripted text fails.
 """
 
 import os
@@ -78,10 +79,6 @@ def call(stream):
 
 def two_calls(stream):
     expect(wire.chat(RELAY, request("two", stream=stream)), [READ, STAT], finish="tool_calls")
-
-
-def one_of_two_calls(stream):
-    expect(wire.chat(RELAY, request("two", stream=stream, parallel_tool_calls=False)), [READ], finish="tool_calls")
 
 
 def no_call_wanted(stream):
@@ -214,8 +211,8 @@ def other_routes(_stream):
     assert status == 200, f"/v1/completions {status}"
 
 
-BOTH = [call, two_calls, one_of_two_calls, no_call_wanted, broken_call, leaked_call, cut_call, cut_call_alone, answer_with_tools, passthrough,
-        passthrough_reasoning, usage, logprobs, choices, round_trip, context_overflow, unknown_model, bad_parameter,
+BOTH = [call, two_calls, no_call_wanted, broken_call, leaked_call, cut_call, cut_call_alone, answer_with_tools,
+        passthrough, passthrough_reasoning, usage, logprobs, choices, round_trip, context_overflow, unknown_model, bad_parameter,
         refused_key, client_leaves]
 ALL = [(check, stream) for check in BOTH for stream in (True, False)] + [(other_routes, False)]
 
