@@ -7,8 +7,8 @@ use tokio::net::TcpListener;
 use super::serve::{app, runtime, start_replay};
 use crate::config::Settings;
 use crate::server::{Stop, router, run};
+use crate::upstream::UpstreamConfig;
 use crate::upstream::replay::{Replay, SeenRequest};
-use crate::upstream::{Upstream, UpstreamConfig};
 
 const WITH_TOOLS: &str = include_str!("../../fixtures/demo/with-tools.request.json");
 const WITHOUT_TOOLS: &str = include_str!("../../fixtures/demo/without-tools.request.json");
@@ -47,20 +47,24 @@ async fn show() -> Result<(), String> {
     server.await.map_err(|error| error.to_string())
 }
 
-async fn exchange(title: &str, url: &str, body: &str, replay: &Replay) -> Result<(), String> {
+async fn exchange(title: &str, url: &str, body: &'static str, replay: &Replay) -> Result<(), String> {
     println!("━━ {title} ━━");
     println!("\nThe client asked:\n{}", indented(&summary(body)));
-    let client = Upstream::new(&UpstreamConfig::at(url.parse()?))?;
-    let reply = client.post_json("/v1/chat/completions", body).await.map_err(|error| error.error.message)?;
+    let (status, got) = ask(url, body).await.map_err(|error| format!("the relay did not answer: {error}"))?;
     let seen = replay.seen().pop().ok_or("the upstream was never asked")?;
     println!("\nThe upstream was asked:\n{}", indented(&summary(&String::from_utf8_lossy(&seen.body))));
     println!("\nThe upstream answered (HTTP {}):\n{}", seen.answer_status, indented(&answered(&seen)));
-    println!(
-        "\nThe client got (HTTP {}):\n{}\n",
-        reply.0.as_u16(),
-        indented(&String::from_utf8_lossy(&reply.1))
-    );
-    if reply.0.is_success() { Ok(()) } else { Err("the demo's request failed".into()) }
+    println!("\nThe client got (HTTP {}):\n{}\n", status.as_u16(), indented(&got));
+    if status.is_success() { Ok(()) } else { Err("the demo's request failed".into()) }
+}
+
+/// Asks as any client does: with a general HTTP client that knows nothing of respool.
+async fn ask(url: &str, body: &'static str) -> Result<(reqwest::StatusCode, String), reqwest::Error> {
+    let client = reqwest::Client::builder().no_proxy().build()?;
+    let request =
+        client.post(format!("{url}/v1/chat/completions")).header("content-type", "application/json");
+    let reply = request.body(body).send().await?;
+    Ok((reply.status(), reply.text().await?))
 }
 
 /// A request with what matters of it: tools by name, messages cut.

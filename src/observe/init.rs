@@ -7,17 +7,17 @@ use std::io::{self, IsTerminal as _};
 use std::path::Path;
 
 use tracing::level_filters::LevelFilter;
-use tracing_appender::non_blocking::{NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Layer, Registry, fmt};
 
 use super::config::{Level, LogConfig, LogFormat};
+use super::writer::{self, Batches, LineWriter};
 
 /// Keeps the writer threads; dropping it writes out what is still waiting.
 #[derive(Debug)]
 pub struct Flush {
-    _guards: Vec<WorkerGuard>,
+    _batches: Vec<Batches>,
 }
 
 /// Installs the process's logger.
@@ -25,20 +25,20 @@ pub struct Flush {
 /// # Errors
 /// When the log file cannot be opened, with its path; or when a logger is installed already.
 pub fn init(config: &LogConfig) -> Result<Flush, String> {
-    let (stderr, guard) = writer(io::stderr());
-    let mut guards = vec![guard];
+    let (stderr, batches) = writer::start(io::stderr());
+    let mut all = vec![batches];
     let mut layers: Vec<Box<dyn Layer<Registry> + Send + Sync>> = vec![stderr_layer(config, stderr)];
     if let Some(path) = &config.file {
-        let (file, guard) = writer(open(path)?);
-        guards.push(guard);
-        layers.push(fmt::layer().json().flatten_event(true).with_writer(file).boxed());
+        let (file, batches) = writer::start(open(path)?);
+        all.push(batches);
+        layers.push(fmt::layer().json().flatten_event(true).with_writer(move || file.clone()).boxed());
     }
     let registry = tracing_subscriber::registry().with(layers.with_filter(filter(config.level)));
     registry.try_init().map_err(|error| format!("logging cannot be set up: {error}"))?;
-    Ok(Flush { _guards: guards })
+    Ok(Flush { _batches: all })
 }
 
-fn stderr_layer(config: &LogConfig, stderr: NonBlocking) -> Box<dyn Layer<Registry> + Send + Sync> {
+fn stderr_layer(config: &LogConfig, stderr: LineWriter) -> Box<dyn Layer<Registry> + Send + Sync> {
     let terminal = io::stderr().is_terminal();
     let json = match config.format {
         LogFormat::Auto => !terminal,
@@ -46,9 +46,9 @@ fn stderr_layer(config: &LogConfig, stderr: NonBlocking) -> Box<dyn Layer<Regist
         LogFormat::Text => false,
     };
     if json {
-        return fmt::layer().json().flatten_event(true).with_writer(stderr).boxed();
+        return fmt::layer().json().flatten_event(true).with_writer(move || stderr.clone()).boxed();
     }
-    fmt::layer().with_ansi(terminal).with_target(false).with_writer(stderr).boxed()
+    fmt::layer().with_ansi(terminal).with_target(false).with_writer(move || stderr.clone()).boxed()
 }
 
 fn filter(level: Level) -> tracing_subscriber::filter::Targets {
@@ -64,10 +64,6 @@ fn filter(level: Level) -> tracing_subscriber::filter::Targets {
     tracing_subscriber::filter::Targets::new()
         .with_default(level.min(LevelFilter::WARN))
         .with_target("respool", level)
-}
-
-fn writer(to: impl io::Write + Send + 'static) -> (NonBlocking, WorkerGuard) {
-    NonBlockingBuilder::default().lossy(false).finish(to)
 }
 
 fn open(path: &Path) -> Result<File, String> {

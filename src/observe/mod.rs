@@ -4,6 +4,7 @@ pub mod config;
 mod init;
 pub mod metrics;
 mod request_line;
+mod writer;
 
 pub use config::{Level, LogConfig, LogFormat};
 pub use init::{Flush, init};

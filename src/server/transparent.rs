@@ -3,12 +3,11 @@
 use axum::body::Body;
 use axum::extract::{OriginalUri, Request, State};
 use axum::response::Response;
-use bytes::Bytes;
 use futures::StreamExt as _;
 
 use super::{App, respond};
 use crate::observe::{Outcome, RequestLine, SharedLine};
-use crate::upstream::Call;
+use crate::upstream::{Call, Incoming, Outgoing};
 use crate::wire::ApiError;
 
 pub(super) async fn transparent(
@@ -31,7 +30,7 @@ pub(super) async fn transparent(
     }
     let path_and_query = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
     let bodiless = http_body::Body::is_end_stream(&body);
-    let body = if bodiless { Call::no_body() } else { Call::streamed_body(body.into_data_stream()) };
+    let body = if bodiless { Outgoing::empty() } else { Outgoing::streamed(body.into_data_stream()) };
     let call = Call { method: parts.method, path_and_query, headers, body, verbatim: true };
     let sent = tokio::select! {
         sent = upstream.send(call) => sent,
@@ -46,10 +45,8 @@ pub(super) async fn transparent(
     }
 }
 
-type Pieces = futures::stream::BoxStream<'static, Result<Bytes, String>>;
-
-fn passed_on(app: &App, parts: (http::StatusCode, http::HeaderMap, Pieces), line: SharedLine) -> Response {
-    let (status, headers, pieces) = parts;
+fn passed_on(app: &App, parts: (http::StatusCode, http::HeaderMap, Incoming), line: SharedLine) -> Response {
+    let (status, headers, mut pieces) = parts;
     line.with(|line| {
         line.upstream_status = Some(status.as_u16());
         line.outcome = Outcome::ClientGone;
@@ -60,16 +57,17 @@ fn passed_on(app: &App, parts: (http::StatusCode, http::HeaderMap, Pieces), line
     respond::leaves(&mut response, &line);
     // A cut connection is the only honest way to say that a body of unknown form broke off.
     let watched = async_stream::stream! {
-        let mut pieces = pieces;
-        while let Some(piece) = pieces.next().await {
-            if let Err(error) = &piece {
-                line.with(|line| (line.outcome, line.error) = (Outcome::Error, Some(error.clone())));
-                yield piece;
-                return;
+        loop {
+            match pieces.piece().await {
+                Ok(Some(piece)) => yield Ok(piece),
+                Ok(None) => break line.with(|line| line.outcome = Outcome::Ok),
+                Err(fault) => {
+                    let text = format!("the upstream's reply broke off: {fault:?}");
+                    line.with(|line| (line.outcome, line.error) = (Outcome::Error, Some(text.clone())));
+                    break yield Err(text);
+                }
             }
-            yield piece;
         }
-        line.with(|line| line.outcome = Outcome::Ok);
     };
     let until = app.abort.clone().cancelled_owned();
     *response.body_mut() = Body::from_stream(watched.take_until(until));

@@ -1,7 +1,9 @@
 //! One model server: sends requests, hands back answers, and says in clear words what went wrong on the way.
 //!
-//! `reqwest` stays inside this file. Dropping an [`Answer`], or the future that makes one, closes the connection, and vLLM
-//! stops working on the request within a quarter of a second. Called by `relay` and `server`.
+//! Written on hyper's pooled client, because this is the path of every request and a general client costs as much again as
+//! all the rest (see docs/performance.md). `hyper` stays inside this file and `body.rs`. Dropping an [`Answer`], or the
+//! future that makes one, closes the connection, and vLLM stops working on the request within a quarter of a second.
+//! Called by `relay` and `server`.
 
 use std::error::Error as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,10 +11,15 @@ use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use futures::stream::BoxStream;
-use futures::{FutureExt as _, Stream, StreamExt as _, TryStreamExt as _};
-use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use futures::FutureExt as _;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use hyper_rustls::{ConfigBuilderExt as _, HttpsConnector};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{self, Client};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tokio::time::Instant;
 
+use super::body::{Incoming, Outgoing};
 use super::config::{Address, UpstreamConfig};
 use super::failure::UpstreamError;
 use crate::translate::Target;
@@ -45,6 +52,8 @@ const HOP_BY_HOP: [&str; 9] = [
     "upgrade",
 ];
 
+type Pool = Client<HttpsConnector<HttpConnector>, Outgoing>;
+
 /// One upstream of the configuration.
 #[derive(Debug)]
 pub struct Upstream {
@@ -53,8 +62,7 @@ pub struct Upstream {
     address: Address,
     authorization: Option<HeaderValue>,
     timeout: Option<Duration>,
-    decoding: reqwest::Client,
-    verbatim: reqwest::Client,
+    pool: Pool,
     target: RwLock<Target>,
     probed: AtomicBool,
 }
@@ -69,7 +77,7 @@ pub struct Call {
     /// The client's headers; hop-by-hop ones and the client's key (when the upstream has its own) are left out here.
     pub headers: HeaderMap,
     /// Its body.
-    pub body: reqwest::Body,
+    pub body: Outgoing,
     /// True to pass an encoded answer on as it is; false to get it decoded.
     pub verbatim: bool,
 }
@@ -78,22 +86,10 @@ pub struct Call {
 #[derive(Debug)]
 pub struct Answer {
     upstream: String,
-    response: reqwest::Response,
-}
-
-impl Call {
-    /// For methods without a body.
-    pub fn no_body() -> reqwest::Body {
-        reqwest::Body::default()
-    }
-
-    /// A body that is passed on as it comes.
-    pub fn streamed_body<E>(pieces: impl Stream<Item = Result<Bytes, E>> + Send + 'static) -> reqwest::Body
-    where
-        E: Into<Box<dyn std::error::Error + Send + Sync>> + 'static,
-    {
-        reqwest::Body::wrap_stream(pieces)
-    }
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Incoming,
+    deadline: Option<Instant>,
 }
 
 impl Upstream {
@@ -102,16 +98,13 @@ impl Upstream {
     /// # Errors
     /// When the key cannot stand in a header, or TLS cannot be set up.
     pub fn new(config: &UpstreamConfig) -> Result<Self, String> {
-        let name = config.name.clone();
-        let failed = |error: reqwest::Error| format!("upstream `{name}`: {}", chain(&error));
         let authorization = config.api_key.as_ref().map(|key| bearer(key, &config.name)).transpose()?;
         Ok(Self {
             name: config.name.clone(),
             address: config.url.clone(),
             authorization,
             timeout: config.timeout,
-            decoding: builder().build().map_err(failed)?,
-            verbatim: builder().no_gzip().no_brotli().no_deflate().no_zstd().build().map_err(failed)?,
+            pool: pool(&config.url).map_err(|error| format!("upstream `{}`: {error}", config.name))?,
             target: RwLock::default(),
             probed: AtomicBool::new(false),
         })
@@ -132,18 +125,20 @@ impl Upstream {
     /// # Errors
     /// When no answer comes.
     pub async fn send(&self, call: Call) -> Result<Answer, UpstreamError> {
-        let Some(url) = self.address.endpoint(&call.path_and_query) else {
-            let what = "is a replay that was not started";
-            return Err(UpstreamError::broken(&self.name, 500, "replay_not_started", what, ""));
+        let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
+        let mut request = http::Request::new(call.body);
+        *request.uri_mut() = self.uri(&call.path_and_query)?;
+        *request.method_mut() = call.method;
+        *request.headers_mut() = self.outgoing(call.headers);
+        let sent = self.pool.request(request);
+        let sent = match deadline {
+            None => sent.await,
+            Some(at) => tokio::time::timeout_at(at, sent).await.map_err(|_| self.timed_out("answer"))?,
         };
-        let client = if call.verbatim { &self.verbatim } else { &self.decoding };
-        let mut request =
-            client.request(call.method, url).headers(self.outgoing(call.headers)).body(call.body);
-        if let Some(timeout) = self.timeout {
-            request = request.timeout(timeout);
-        }
-        let response = request.send().await.map_err(|error| self.unanswered(&error))?;
-        Ok(Answer { upstream: self.name.clone(), response })
+        let (head, body) = sent.map_err(|error| self.unanswered(&error))?.into_parts();
+        let mut headers = head.headers;
+        let body = if call.verbatim { Incoming::plain(body) } else { Incoming::decoded(body, &mut headers) };
+        Ok(Answer { upstream: self.name.clone(), status: head.status, headers, body, deadline })
     }
 
     /// Asks once for vLLM's version; later calls return at once. A server that does not tell is not asked again.
@@ -170,13 +165,16 @@ impl Upstream {
         }
     }
 
-    /// Asks for a small JSON document, for checks and version probes; `None` when there is none.
+    /// Asks for a small JSON document.
+    ///
+    /// # Errors
+    /// When no answer comes.
     pub async fn get_json(&self, path: &str) -> Result<(StatusCode, Bytes), UpstreamError> {
         let call = Call {
             method: Method::GET,
             path_and_query: path.to_owned(),
             headers: HeaderMap::new(),
-            body: reqwest::Body::default(),
+            body: Outgoing::empty(),
             verbatim: false,
         };
         let answer = self.send(call).await?;
@@ -184,19 +182,25 @@ impl Upstream {
         Ok((status, answer.whole(4 << 20).await?))
     }
 
-    /// Posts a JSON text and waits for the whole answer.
-    pub async fn post_json(&self, path: &str, body: &str) -> Result<(StatusCode, Bytes), UpstreamError> {
-        let json = HeaderValue::from_static("application/json");
-        let call = Call {
-            method: Method::POST,
-            path_and_query: path.to_owned(),
-            headers: HeaderMap::from_iter([(header::CONTENT_TYPE, json)]),
-            body: body.to_owned().into(),
-            verbatim: false,
+    fn uri(&self, path_and_query: &str) -> Result<Uri, UpstreamError> {
+        let Some(url) = self.address.endpoint(path_and_query) else {
+            return Err(UpstreamError::broken(
+                &self.name,
+                500,
+                "replay_not_started",
+                "is a replay that was not started",
+                "",
+            ));
         };
-        let answer = self.send(call).await?;
-        let status = answer.status();
-        Ok((status, answer.whole(32 << 20).await?))
+        Uri::try_from(url).map_err(|error| {
+            UpstreamError::broken(
+                &self.name,
+                400,
+                "bad_path",
+                "cannot be asked for this path",
+                error.to_string(),
+            )
+        })
     }
 
     fn outgoing(&self, mut headers: HeaderMap) -> HeaderMap {
@@ -210,37 +214,36 @@ impl Upstream {
         headers
     }
 
-    fn unanswered(&self, error: &reqwest::Error) -> UpstreamError {
+    fn timed_out(&self, what: &str) -> UpstreamError {
+        let what = format!("did not {what} within its `timeout`");
+        UpstreamError::broken(&self.name, 504, "upstream_timeout", &what, "")
+    }
+
+    fn unanswered(&self, error: &legacy::Error) -> UpstreamError {
         let details = chain(error);
         let lower = details.to_lowercase();
+        let last = details.rsplit(": ").next().unwrap_or_default();
         let broken =
             |status, code, what: &str| UpstreamError::broken(&self.name, status, code, what, details.clone());
         let at = self.address.endpoint("").unwrap_or_default();
-        if error.is_timeout() && !error.is_connect() {
-            return broken(504, "upstream_timeout", "did not answer within its `timeout`");
-        }
-        if lower.contains("dns") || lower.contains("lookup") {
+        if lower.contains("dns error") || lower.contains("failed to lookup") {
             return broken(503, "upstream_dns", &format!("has a host name that cannot be resolved: {at}"));
         }
-        if lower.contains("certificate") || lower.contains("tls") || lower.contains("handshake") {
-            return broken(
-                502,
-                "upstream_tls",
-                &format!("cannot be reached over TLS at {at}: {}", last(error)),
-            );
-        }
-        if error.is_timeout() {
-            return broken(
-                503,
-                "upstream_unreachable",
-                &format!("does not accept connections at {at} (timed out)"),
-            );
+        if lower.contains("certificate")
+            || lower.contains("tls")
+            || lower.contains("handshake")
+            || lower.contains("corrupt message")
+        {
+            return broken(502, "upstream_tls", &format!("cannot be reached over TLS at {at}: {last}"));
         }
         if error.is_connect() {
+            return broken(503, "upstream_unreachable", &format!("cannot be reached at {at}: {last}"));
+        }
+        if lower.contains("parsing") || lower.contains("invalid http") || lower.contains("too large") {
             return broken(
-                503,
-                "upstream_unreachable",
-                &format!("cannot be reached at {at}: {}", last(error)),
+                502,
+                "upstream_not_http",
+                &format!("answers with something that is not HTTP/1.1: {last}"),
             );
         }
         broken(502, "upstream_closed", "closed the connection without answering")
@@ -248,40 +251,46 @@ impl Upstream {
 }
 
 impl Answer {
+    /// The upstream's name.
+    pub fn upstream(&self) -> &str {
+        &self.upstream
+    }
+
     /// The status.
     pub fn status(&self) -> StatusCode {
-        self.response.status()
+        self.status
     }
 
     /// The headers.
     pub fn headers(&self) -> &HeaderMap {
-        self.response.headers()
+        &self.headers
     }
 
     /// The media type without parameters, in lower case; empty when missing.
     pub fn media_type(&self) -> String {
-        let value = self
-            .headers()
-            .get(header::CONTENT_TYPE)
-            .and_then(|value| value.to_str().ok())
-            .unwrap_or_default();
+        let value =
+            self.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
     }
 
     /// The next piece of the body as it arrives; `None` at its end. Safe to cancel.
     pub async fn piece(&mut self) -> Result<Option<Bytes>, UpstreamError> {
-        let piece = self.response.chunk().await;
-        piece.map_err(|error| cut_off(&self.upstream, &error))
+        let piece = match self.deadline {
+            None => self.body.piece().await,
+            Some(at) => match tokio::time::timeout_at(at, self.body.piece()).await {
+                Ok(piece) => piece,
+                Err(_) => {
+                    let what = "did not finish within its `timeout`";
+                    return Err(UpstreamError::broken(&self.upstream, 504, "upstream_timeout", what, ""));
+                }
+            },
+        };
+        piece.map_err(|fault| fault.as_upstream_error(&self.upstream))
     }
 
     /// A piece that has arrived already; `None` when there is none yet.
     pub fn ready_piece(&mut self) -> Option<Result<Option<Bytes>, UpstreamError>> {
         self.piece().now_or_never()
-    }
-
-    /// The upstream's name.
-    pub fn upstream(&self) -> &str {
-        &self.upstream
     }
 
     /// The beginning of an error's body, as text; waits no longer than a few seconds for it.
@@ -320,15 +329,10 @@ impl Answer {
     }
 
     /// The head and the body for passing on; hop-by-hop headers are left out.
-    pub fn into_parts(self) -> (StatusCode, HeaderMap, BoxStream<'static, Result<Bytes, String>>) {
-        let mut headers = self.response.headers().clone();
+    pub fn into_parts(self) -> (StatusCode, HeaderMap, Incoming) {
+        let mut headers = self.headers;
         strip_hop_by_hop(&mut headers);
-        let status = self.response.status();
-        let pieces = self
-            .response
-            .bytes_stream()
-            .map_err(|error| format!("the upstream's reply broke off: {}", chain(&error)));
-        (status, headers, pieces.boxed())
+        (self.status, headers, self.body)
     }
 
     fn within(&self, body: Bytes, limit: usize) -> Result<Bytes, UpstreamError> {
@@ -354,15 +358,26 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-fn builder() -> reqwest::ClientBuilder {
-    // A proxy passes redirects on, and a chat request that is redirected points to a wrong `url`.
-    reqwest::Client::builder()
-        .redirect(reqwest::redirect::Policy::none())
-        .connect_timeout(CONNECT_TIMEOUT)
-        .pool_idle_timeout(IDLE)
-        .tcp_nodelay(true)
-        .no_proxy()
-        .http1_only()
+fn pool(address: &Address) -> Result<Pool, String> {
+    let mut tcp = HttpConnector::new();
+    tcp.set_nodelay(true);
+    tcp.enforce_http(false);
+    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    let tls = hyper_rustls::HttpsConnectorBuilder::new();
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder.map_err(|error| format!("TLS cannot be set up: {error}"))?;
+    let config = if address.is_tls() {
+        let roots = builder.with_native_roots();
+        roots
+            .map_err(|error| format!("the system's certificates cannot be read: {error}"))?
+            .with_no_client_auth()
+    } else {
+        builder.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth()
+    };
+    let connector = tls.with_tls_config(config).https_or_http().enable_http1().wrap_connector(tcp);
+    let mut client = Client::builder(TokioExecutor::new());
+    Ok(client.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE).build(connector))
 }
 
 fn bearer(key: &Secret, name: &str) -> Result<HeaderValue, String> {
@@ -373,37 +388,14 @@ fn bearer(key: &Secret, name: &str) -> Result<HeaderValue, String> {
     Ok(value)
 }
 
-fn cut_off(name: &str, error: &reqwest::Error) -> UpstreamError {
-    let details = chain(error);
-    if error.is_timeout() {
-        return UpstreamError::broken(
-            name,
-            504,
-            "upstream_timeout",
-            "did not finish within its `timeout`",
-            details,
-        );
-    }
-    if details.to_lowercase().contains("decod") && !error.is_body() {
-        let what = "sent a reply whose content-encoding cannot be decoded";
-        return UpstreamError::broken(name, 502, "upstream_bad_encoding", what, details);
-    }
-    let what = "broke off in the middle of its reply";
-    UpstreamError::broken(name, 502, "upstream_broke_off", what, details)
-}
-
 /// `0.32.0rc1` as (0, 32).
 fn parse_version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.split('.');
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-fn last(error: &reqwest::Error) -> String {
-    chain(error).rsplit(": ").next().unwrap_or_default().to_owned()
-}
-
 /// The error and its causes, outermost first.
-fn chain(error: &reqwest::Error) -> String {
+fn chain(error: &legacy::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use reqwest::Url;
 use serde::Deserialize;
+use url::Url;
 
 use crate::units::{Secret, some_duration};
 
@@ -95,6 +95,11 @@ impl Address {
             Some(rest) if rest.is_empty() || rest.starts_with(['/', '?']) => Some(format!("{api}{rest}")),
             _ => Some(format!("{root}{path_and_query}")),
         }
+    }
+
+    /// True for `https`.
+    pub fn is_tls(&self) -> bool {
+        matches!(self, Self::Http { root, .. } if root.starts_with("https://"))
     }
 
     /// The address without its scheme: what a nameless upstream is called.

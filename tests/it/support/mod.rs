@@ -3,8 +3,8 @@
 //!
 //! ```ignore
 //! let fake = FakeVllm::start([Script::json(200, &replies::text("Hello"))]).await;
-//! let address = /* start respool with the upstream fake.url() */;
-//! let reply = exchange(address, &Request::chat(&body)).await;
+//! let respool = Respool::before(&fake).await;
+//! let reply = exchange(respool.address, &Request::chat(&body)).await;
 //! let turn = reply.stream(&Rules::default());      // panics on any violation of the protocol
 //! assert_eq!(turn.choices[&0].content, "Hello");
 //! assert_eq!(fake.requests()[0].json()["stream"], false);
