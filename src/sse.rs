@@ -38,13 +38,7 @@ impl Frames {
     }
 
     /// Takes the next piece of the stream.
-    pub fn push(&mut self, mut piece: Bytes) {
-        if self.first && !piece.is_empty() {
-            self.first = false;
-            if piece.starts_with(b"\xef\xbb\xbf") {
-                piece = piece.slice(3..);
-            }
-        }
+    pub fn push(&mut self, piece: Bytes) {
         if self.bytes.is_empty() {
             self.bytes = piece;
             return;
@@ -61,7 +55,8 @@ impl Frames {
         match self.frame_end() {
             Some(end) => {
                 (self.line_start, self.searched) = (0, 0);
-                Ok(Some(Frame { bytes: self.bytes.split_to(end) }))
+                let bytes = self.bytes.split_to(end);
+                Ok(Some(self.frame(bytes)))
             }
             None if self.bytes.len() > self.limit => Err(FrameTooLong),
             None => Ok(None),
@@ -90,7 +85,13 @@ impl Frames {
     /// What is left when the stream has ended: a last frame whose blank line never came. `None` when nothing is left.
     pub fn finish(&mut self) -> Option<Frame> {
         let rest = std::mem::take(&mut self.bytes);
-        (!rest.iter().all(u8::is_ascii_whitespace)).then_some(Frame { bytes: rest })
+        (!rest.iter().all(u8::is_ascii_whitespace)).then(|| self.frame(rest))
+    }
+
+    /// A byte order mark may stand before the first frame.
+    fn frame(&mut self, bytes: Bytes) -> Frame {
+        let marked = std::mem::take(&mut self.first) && bytes.starts_with(b"\xef\xbb\xbf");
+        Frame { bytes: if marked { bytes.slice(3..) } else { bytes } }
     }
 }
 

@@ -22,7 +22,7 @@ use crate::observe::SharedLine;
 use crate::sse::Frames;
 use crate::translate::{ChunkRules, Ids, Reply, StreamState, completion_json, interpret};
 use crate::turn::FinishReason;
-use crate::upstream::{Answer, RetryPolicy, Upstream, UpstreamError};
+use crate::upstream::{Answer, RetryPolicy, Upstream, UpstreamError, in_few_words};
 use crate::wire::{ApiError, COMPLETION, Completion, Edit, Editor, Tag, prune, usage_from};
 
 /// Relays requests to the configured upstreams.
@@ -191,8 +191,10 @@ impl Relay {
             return Err(error);
         }
         if !media_type.is_empty() && !media_type.ends_with("json") && !text.trim_start().starts_with('{') {
-            let said = UpstreamError::from_answer(name, 502, &text).error.message;
-            let what = format!("answered with {media_type} instead of JSON ({said}); is its `url` right?");
+            let what = format!(
+                "answered with {media_type} instead of JSON ({}); is its `url` right?",
+                in_few_words(&text)
+            );
             return Err(UpstreamError::broken(name, 502, "upstream_not_json", &what, text));
         }
         Ok(text)
@@ -202,10 +204,11 @@ impl Relay {
         let name = answer.upstream().to_owned();
         let status = answer.status();
         let excerpt = answer.excerpt().await;
-        let said = UpstreamError::from_answer(&name, 502, &excerpt).error.message;
         let what = format!(
-            "answered HTTP {status} with {} instead of an event stream ({said}); is its `url` right?",
-            if media_type.is_empty() { "no content type" } else { media_type }
+            "answered HTTP {} with {} instead of an event stream ({}); is its `url` right?",
+            status.as_u16(),
+            if media_type.is_empty() { "no content type" } else { media_type },
+            in_few_words(&excerpt),
         );
         UpstreamError::broken(&name, 502, "upstream_not_a_stream", &what, excerpt)
     }

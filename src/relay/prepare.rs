@@ -58,6 +58,15 @@ pub struct Prepared {
     pub(super) path_and_query: String,
 }
 
+enum Draft {
+    Ready(Box<Prepared>),
+    NeedsVersion(Arc<Upstream>),
+}
+
+fn no_upstream() -> ApiError {
+    ApiError::new(500, "no_upstream", "no upstream is configured")
+}
+
 impl Relay {
     /// Reads a chat completion request. `request_id` goes along.
     ///
@@ -70,22 +79,44 @@ impl Relay {
         path_and_query: &str,
         request_id: &str,
     ) -> Result<Prepared, ApiError> {
-        self.probe_version(&body).await?;
-        let mut request = ChatRequest::parse(&body).map_err(|fault| ApiError::from(&fault))?;
+        let draft = match self.draft(&body, true)? {
+            Draft::Ready(draft) => draft,
+            Draft::NeedsVersion(upstream) => {
+                upstream.probe_version().await;
+                match self.draft(&body, false)? {
+                    Draft::Ready(draft) => draft,
+                    Draft::NeedsVersion(_) => return Err(no_upstream()),
+                }
+            }
+        };
+        let stream = draft.facts.stream && !draft.facts.tools;
+        Ok(Prepared {
+            headers: outgoing(headers, stream, request_id),
+            path_and_query: path_and_query.to_owned(),
+            original: body,
+            ..*draft
+        })
+    }
+
+    /// Everything that follows from the body. Its form may depend on the upstream's version: `may_ask` lets it say so
+    /// instead, when that is not known yet.
+    fn draft(&self, body: &Bytes, may_ask: bool) -> Result<Draft, ApiError> {
+        let mut request = ChatRequest::parse(body).map_err(|fault| ApiError::from(&fault))?;
         let model = request.model();
         let target_model = self.config.target(&model).to_owned();
-        let upstream = self.upstream_for(&target_model).cloned();
-        let upstream =
-            upstream.ok_or_else(|| ApiError::new(500, "no_upstream", "no upstream is configured"))?;
+        let upstream = self.upstream_for(&target_model).cloned().ok_or_else(no_upstream)?;
+        if may_ask && upstream.target().version.is_none() && needs_version(&request) {
+            return Ok(Draft::NeedsVersion(upstream));
+        }
         let facts = self.facts(&request, model);
         let how = how(&facts);
         let rules = rules(&request);
         let taken = if facts.tools { used_ids(&request) } else { HashSet::new() };
         let loop_found = check_loops(&request.messages, self.guard);
-        let (sent, edits) = edited(&mut request, &body, how, &facts.model, &target_model, &upstream);
-        Ok(Prepared {
-            headers: outgoing(headers, facts.stream && !facts.tools, request_id),
-            path_and_query: path_and_query.to_owned(),
+        let (sent, edits) = edited(&mut request, body, how, &facts.model, &target_model, &upstream);
+        Ok(Draft::Ready(Box::new(Prepared {
+            headers: HeaderMap::new(),
+            path_and_query: String::new(),
             facts,
             upstream,
             loop_found,
@@ -94,9 +125,9 @@ impl Relay {
             taken,
             how,
             body: sent,
-            original: body,
+            original: Bytes::new(),
             target_model,
-        })
+        })))
     }
 
     /// The same request, edited again for what the upstream is now known to refuse.
@@ -104,21 +135,6 @@ impl Relay {
         let Ok(mut request) = ChatRequest::parse(&prepared.original) else { return prepared.body.clone() };
         let Prepared { original, how, facts, target_model, upstream, .. } = prepared;
         edited(&mut request, original, *how, &facts.model, target_model, upstream).0
-    }
-
-    /// Asks the upstream for its version, once, when this request's form depends on it.
-    async fn probe_version(&self, body: &Bytes) -> Result<(), ApiError> {
-        let upstream = {
-            let request = ChatRequest::parse(body).map_err(|fault| ApiError::from(&fault))?;
-            if !needs_version(&request) {
-                return Ok(());
-            }
-            self.upstream_for(self.config.target(&request.model())).cloned()
-        };
-        if let Some(upstream) = upstream {
-            upstream.probe_version().await;
-        }
-        Ok(())
     }
 
     fn facts(&self, request: &ChatRequest<'_>, model: String) -> Facts {

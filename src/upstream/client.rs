@@ -13,11 +13,14 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures::FutureExt as _;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
-use hyper_rustls::{ConfigBuilderExt as _, HttpsConnector};
+use hyper_rustls::{ConfigBuilderExt as _, MaybeHttpsStream};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{self, Client};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::TcpStream;
 use tokio::time::Instant;
+use tower::timeout::Timeout;
+use tower::util::BoxCloneSyncService;
 
 use super::body::{Incoming, Outgoing};
 use super::config::{Address, UpstreamConfig};
@@ -52,7 +55,9 @@ const HOP_BY_HOP: [&str; 9] = [
     "upgrade",
 ];
 
-type Pool = Client<HttpsConnector<HttpConnector>, Outgoing>;
+/// The time for connecting covers the TLS handshake too: some servers accept and then say nothing.
+type Pool = Client<Connector, Outgoing>;
+type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<TcpStream>>, tower::BoxError>;
 
 /// One upstream of the configuration.
 #[derive(Debug)]
@@ -362,7 +367,6 @@ fn pool(address: &Address) -> Result<Pool, String> {
     let mut tcp = HttpConnector::new();
     tcp.set_nodelay(true);
     tcp.enforce_http(false);
-    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
     let tls = hyper_rustls::HttpsConnectorBuilder::new();
     let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
     let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
@@ -377,7 +381,10 @@ fn pool(address: &Address) -> Result<Pool, String> {
     };
     let connector = tls.with_tls_config(config).https_or_http().enable_http1().wrap_connector(tcp);
     let mut client = Client::builder(TokioExecutor::new());
-    Ok(client.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE).build(connector))
+    Ok(client
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(IDLE)
+        .build(BoxCloneSyncService::new(Timeout::new(connector, CONNECT_TIMEOUT))))
 }
 
 fn bearer(key: &Secret, name: &str) -> Result<HeaderValue, String> {

@@ -216,6 +216,11 @@ fn from(name: &str, message: &str) -> String {
     format!("upstream `{name}` failed: {message}")
 }
 
+/// What a body says that is no answer at all, in few words.
+pub fn in_few_words(body: &str) -> String {
+    readable(&read(body).message)
+}
+
 fn read(body: &str) -> Said {
     let trimmed = body.trim();
     let Ok(object) = Object::parse(trimmed) else {

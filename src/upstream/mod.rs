@@ -10,5 +10,5 @@ mod retry;
 pub use body::{Incoming, Outgoing};
 pub use client::{Answer, Call, Upstream};
 pub use config::{Address, UpstreamConfig};
-pub use failure::{Tier, UpstreamError};
+pub use failure::{Tier, UpstreamError, in_few_words};
 pub use retry::RetryPolicy;

@@ -112,7 +112,10 @@ impl<'a> ChatRequest<'a> {
 
     /// The text of a non-empty `tools` array.
     pub fn tools(&self) -> Option<&str> {
-        self.object.get("tools").filter(|text| array(text).is_some_and(|tools| !tools.is_empty()))
+        // The text has been scanned: what starts with a bracket is an array.
+        self.object
+            .get("tools")
+            .filter(|text| text.strip_prefix('[').is_some_and(|rest| !rest.trim_start().starts_with(']')))
     }
 
     /// What the client said about calling tools.

@@ -9,6 +9,9 @@
 )]
 
 mod captures;
+mod errors;
+mod passthrough;
+mod silence;
 mod support;
 mod support_works;
 mod tools_route;
