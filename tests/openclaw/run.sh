@@ -68,5 +68,5 @@ esac
 export RELAY DOWN_LOG=$run/respool-down.log
 export FIXTURE=fixture-$$-7731; echo "$FIXTURE" > "$dir/gateway/workspace/fixture.txt"
 # The failing turns have providers of their own: OpenClaw punishes a provider, not a model.
-start_gateway "respool=$RELAY" "respool-plain=$RELAY" "respool-dies=$RELAY" "respool-refused=$RELAY" "respool-errors=$RELAY" "respool-down=$down"
+start_gateway "respool=$RELAY" "respool-plain=$RELAY" "respool-minimal=$RELAY" "respool-dies=$RELAY" "respool-refused=$RELAY" "respool-errors=$RELAY" "respool-down=$down"
 "$node" "$here/turns.mjs"

@@ -159,7 +159,7 @@ function note(tag, body, order, wrong) {
   const seen = stats.get(tag) ?? { requests: [], refused: [], aborted: 0 };
   stats.set(tag, seen);
   seen.started ??= Date.now();
-  const entry = { after: (Date.now() - seen.started) / 1000, stream: body.stream === true, tools: body.tools?.length ?? 0, messages: body.messages?.length, role: body.messages?.[0]?.role, reasoning: order.replayed };
+  const entry = { after: (Date.now() - seen.started) / 1000, stream: body.stream === true, tools: body.tools?.length ?? 0, messages: body.messages?.length, role: body.messages?.[0]?.role, reasoning: order.replayed, keys: Object.keys(body).join(' ') };
   seen.requests.push(entry);
   if (wrong) seen.refused.push(wrong);
   console.log(`${tag} ${JSON.stringify(entry)}${wrong ? ` REFUSED ${wrong}` : ''}`);

@@ -19,6 +19,7 @@ const CASES = [
   good('plain answer', { text: 'pineapple-9' }, ['pineapple-9'], 1),
   good('no tools: native stream', { text: 'one two three' }, ['one two three'], 1, { provider: 'respool-plain', streams: true, newOnly: true }),
   good('read', { calls: [READ] }, [FIXTURE], 2),
+  good('read, with the minimal entry', { calls: [READ] }, [FIXTURE], 2, { provider: 'respool-minimal' }),
   good('exec', { calls: [EXEC] }, ['sum-42'], 2),
   good('two calls at once', { calls: [READ, EXEC] }, [FIXTURE, 'sum-42'], 2),
   good('reasoning comes back', { calls: [READ], reasoning: 'I need the file.' }, [FIXTURE], 2, { reasoning: 'I need the file.' }),

@@ -1,7 +1,7 @@
 // Writes an openclaw.json (stdout) for tests: the provider entry of openclaw.example.json, once for each NAME=BASE_URL,
 // with everything off that would send requests of its own (heartbeat, skill workshop, dreaming, titles, update checks).
 // usage: node config.mjs VERSION LOG_FILE WORKSPACE NAME=BASE_URL...     a NAME that ends in `-plain` gets a model without
-// tools (new client only).
+// tools (new client only), one that ends in `-minimal` the least entry that OpenClaw takes.
 // The first NAME is the primary model. The old client has no header that picks a model: there each NAME also gets an
 // agent `NAME`.
 import fs from 'node:fs';
@@ -20,7 +20,11 @@ const example = JSON.parse(fs.readFileSync(new URL('../../../openclaw.example.js
 const [recommended] = Object.values(example.models.providers);
 const isOld = version === OLD;
 
+// The least that OpenClaw takes.
+const minimal = (baseUrl) => ({ baseUrl, apiKey: 'sk-local', models: [{ id: recommended.models[0].id, name: recommended.models[0].id }] });
+
 function provider(name, baseUrl) {
+  if (name.endsWith('-minimal')) return isOld ? { ...minimal(baseUrl), api: 'openai-completions' } : minimal(baseUrl);
   const entry = structuredClone({ ...recommended, baseUrl });
   const [model] = entry.models;
   if (name.endsWith('-plain') && !isOld) model.compat.supportsTools = false;
