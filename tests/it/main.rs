@@ -8,10 +8,13 @@
     reason = "tests fail by panicking, and `pub` in their support code says what they may use"
 )]
 
+mod architecture;
 mod captures;
 mod errors;
+mod lifecycle;
 mod passthrough;
 mod silence;
+mod spooled;
 mod support;
 mod support_works;
 mod tools_route;
