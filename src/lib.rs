@@ -7,6 +7,7 @@ pub mod agent;
 pub mod cli;
 pub mod config;
 pub mod observe;
+mod pattern;
 pub mod relay;
 pub mod server;
 pub mod sse;

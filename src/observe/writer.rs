@@ -131,8 +131,8 @@ mod tests {
         }
         drop(batches);
         let pieces = written.0.lock().unwrap();
-        let expected: String = (0..1000).map(|number| format!("{number}\n")).collect();
-        assert_eq!(pieces.concat(), expected.into_bytes());
+        let expected: Vec<String> = (0..1000).map(|number| number.to_string()).collect();
+        assert_eq!(String::from_utf8(pieces.concat()).unwrap().lines().collect::<Vec<_>>(), expected);
         assert!(pieces.len() < 100, "{} writes", pieces.len());
     }
 }

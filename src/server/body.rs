@@ -1,11 +1,17 @@
 //! Reads a request's body within the configured bound.
 
-use axum::body::Body;
+use std::time::Duration;
+
+use axum::body::{Body, BodyDataStream};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 
 use crate::units::Size;
 use crate::wire::ApiError;
+
+/// How much of a body that is too large is taken in and thrown away, and for how long.
+const DISCARDED: usize = 64 << 20;
+const DISCARD_WITHIN: Duration = Duration::from_secs(2);
 
 /// The whole body.
 ///
@@ -13,10 +19,10 @@ use crate::wire::ApiError;
 /// 413 when it is larger than `max`, 400 when it breaks off.
 pub(super) async fn read(body: Body, max: Size) -> Result<Bytes, ApiError> {
     let declared = http_body::Body::size_hint(&body).exact();
-    if declared.is_some_and(|size| size > max.0) {
-        return Err(too_large(max));
-    }
     let mut pieces = body.into_data_stream();
+    if declared.is_some_and(|size| size > max.0) {
+        return Err(too_large(max, pieces).await);
+    }
     let Some(first) = pieces.next().await.transpose().map_err(|error| broken(&error))? else {
         return Ok(Bytes::new());
     };
@@ -28,19 +34,28 @@ pub(super) async fn read(body: Body, max: Size) -> Result<Bytes, ApiError> {
     whole.extend_from_slice(&first);
     while let Some(piece) = pieces.next().await.transpose().map_err(|error| broken(&error))? {
         if whole.len() + piece.len() > max.bytes() {
-            return Err(too_large(max));
+            return Err(too_large(max, pieces).await);
         }
         whole.extend_from_slice(&piece);
     }
-    if whole.len() > max.bytes() { Err(too_large(max)) } else { Ok(whole.freeze()) }
+    if whole.len() > max.bytes() { Err(too_large(max, pieces).await) } else { Ok(whole.freeze()) }
 }
 
-fn too_large(max: Size) -> ApiError {
-    ApiError::new(
-        413,
-        "request_too_large",
-        format!("the request body is larger than {max} (`limits.max_body` in respool.toml)"),
-    )
+/// Takes in some of what is still being sent: a client that is answered and cut off while it writes often sees a reset
+/// connection instead of the answer.
+async fn too_large(max: Size, mut rest: BodyDataStream) -> ApiError {
+    let discard = async {
+        let mut left = DISCARDED;
+        while let Some(Ok(piece)) = rest.next().await {
+            left = left.saturating_sub(piece.len());
+            if left == 0 {
+                break;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(DISCARD_WITHIN, discard).await;
+    let message = format!("the request body is larger than {max} (`limits.max_body` in respool.toml)");
+    ApiError::new(413, "request_too_large", message)
 }
 
 fn broken(error: &axum::Error) -> ApiError {

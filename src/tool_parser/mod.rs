@@ -4,13 +4,29 @@
 //! still become a call, [`Engine::finish`] settles the rest, so any split of the same text gives the same turn. It is pure:
 //! no I/O, no clock, no randomness. It never fails: model output becomes values plus notes. Used by `relay` and `agent`.
 
+mod calls;
+#[cfg(test)]
+mod cases;
+mod coerce;
+pub mod dialects;
+mod json_span;
+mod ledger;
+mod lenient_json;
+mod quotation;
+mod scanner;
+mod schema;
+mod settle;
 mod tools;
 
-pub use tools::{Tool, Tools};
+pub use tools::{Resolved, Tool, Tools};
 
 use std::sync::Arc;
 
-use crate::turn::{ToolCall, TurnEvent};
+use self::calls::RawCall;
+use self::ledger::Ledger;
+use self::scanner::{Io, Scanner};
+use self::settle::settle;
+use crate::turn::TurnEvent;
 
 /// Which field of the upstream's message a text came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,38 +79,55 @@ pub struct End {
 pub struct Engine {
     tools: Arc<Tools>,
     options: Options,
+    ledger: Ledger,
+    content: Scanner,
 }
 
 impl Engine {
     /// An engine for one choice of one reply to a request that declared `tools`.
     pub fn new(tools: Arc<Tools>, options: Options) -> Self {
-        Self { tools, options }
+        Self { tools, options, ledger: Ledger::new(options), content: Scanner::new(false) }
     }
 
     /// Takes the next piece of text and appends to `out` what has become certain.
     pub fn push(&mut self, field: Field, delta: &str, out: &mut Vec<TurnEvent>) {
-        let _ = (&self.tools, self.options);
-        out.push(match field {
-            Field::Content => TurnEvent::Content(delta.to_owned()),
-            Field::Reasoning => TurnEvent::Reasoning(delta.to_owned()),
-        });
+        match field {
+            Field::Reasoning => self.ledger.text(Field::Reasoning, delta),
+            Field::Content => {
+                let mut io = Io { tools: &self.tools, options: self.options, ledger: &mut self.ledger };
+                self.content.push(delta, &mut io);
+            }
+        }
+        self.ledger.drain(out);
     }
 
     /// Takes one native call, whole. A whole reply gives its native calls before its text, so that they win over a copy in
     /// the text; a live one as they complete.
     pub fn native(&mut self, call: NativeCall, out: &mut Vec<TurnEvent>) {
-        if self.tools.get(&call.name).is_some() {
-            out.push(TurnEvent::ToolCall(ToolCall {
-                id: call.id,
-                name: call.name,
-                arguments: call.arguments,
-                problems: vec![],
-            }));
-        }
+        let raw = RawCall { id: call.id, ..RawCall::text(&call.name, &call.arguments) };
+        let settled = settle(&raw, &self.tools);
+        self.ledger.native_call(&raw, settled);
+        self.ledger.drain(out);
     }
 
     /// Settles what was held back. Emits no [`TurnEvent::Finish`]: only the caller knows usage and the upstream's reason.
     pub fn finish(&mut self, end: End, out: &mut Vec<TurnEvent>) {
-        let _ = (end, out);
+        let mut io = Io { tools: &self.tools, options: self.options, ledger: &mut self.ledger };
+        self.content.finish(end.cut, &mut io);
+        self.search_reasoning(end);
+        self.ledger.close(end.cut);
+        self.ledger.drain(out);
+    }
+
+    /// A turn that has neither text nor a call may have its call in the reasoning.
+    fn search_reasoning(&mut self, end: End) {
+        let reasoning = self.ledger.take_reasoning();
+        if !self.ledger.is_blank() || !self.options.calls_wanted {
+            return;
+        }
+        let mut io = Io { tools: &self.tools, options: self.options, ledger: &mut self.ledger };
+        let mut scanner = Scanner::new(true);
+        scanner.push(&reasoning, &mut io);
+        scanner.finish(end.cut, &mut io);
     }
 }

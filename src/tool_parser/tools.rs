@@ -1,4 +1,5 @@
-//! The tools a request declared: names, and schemas that are parsed only when a call needs them.
+//! The tools a request declared: names, schemas that are parsed only when a call needs them, and which tool a name that a
+//! model wrote stands for. Also the tools behind OpenClaw's Tool Search, which leave through its `tool_call`.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -6,6 +7,15 @@ use std::sync::OnceLock;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
+
+/// The tool through which OpenClaw's Tool Search runs the tools it hides.
+const INDIRECT: &str = "tool_call";
+/// Namespaces that models put before a name.
+const NAMESPACES: [&str; 8] =
+    ["functions.", "function.", "tools.", "tool.", "functions:", "functions/", "tools:", "default_api."];
+/// Words that leak from harmony headers and are no part of a name.
+const HEADER_WORDS: [&str; 8] =
+    ["assistant", "commentary", "analysis", "final", "json", "code", "user", "tool"];
 
 /// One declared tool.
 #[derive(Debug)]
@@ -17,6 +27,10 @@ pub struct Tool {
 }
 
 impl Tool {
+    fn new(name: String, schema_text: Option<Box<RawValue>>) -> Self {
+        Self { name, schema_text, schema: OnceLock::new() }
+    }
+
     /// The JSON Schema of the arguments (`function.parameters`), `{}` when none was declared.
     pub fn schema(&self) -> &Value {
         self.schema.get_or_init(|| {
@@ -26,11 +40,30 @@ impl Tool {
     }
 }
 
-/// The declared tools, in the order of the request.
+/// What a written name stands for.
+#[derive(Clone, Copy, Debug)]
+pub struct Resolved<'a> {
+    /// The tool whose arguments these are.
+    pub tool: &'a Tool,
+    /// True when the tool is hidden and the call must leave as `tool_call{id, args}`.
+    pub hidden: bool,
+    /// True when the name had to be repaired.
+    pub repaired: bool,
+}
+
+/// The declared tools, in the order of the request, and the hidden ones that the conversation revealed.
 #[derive(Debug, Default)]
 pub struct Tools {
+    declared: Names,
+    hidden: Names,
+}
+
+#[derive(Debug, Default)]
+struct Names {
     list: Vec<Tool>,
-    by_name: HashMap<String, usize>,
+    exact: HashMap<String, usize>,
+    /// Names without case, `-` and `_`; `None` when two tools share one.
+    plain: HashMap<String, Option<usize>>,
 }
 
 #[derive(Deserialize)]
@@ -55,29 +88,204 @@ impl Tools {
         functions.map(|function| (function.name, function.parameters)).collect()
     }
 
-    /// The tool of exactly this name.
-    pub fn get(&self, name: &str) -> Option<&Tool> {
-        self.by_name.get(name).map(|&index| &self.list[index])
+    /// Adds a tool known only from a `tool_search` or `tool_describe` result of this conversation, with its schema when
+    /// the result told it. Calls to it leave as `tool_call{id, args}`, if the request declared `tool_call`.
+    pub fn reveal(&mut self, name: String, parameters: Option<Box<RawValue>>) {
+        if self.get(&name).is_none() {
+            self.hidden.add(name, parameters);
+        }
     }
 
-    /// All tools, in the order of the request.
+    /// The tool of exactly this name.
+    pub fn get(&self, name: &str) -> Option<&Tool> {
+        self.declared.exact.get(name).map(|&index| &self.declared.list[index])
+    }
+
+    /// All declared tools, in the order of the request.
     pub fn iter(&self) -> impl Iterator<Item = &Tool> {
-        self.list.iter()
+        self.declared.list.iter()
     }
 
     /// True when the request declared none.
     pub fn is_empty(&self) -> bool {
-        self.list.is_empty()
+        self.declared.list.is_empty()
+    }
+
+    /// The tool that a written name stands for: exactly, or after taking away namespaces, leaked tokens, and differences
+    /// of case, `-` and `_`. Two candidates mean none.
+    pub fn resolve(&self, written: &str) -> Option<Resolved<'_>> {
+        if let Some(tool) = self.get(written) {
+            return Some(Resolved { tool, hidden: false, repaired: false });
+        }
+        if let Some(tool) = find(&self.declared, written) {
+            return Some(Resolved { tool, hidden: false, repaired: true });
+        }
+        self.get(INDIRECT)?;
+        find(&self.hidden, written).map(|tool| Resolved { tool, hidden: true, repaired: true })
+    }
+
+    /// True when some callable name begins with this text.
+    pub(crate) fn begins(&self, text: &str) -> bool {
+        let lists = [&self.declared.list, &self.hidden.list];
+        lists.into_iter().flatten().any(|tool| tool.name.starts_with(text))
+    }
+
+    /// The only tool, when there is one.
+    pub(crate) fn only(&self) -> Option<&Tool> {
+        self.declared.list.first().filter(|_| self.declared.list.len() == 1)
+    }
+}
+
+impl Names {
+    fn add(&mut self, name: String, parameters: Option<Box<RawValue>>) {
+        let index = self.list.len();
+        let alike = self.plain.entry(plain(&name)).or_insert(Some(index));
+        if *alike != Some(index)
+            && self.list.iter().any(|tool| tool.name != name && plain(&tool.name) == plain(&name))
+        {
+            *alike = None;
+        }
+        self.exact.insert(name.clone(), index);
+        self.list.push(Tool::new(name, parameters));
+    }
+
+    fn alike(&self, name: &str) -> Option<usize> {
+        self.exact.get(name).copied().or_else(|| self.plain.get(&plain(name)).copied().flatten())
     }
 }
 
 impl FromIterator<(String, Option<Box<RawValue>>)> for Tools {
     fn from_iter<I: IntoIterator<Item = (String, Option<Box<RawValue>>)>>(tools: I) -> Self {
-        let list: Vec<Tool> = tools
-            .into_iter()
-            .map(|(name, schema_text)| Tool { name, schema_text, schema: OnceLock::new() })
-            .collect();
-        let by_name = list.iter().enumerate().map(|(index, tool)| (tool.name.clone(), index)).collect();
-        Self { list, by_name }
+        let mut declared = Names::default();
+        tools.into_iter().for_each(|(name, parameters)| declared.add(name, parameters));
+        Self { declared, hidden: Names::default() }
+    }
+}
+
+/// A name without what models get wrong in it.
+pub(crate) fn plain(name: &str) -> String {
+    name.chars().filter(|char| !matches!(char, '-' | '_')).flat_map(char::to_lowercase).collect()
+}
+
+/// True when nothing of the name is left once header words and tokens are taken away, or it names a builtin of the
+/// model's training (`python`, `browser.search`, `container.exec`), which no client can run.
+pub(crate) fn is_noise(written: &str) -> bool {
+    let builtin = ["python", "browser.", "container."].iter().any(|name| written.starts_with(name));
+    builtin || segments(written).all(|segment| segment.is_empty() || HEADER_WORDS.contains(&segment))
+}
+
+/// The one tool that the name, or one part of it between leaked tokens, stands for.
+fn find<'a>(names: &'a Names, written: &str) -> Option<&'a Tool> {
+    if written.len() > 512 {
+        return None;
+    }
+    let mut found = segments(written).filter_map(|segment| find_segment(names, segment));
+    let first = found.next()?;
+    found.all(|other| other == first).then(|| &names.list[first])
+}
+
+/// The parts of a polluted name: `assistant<|channel|>bash<|channel|>commentary`, `read" parameter=…`, `x</arg_value>`.
+fn segments(written: &str) -> impl Iterator<Item = &str> {
+    let tokens = written.split("<|").enumerate().map(|(index, part)| match (index, part.split_once("|>")) {
+        (0, _) | (_, None) => part,
+        (_, Some((_, rest))) => rest,
+    });
+    tokens.map(|part| {
+        let part = part.trim().trim_matches(['"', '\'', '`', '*']);
+        let end = part
+            .find(|char: char| char.is_whitespace() || "\"'<>({[=,;".contains(char))
+            .unwrap_or(part.len());
+        &part[..end]
+    })
+}
+
+fn find_segment(names: &Names, segment: &str) -> Option<usize> {
+    if segment.is_empty() {
+        return None;
+    }
+    let bare = without_namespace(without_index(segment));
+    names.alike(segment).or_else(|| names.alike(bare)).or_else(|| {
+        let glued = ["<|constrain|>json", "commentary", "analysis", "json", "code"];
+        glued.iter().find_map(|word| names.alike(bare.strip_suffix(word)?.trim_end_matches(['.', '_', '-'])))
+    })
+}
+
+/// Kimi's `functions.NAME:IDX`.
+fn without_index(name: &str) -> &str {
+    match name.rsplit_once(':') {
+        Some((name, index)) if !name.is_empty() && index.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => name,
+    }
+}
+
+fn without_namespace(name: &str) -> &str {
+    NAMESPACES.iter().find_map(|space| name.strip_prefix(space)).unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tools(names: &[&str]) -> Tools {
+        names.iter().map(|name| ((*name).to_owned(), None)).collect()
+    }
+
+    fn check(names: &[&str], written: &str, expected: Option<&str>) {
+        let tools = tools(names);
+        assert_eq!(tools.resolve(written).map(|found| found.tool.name.as_str()), expected, "{written}");
+    }
+
+    #[test]
+    fn polluted_names_resolve_to_the_tool_they_mean() {
+        for written in [
+            "web_search",
+            "functions.web_search",
+            "function.web_search",
+            "tools.web_search",
+            "functions:web_search",
+            "functions.web_search:0",
+            "web_search:12",
+            "Web_Search",
+            "web-search",
+            "webSearch",
+            " web_search ",
+            "web_search<|channel|>commentary",
+            "web_search<|channel|>json",
+            "web_search<|constrain|>json",
+            "assistant<|channel|>web_search<|channel|>commentary",
+            "web_searchjson",
+            "functions.web_searchcommentary",
+            "web_search</arg_value>",
+            "web_search\" parameter=\"q",
+            "`web_search`",
+            "web_search(",
+            "web_search\n",
+        ] {
+            check(&["web_search", "read"], written, Some("web_search"));
+        }
+    }
+
+    #[test]
+    fn what_is_ambiguous_or_unknown_resolves_to_nothing() {
+        check(&["read_file", "read-file"], "readFile", None);
+        check(&["read_file", "read-file"], "read-file", Some("read-file"));
+        for written in
+            ["", "exec", "container.exec", "assistant<|channel|>commentary", "readx", "re", "read<|x|>write"]
+        {
+            check(&["read", "write"], written, None);
+        }
+        assert!(is_noise("assistant<|channel|>commentary") && is_noise("") && is_noise("browser.search"));
+        assert!(!is_noise("send_mail"));
+    }
+
+    #[test]
+    fn hidden_tools_need_the_indirect_one() {
+        let mut without = tools(&["read"]);
+        without.reveal("web_fetch".into(), None);
+        assert!(without.resolve("web_fetch").is_none());
+        let mut with = tools(&["read", "tool_call"]);
+        with.reveal("web_fetch".into(), None);
+        assert!(with.resolve("functions.web_fetch").is_some_and(|found| found.hidden));
+        assert!(with.resolve("read").is_some_and(|found| !found.hidden));
     }
 }

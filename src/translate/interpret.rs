@@ -85,18 +85,23 @@ fn read_turn(choice: &Choice, end: End, rules: &ReplyRules) -> Turn {
 
 /// The error to answer with when nothing is left of any choice but calls that cannot leave.
 fn all_failed(choices: &[ReplyChoice]) -> Option<ApiError> {
-    let fault = |choice: &ReplyChoice| {
-        let fault = choice.turn.notes.iter().find_map(|note| match note {
-            Note::Dropped {
-                name,
-                why: why @ (Dropped::Truncated | Dropped::Unreadable | Dropped::MissingRequired),
-            } => Some((name.clone(), *why)),
-            _ => None,
-        });
-        fault.filter(|_| choice.turn.is_blank() && choice.refusal.is_none())
-    };
-    let faults: Option<Vec<_>> = choices.iter().map(fault).collect();
-    let (name, why) = faults?.into_iter().next()?;
+    let fault = |choice: &ReplyChoice| fault_of(&choice.turn).filter(|_| choice.refusal.is_none());
+    let faults: Option<Vec<ApiError>> = choices.iter().map(fault).collect();
+    faults?.into_iter().next()
+}
+
+/// Why a turn has nothing to show but a call that cannot leave; `None` when it has something, or is merely empty.
+pub(super) fn fault_of(turn: &Turn) -> Option<ApiError> {
+    let (name, why) = turn.notes.iter().find_map(|note| match note {
+        Note::Dropped {
+            name,
+            why: why @ (Dropped::Truncated | Dropped::Unreadable | Dropped::MissingRequired),
+        } => Some((name, *why)),
+        _ => None,
+    })?;
+    if !turn.is_blank() {
+        return None;
+    }
     let tool = if name.is_empty() { "a tool".to_owned() } else { format!("the tool `{name}`") };
     Some(match why {
         Dropped::Truncated => ApiError::new(

@@ -4,6 +4,7 @@
 
 mod ids;
 mod interpret;
+mod live;
 mod loop_guard;
 mod outbound;
 mod refusal;
@@ -12,6 +13,7 @@ mod synthesize;
 
 pub use ids::Ids;
 pub use interpret::{ReplyRules, interpret};
+pub use live::{LiveRules, LiveTurn};
 pub use loop_guard::{GuardLimits, LoopFound, check_loops};
 pub use outbound::{Outbound, Target, needs_version, outbound};
 pub use refusal::learn_refusals;

@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::outbound::{DEVELOPER, EFFORT_KEY, EFFORT_LIMITED, Target};
+use crate::pattern::pattern;
 use crate::wire::ChatRequest;
 
 /// A request without these would be another request; they are never dropped.
@@ -25,12 +26,14 @@ static NAMED: LazyLock<Vec<Regex>> = LazyLock::new(|| {
         r"(?i)\b([a-z_][a-z0-9_]*)['\x22`]?\s*:\s*extra inputs are not permitted",
         r"'type': 'extra_forbidden', 'loc': (?:\((?:'[a-z]+', |\d+, )*'|'(?:[a-z0-9]+\.)*)([a-z_]+)'",
     ];
-    patterns.iter().filter_map(|pattern| Regex::new(pattern).ok()).collect()
+    patterns.into_iter().map(pattern).collect()
 });
 
 /// A `reasoning_effort` whose value is out of this upstream's range.
-static EFFORT: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    Regex::new(r"(?is)(?:literal_error|invalid|unsupported|must be|should be).{0,60}reasoning_effort|reasoning_effort.{0,60}(?:must be|should be|invalid|literal_error)").ok()
+static EFFORT: LazyLock<Regex> = LazyLock::new(|| {
+    pattern(
+        r"(?is)(?:literal_error|invalid|unsupported|must be|should be).{0,60}reasoning_effort|reasoning_effort.{0,60}(?:must be|should be|invalid|literal_error)",
+    )
 });
 
 /// Records in `target` the parameters that `message`, the text of a 400, refuses and that the request holds. Returns
@@ -50,9 +53,7 @@ pub fn learn_refusals(
         names.extend(refuses_developer(message, request).then(|| DEVELOPER.to_owned()));
     }
     names.retain(|name| name == DEVELOPER || may_go(name, request));
-    if !names.iter().any(|name| name == EFFORT_KEY)
-        && EFFORT.as_ref().is_some_and(|effort| effort.is_match(message))
-    {
+    if !names.iter().any(|name| name == EFFORT_KEY) && EFFORT.is_match(message) {
         names.extend(effort_refused(request).map(str::to_owned));
     }
     names.retain(|name| target.refused.insert(name.clone()));

@@ -5,7 +5,7 @@
 //! `relay`.
 
 use crate::sse::{DONE, write_data};
-use crate::turn::{FinishReason, ToolCall, Turn, Usage};
+use crate::turn::{FinishReason, ToolCall, Turn, TurnEvent, Usage};
 use crate::wire::encode_string;
 
 /// What every chunk of a reply repeats.
@@ -62,6 +62,22 @@ impl Reply {
     }
 }
 
+/// What the last chunk of a choice carries: why it ended, log probabilities that found no other chunk, and the fields that
+/// the user asked to keep, of the reply, of the choice and of its message.
+#[derive(Clone, Copy, Debug)]
+pub struct Ending<'a> {
+    /// Why it ended.
+    pub reason: FinishReason,
+    /// `logprobs` as JSON text.
+    pub logprobs: Option<&'a str>,
+    /// Kept fields of the reply.
+    pub reply: &'a [(String, String)],
+    /// Kept fields of the choice.
+    pub choice: &'a [(String, String)],
+    /// Kept fields of the message.
+    pub message: &'a [(String, String)],
+}
+
 /// Writes chunks.
 #[derive(Clone, Debug)]
 pub struct Spool {
@@ -114,6 +130,23 @@ impl Spool {
         out
     }
 
+    /// The chunk of one event; `None` for what is not for the client. `place`: how many calls the choice has had.
+    pub fn event(
+        &self,
+        index: u64,
+        event: &TurnEvent,
+        place: usize,
+        logprobs: Option<&str>,
+    ) -> Option<String> {
+        let fields = match event {
+            TurnEvent::Reasoning(text) => text_field(self.reasoning?, text),
+            TurnEvent::Content(text) => text_field("content", text),
+            TurnEvent::ToolCall(call) => call_field(place, call),
+            TurnEvent::Progress(_) | TurnEvent::Note(_) | TurnEvent::Finish { .. } => return None,
+        };
+        Some(self.delta(index, &fields, logprobs))
+    }
+
     fn choice(&self, choice: &ReplyChoice, kept: &[(String, String)], out: &mut Vec<u8>) {
         let turn = &choice.turn;
         if let Some(name) = self.reasoning.filter(|_| !turn.reasoning.is_empty()) {
@@ -130,23 +163,25 @@ impl Spool {
             write_data(out, &self.delta(choice.index, &text_field("refusal", refusal), None));
         }
         for (place, call) in turn.calls.iter().enumerate() {
-            let call = format!(r#""tool_calls":[{{"index":{place},{}}}]"#, call_fields(call));
-            write_data(out, &self.delta(choice.index, &call, None));
+            write_data(out, &self.delta(choice.index, &call_field(place, call), None));
         }
-        write_data(out, &self.finish(choice, logprobs, kept));
+        let reason = turn.finish.unwrap_or(FinishReason::Stop);
+        let end =
+            Ending { reason, logprobs, reply: kept, choice: &choice.kept, message: &choice.message_kept };
+        write_data(out, &self.finish_chunk(choice.index, &end));
     }
 
-    fn finish(&self, choice: &ReplyChoice, logprobs: Option<&str>, kept: &[(String, String)]) -> String {
-        let reason = choice.turn.finish.unwrap_or(FinishReason::Stop).as_str();
-        let message = fields(&choice.message_kept);
+    /// The chunk that ends a choice.
+    pub fn finish_chunk(&self, index: u64, end: &Ending<'_>) -> String {
+        let message = fields(end.message);
         format!(
-            r#"{}{},"choices":[{{"index":{},"delta":{{{}}}{},"finish_reason":"{reason}"{}}}]}}"#,
+            r#"{}{},"choices":[{{"index":{index},"delta":{{{}}}{},"finish_reason":"{}"{}}}]}}"#,
             self.prefix,
-            fields(kept),
-            choice.index,
+            fields(end.reply),
             message.trim_start_matches(','),
-            logprobs_field(logprobs),
-            fields(&choice.kept),
+            logprobs_field(end.logprobs),
+            end.reason.as_str(),
+            fields(end.choice),
         )
     }
 
@@ -196,6 +231,10 @@ fn choice_json(choice: &ReplyChoice, reasoning: Option<&'static str>) -> String 
         turn.finish.unwrap_or(FinishReason::Stop).as_str(),
         fields(&choice.kept),
     )
+}
+
+fn call_field(place: usize, call: &ToolCall) -> String {
+    format!(r#""tool_calls":[{{"index":{place},{}}}]"#, call_fields(call))
 }
 
 fn call_fields(call: &ToolCall) -> String {

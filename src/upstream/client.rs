@@ -282,13 +282,14 @@ impl Answer {
     pub async fn piece(&mut self) -> Result<Option<Bytes>, UpstreamError> {
         let piece = match self.deadline {
             None => self.body.piece().await,
-            Some(at) => match tokio::time::timeout_at(at, self.body.piece()).await {
-                Ok(piece) => piece,
-                Err(_) => {
+            Some(at) => {
+                if let Ok(piece) = tokio::time::timeout_at(at, self.body.piece()).await {
+                    piece
+                } else {
                     let what = "did not finish within its `timeout`";
                     return Err(UpstreamError::broken(&self.upstream, 504, "upstream_timeout", what, ""));
                 }
-            },
+            }
         };
         piece.map_err(|fault| fault.as_upstream_error(&self.upstream))
     }

@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use crate::observe::SharedLine;
+use crate::pattern::pattern;
 use crate::wire::{ApiError, Object, array};
 
 /// What a caller may do about a failure.
@@ -57,19 +58,17 @@ const GLITCHES: [&str; 6] = [
     "harmony parse",
 ];
 
-static OVERFLOW: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    Regex::new(
+static OVERFLOW: LazyLock<Regex> = LazyLock::new(|| {
+    pattern(
         r"(?i)maximum context length|context_length_exceeded|exceeds model's maximum|max_tokens must be at least 1, got -|longer than the maximum model length|context (?:window|length) (?:is )?exceeded",
     )
-    .ok()
 });
 
 /// One item of a pydantic dump: where, and what is wrong; the rest of such a text echoes the request.
-static PYDANTIC: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    Regex::new(r#"'loc': (\([^)]*\)|'[^']*'), 'msg': ("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"#).ok()
-});
+static PYDANTIC: LazyLock<Regex> =
+    LazyLock::new(|| pattern(r#"'loc': (\([^)]*\)|'[^']*'), 'msg': ("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"#));
 
-static TITLE: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"(?is)<title>\s*(.*?)\s*</title>").ok());
+static TITLE: LazyLock<Regex> = LazyLock::new(|| pattern(r"(?is)<title>\s*(.*?)\s*</title>"));
 
 /// The parts of an error, whatever the shape it came in.
 #[derive(Debug, Default)]
@@ -125,7 +124,7 @@ impl UpstreamError {
 /// Chooses the status and code that leave.
 fn judge(name: &str, status: u16, message: &str) -> (Tier, ApiError) {
     let lower = message.to_lowercase();
-    if OVERFLOW.as_ref().is_some_and(|overflow| overflow.is_match(message)) {
+    if OVERFLOW.is_match(message) {
         return (
             Tier::ContextOverflow,
             ApiError::new(400, "context_length_exceeded", overflow_text(message)),
@@ -180,17 +179,16 @@ fn overflow_text(message: &str) -> String {
 
 /// OpenClaw also reads the *words* of a final error: some make it disable the provider for a minute or for hours, some
 /// make it repeat the whole request eight times (measured on 2026.9.6, and read in its shipped classifier).
-static PUNISHED: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    Regex::new(
+static PUNISHED: LazyLock<Regex> = LazyLock::new(|| {
+    pattern(
         r"(?i)\b40[123]\b|unauthori[sz]ed|forbidden|authenticat|access denied|expired|invalid[ _]token|incorrect api key|invalid_api_key|api key (?:is )?(?:invalid|not valid)|no (?:api key|credentials) found|insufficient|permission_error|missing scope|revoked|disabled|payment required|credit balance|current plan|billing|quota|timeout|timed out|deadline exceeded|connection (?:error|reset)|network error|fetch failed|econnrefused|rate.?limit|too many requests|overloaded|service unavailable|internal server error|bad gateway|upstream error",
     )
-    .ok()
 });
 
 /// Replaces the text of a final error that OpenClaw would misread; tells whether it did.
 fn tame(name: &str, error: &mut ApiError) -> bool {
     let is_final = (400..500).contains(&error.status) && error.status != 429;
-    let misread = PUNISHED.as_ref().is_some_and(|words| words.is_match(&error.message));
+    let misread = PUNISHED.is_match(&error.message);
     if !is_final || !misread {
         return false;
     }
@@ -256,24 +254,23 @@ fn plain(text: &str) -> String {
     if !text.starts_with('<') {
         return text.to_owned();
     }
-    let title = TITLE.as_ref().and_then(|title| title.captures(text)).map(|found| found[1].to_owned());
+    let title = TITLE.captures(text).map(|found| found[1].to_owned());
     format!("an HTML page{}", title.map_or_else(String::new, |title| format!(" titled {title:?}")))
 }
 
 /// One or a few lines instead of a dump that echoes the request and names files of the server.
 fn readable(message: &str) -> String {
-    let items = PYDANTIC.as_ref().filter(|_| message.contains("validation error"));
-    let found = items.map(|items| items.captures_iter(message).map(|item| pydantic_item(&item[1], &item[2])));
-    let mut found: Vec<String> = found.into_iter().flatten().collect();
-    found.dedup();
-    found.truncate(5);
-    if found.is_empty() {
-        cut(message, LONGEST)
-    } else {
-        let mut seen = std::collections::BTreeSet::new();
-        found.retain(|item| seen.insert(item.clone()));
-        cut(&found.join("; "), LONGEST)
+    if !message.contains("validation error") {
+        return cut(message, LONGEST);
     }
+    let mut items: Vec<String> = Vec::new();
+    for found in PYDANTIC.captures_iter(message) {
+        let item = pydantic_item(&found[1], &found[2]);
+        if !items.contains(&item) {
+            items.push(item);
+        }
+    }
+    if items.is_empty() { cut(message, LONGEST) } else { cut(&items.join("; "), LONGEST) }
 }
 
 fn pydantic_item(place: &str, text: &str) -> String {
@@ -336,10 +333,7 @@ mod tests {
             let error = UpstreamError::from_answer("box", status, r#"{"error":"Unauthorized"}"#).error;
             assert_eq!(error.status, 422);
             let lower = error.message.to_lowercase();
-            assert!(
-                !PUNISHED.as_ref().unwrap().is_match(&lower),
-                "OpenClaw would disable the provider: {lower}"
-            );
+            assert!(!PUNISHED.is_match(&lower), "OpenClaw would disable the provider: {lower}");
         }
     }
 

@@ -261,7 +261,7 @@ fn function_of(function: &Object<'_>, id: Option<String>) -> NativeToolCall {
 }
 
 /// A string, or the joined texts of content parts (`[{"type":"text","text":…}]`).
-fn text_of(raw: &str) -> Option<String> {
+pub fn text_of(raw: &str) -> Option<String> {
     if let Some(parts) = array(raw) {
         let texts = parts.iter().filter_map(|part| Object::parse(part).ok()?.string("text"));
         return Some(texts.collect());

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Modules by layer, lowest first; a module imports only from lower layers.
-const LAYERS: [&[&str]; 11] = [
-    &["turn", "units"],
+const LAYERS: [&[&str]; 12] = [
+    &["turn", "units", "pattern"],
     &["wire", "sse"],
     &["observe"],
     &["tool_parser"],
@@ -16,7 +16,8 @@ const LAYERS: [&[&str]; 11] = [
     &["agent"],
     &["expert"],
     &["server", "chat"],
-    &["config", "cli"],
+    &["config"],
+    &["cli"],
 ];
 
 /// These hold no async, no I/O crate, no clock, no randomness.

@@ -116,7 +116,7 @@ async fn a_client_that_leaves_ends_the_upstream_request_in_every_phase() {
     let mut whole = tools_route::request();
     whole["stream"] = json!(false);
     whole["stream_options"] = serde_json::Value::Null;
-    let streaming = || Script::sse(replies::text_stream(&["a"; 3], false)).pause(2, Duration::from_secs(60));
+    let streaming = || Script::sse(replies::text_stream(&["a"; 3], false)).pause(2, Duration::from_mins(1));
     let short = Duration::from_millis(30);
     hangs_up(&tools_route::request(), Script::silence(), short, "").await;
     hangs_up(&tools_route::request(), Script::silence(), Duration::from_millis(300), QUICK).await;

@@ -25,7 +25,7 @@ fn tool(name: &str, argument: &str) -> Value {
         "parameters": {"type": "object", "properties": {argument: {"type": "string"}}, "required": [argument]}}})
 }
 
-fn with(changes: Value) -> Value {
+fn with(changes: &Value) -> Value {
     let mut body = request();
     for (key, value) in changes.as_object().unwrap() {
         body[key] = value.clone();
@@ -40,10 +40,10 @@ async fn both_forms(reply: &Value, changes: Value, rules: &Rules) -> crate::supp
     let fake = FakeVllm::start([Script::json(200, reply), Script::json(200, reply)]).await;
     let respool = Respool::before(&fake).await;
     let mut changes = changes;
-    let streamed = exchange(respool.address, &Request::chat(&with(changes.clone()))).await.stream(rules);
+    let streamed = exchange(respool.address, &Request::chat(&with(&changes))).await.stream(rules);
     changes["stream"] = json!(false);
     changes["stream_options"] = Value::Null;
-    let whole = exchange(respool.address, &Request::chat(&with(changes))).await.completion(rules);
+    let whole = exchange(respool.address, &Request::chat(&with(&changes))).await.completion(rules);
     let without_ids = |mut turn: crate::support::accumulate::Accumulated| {
         turn.choices.values_mut().flat_map(|choice| &mut choice.tool_calls).for_each(|call| call.id.clear());
         format!("{:?}", turn.choices)
@@ -163,7 +163,7 @@ async fn usage_comes_exactly_when_it_was_asked_for() {
     let fake = FakeVllm::always(Script::json(200, &replies::text("hi"))).await;
     let respool = Respool::before(&fake).await;
     for asked in [true, false] {
-        let body = with(json!({"stream_options": {"include_usage": asked}}));
+        let body = with(&json!({"stream_options": {"include_usage": asked}}));
         let turn = exchange(respool.address, &Request::chat(&body))
             .await
             .stream(&Rules { usage: Some(asked), ..Rules::default() });

@@ -107,7 +107,7 @@ async fn a_connection_may_end_without_a_reply() {
 async fn hanging_up_is_noticed_in_every_phase() {
     let stalled = Script::sse(replies::text_stream(&["a"], false)).then_stall();
     let whole = Script::json(200, &replies::text("a"));
-    for script in [Script::silence(), stalled, whole.clone(), whole.delay(Duration::from_secs(60))] {
+    for script in [Script::silence(), stalled, whole.clone(), whole.delay(Duration::from_mins(1))] {
         let fake = FakeVllm::start([script.clone()]).await;
         let client = Client::sending(fake.address(), &asking(fake.address())).await;
         assert!(fake.wait_for_requests(1).await[0].closed_at.is_none(), "{script:?}");

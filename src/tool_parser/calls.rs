@@ -1,0 +1,258 @@
+//! The shapes in which models write calls as JSON, reduced to a name and arguments.
+//!
+//! Knows nothing of where the JSON stood. A tool's *definition*, a call's result and ordinary JSON data are told apart from
+//! calls here. Used by the dialects; `settle` turns what is found into calls that may leave.
+
+use serde_json::{Map, Value};
+
+use super::lenient_json::{self, Repairs, Unreadable};
+use super::tools::Tools;
+
+/// A call as the model wrote it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct RawCall {
+    /// The upstream's id.
+    pub(crate) id: Option<String>,
+    /// The name, possibly polluted.
+    pub(crate) name: String,
+    /// The arguments.
+    pub(crate) arguments: Args,
+    /// What reading it has repaired so far.
+    pub(crate) repairs: Repairs,
+}
+
+/// Arguments as the model wrote them.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Args {
+    /// A text that should be one JSON object.
+    Text(String),
+    /// A value that has been read already.
+    Value(Value),
+}
+
+impl Default for Args {
+    fn default() -> Self {
+        Self::Value(Value::Object(Map::new()))
+    }
+}
+
+impl RawCall {
+    /// A call whose arguments are still text.
+    pub(crate) fn text(name: &str, arguments: &str) -> Self {
+        Self { name: name.to_owned(), arguments: Args::Text(arguments.to_owned()), ..Self::default() }
+    }
+
+    /// A call whose arguments were written one by one.
+    pub(crate) fn fields(name: &str, fields: Map<String, Value>) -> Self {
+        Self { name: name.to_owned(), arguments: Args::Value(Value::Object(fields)), ..Self::default() }
+    }
+}
+
+/// How much the surroundings say that a call is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// The JSON stands in a dialect's own marks.
+    Marked,
+    /// The JSON stands on its own: it must have exactly a call's shape.
+    Bare,
+}
+
+/// The key of the name with the keys that may hold its arguments.
+const SHAPES: [(&str, &[&str]); 7] = [
+    ("name", &["arguments", "parameters", "args", "params", "input", "tool_input"]),
+    ("function", &["arguments", "parameters", "args", "params", "input"]),
+    ("tool", &["arguments", "parameters", "args", "params", "input", "tool_input"]),
+    ("tool_name", &["arguments", "parameters", "args", "tool_args", "params", "input", "tool_input"]),
+    ("function_name", &["arguments", "parameters", "args", "function_args", "params"]),
+    ("recipient_name", &["parameters", "arguments"]),
+    ("action", &["action_input"]),
+];
+
+/// Keys that may stand beside a bare call's name and arguments.
+const COMPANIONS: [&str; 9] =
+    ["id", "type", "call_id", "tool_call_id", "index", "thought", "thoughts", "reasoning", "explanation"];
+
+/// Reads a text that is one JSON value as calls. `Ok` of an empty list: it is JSON, but no call.
+pub(crate) fn read(text: &str, trust: Trust, tools: &Tools) -> Result<Vec<RawCall>, Unreadable> {
+    let read = lenient_json::read(text)?;
+    let mut calls = Vec::new();
+    if !collect(read.value, trust, tools, &mut calls) {
+        calls.clear();
+    }
+    for call in &mut calls {
+        call.repairs.extend(&read.repairs);
+    }
+    Ok(calls)
+}
+
+/// Adds the calls that `value` holds; false when it holds anything else.
+fn collect(value: Value, trust: Trust, tools: &Tools, calls: &mut Vec<RawCall>) -> bool {
+    match value {
+        Value::Array(items) if !items.is_empty() => {
+            let found: Vec<bool> = items.into_iter().map(|item| collect(item, trust, tools, calls)).collect();
+            found.iter().all(|call| *call) || (trust == Trust::Marked && found.contains(&true))
+        }
+        Value::Object(object) => from_object(object, trust, tools, calls),
+        Value::String(text) if trust == Trust::Marked && text.trim_start().starts_with('{') => {
+            lenient_json::read(&text).is_ok_and(|read| collect(read.value, trust, tools, calls))
+        }
+        _ => false,
+    }
+}
+
+fn from_object(
+    mut object: Map<String, Value>,
+    trust: Trust,
+    tools: &Tools,
+    calls: &mut Vec<RawCall>,
+) -> bool {
+    if let Some(list @ Value::Array(_)) = object.get_mut("tool_calls") {
+        return collect(list.take(), trust, tools, calls);
+    }
+    let id = object.get("id").and_then(Value::as_str).map(str::to_owned);
+    for key in ["function", "function_call", "tool_call"] {
+        if let Some(inner @ Value::Object(_)) = object.get_mut(key) {
+            let before = calls.len();
+            let found = collect(inner.take(), trust, tools, calls);
+            calls[before..].iter_mut().for_each(|call| call.id.clone_from(&id));
+            return found;
+        }
+    }
+    match named(object, trust, tools) {
+        Some(call) => calls.push(RawCall { id, ..call }),
+        None => return false,
+    }
+    true
+}
+
+fn named(mut object: Map<String, Value>, trust: Trust, tools: &Tools) -> Option<RawCall> {
+    for (name_key, argument_keys) in SHAPES {
+        let Some(Value::String(name)) = object.get(name_key) else { continue };
+        let name = name.clone();
+        if is_definition(&object, &name, tools) {
+            return None;
+        }
+        if let Some(key) = argument_keys.iter().find(|key| object.contains_key(**key)) {
+            let value = object.shift_remove(*key)?;
+            return (trust == Trust::Marked || is_bare_call(&object, name_key, &value))
+                .then(|| with(&name, value));
+        }
+        if trust == Trust::Marked && name_key != "action" {
+            object.shift_remove(name_key);
+            return flat(&name, object, tools);
+        }
+    }
+    keyed(object, trust, tools)
+}
+
+fn with(name: &str, arguments: Value) -> RawCall {
+    let arguments = match arguments {
+        Value::String(text) => Args::Text(text),
+        Value::Null => Args::default(),
+        value => Args::Value(value),
+    };
+    RawCall { name: name.to_owned(), arguments, ..RawCall::default() }
+}
+
+/// A bare call has a name, arguments that are an object (or the text of one), and nothing that a call does not have.
+fn is_bare_call(rest: &Map<String, Value>, name_key: &str, arguments: &Value) -> bool {
+    let object = match arguments {
+        Value::Object(_) | Value::Null => true,
+        Value::String(text) => text.trim_start().starts_with('{'),
+        _ => false,
+    };
+    object && rest.keys().all(|key| key == name_key || COMPANIONS.contains(&key.as_str()))
+}
+
+/// A tool's definition has the same keys as a call, but its parameters are a schema.
+fn is_definition(object: &Map<String, Value>, name: &str, tools: &Tools) -> bool {
+    let parameters = object.get("parameters").and_then(Value::as_object);
+    let is_schema = parameters.is_some_and(|parameters| {
+        parameters.get("properties").is_some_and(Value::is_object)
+            && parameters.get("type").is_some_and(Value::is_string)
+    });
+    let takes_schema = || {
+        let tool = tools.resolve(name)?;
+        super::schema::properties(tool.tool.schema())?.get("properties")
+    };
+    is_schema && takes_schema().is_none()
+}
+
+/// `{"name": "read", "path": "a"}`: the other keys are the arguments.
+fn flat(name: &str, mut rest: Map<String, Value>, tools: &Tools) -> Option<RawCall> {
+    let tool = tools.resolve(name)?.tool;
+    let declared = super::schema::properties(tool.schema());
+    rest.retain(|key, _| {
+        let known = declared.is_some_and(|declared| declared.contains_key(key));
+        known || !(COMPANIONS.contains(&key.as_str()) || matches!(key.as_str(), "description" | "parameters"))
+    });
+    Some(RawCall::fields(name, rest))
+}
+
+/// `{"read": {"path": "a"}}`: the name is the key.
+fn keyed(object: Map<String, Value>, trust: Trust, tools: &Tools) -> Option<RawCall> {
+    let (name, value) = object.into_iter().next().filter(|_| trust == Trust::Marked)?;
+    let object = matches!(value, Value::Object(_)) && tools.resolve(&name).is_some();
+    object.then(|| with(&name, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(text: &str, trust: Trust, expected: &[(&str, Value)]) {
+        let tools: Tools = [("read".to_owned(), None), ("exec".to_owned(), None)].into_iter().collect();
+        let calls = read(text, trust, &tools).unwrap_or_else(|why| panic!("{text}: {why:?}"));
+        let found: Vec<(&str, Value)> = calls
+            .iter()
+            .map(|call| match &call.arguments {
+                Args::Text(text) => (call.name.as_str(), serde_json::from_str(text).unwrap_or(Value::Null)),
+                Args::Value(value) => (call.name.as_str(), value.clone()),
+            })
+            .collect();
+        assert_eq!(found, expected, "{text}");
+    }
+
+    #[test]
+    fn every_shape_of_a_call_is_read() {
+        let one = [("read", json!({"path": "a"}))];
+        for text in [
+            r#"{"name": "read", "arguments": {"path": "a"}}"#,
+            r#"{"arguments": {"path": "a"}, "name": "read", "id": "call_1", "type": "function"}"#,
+            r#"{"name": "read", "parameters": "{\"path\": \"a\"}"}"#,
+            r#"{"function": "read", "arguments": {"path": "a"}}"#,
+            r#"{"type": "function", "function": {"name": "read", "arguments": {"path": "a"}}}"#,
+            r#"{"tool_calls": [{"name": "read", "arguments": {"path": "a"}}]}"#,
+            r#"{"action": "read", "action_input": {"path": "a"}}"#,
+            r#"{"tool": "read", "args": {"path": "a"}}"#,
+        ] {
+            check(text, Trust::Bare, &one);
+            check(text, Trust::Marked, &one);
+        }
+        check(r#"{"read": {"path": "a"}}"#, Trust::Marked, &one);
+        check(r#"{"name": "read", "path": "a"}"#, Trust::Marked, &one);
+        check(r#"{"tool_name": "read"}"#, Trust::Marked, &[("read", json!({}))]);
+    }
+
+    #[test]
+    fn what_only_resembles_a_call_is_not_one() {
+        for text in [
+            r#"{"name": "read"}"#,
+            r#"{"name": "John", "age": 30}"#,
+            r#"{"name": "read", "arguments": ["a"]}"#,
+            r#"{"name": "read", "arguments": {}, "result": "x"}"#,
+            r#"{"arguments": {"x": 1}}"#,
+            r#"{"read": {"path": "a"}}"#,
+            r#"{"name": "read", "description": "d", "parameters": {"type": "object", "properties": {}}}"#,
+            r#"[{"name": "read", "arguments": {}}, 1]"#,
+            "[]",
+            "3",
+        ] {
+            check(text, Trust::Bare, &[]);
+        }
+        let definition = r#"{"type":"function","function":{"name":"read","parameters":{"type":"object","properties":{}}}}"#;
+        check(definition, Trust::Marked, &[]);
+    }
+}

@@ -1,0 +1,280 @@
+//! Makes arguments fit the tool's JSON Schema where that loses nothing, and tells what it changed.
+//!
+//! A value that fits is never touched. What does not fit is read the way the model plainly meant it: `"10"` as 10, a JSON
+//! text as the object it holds, one item as a list of one. What still does not fit afterwards is left as it was: `schema`
+//! lists the problems and the caller decides. Used by `settle`.
+
+use serde_json::{Map, Number, Value};
+
+use super::lenient_json::{self, Repairs};
+use super::schema::{accepts, branches, is_type, properties, required, resolve, same, types};
+
+/// Keys that models wrap the arguments in.
+const WRAPPERS: [&str; 6] = ["parameters", "arguments", "args", "input", "params", "kwargs"];
+/// Deeper values are left as they are.
+const MAX_DEPTH: usize = 32;
+
+/// Coerces a call's arguments; `repairs` gets the names of the changes.
+pub(crate) fn arguments(value: Value, schema: &Value, repairs: &mut Repairs) -> Value {
+    if accepts(&value, schema, schema) && unwrappable(&value, schema).is_none() {
+        return value;
+    }
+    let value = unwrap(value, schema, repairs);
+    Coercion { root: schema, repairs }.value(value, schema, 0)
+}
+
+/// `{"parameters": {…}}` where the tool has no such property.
+fn unwrappable<'a>(value: &Value, schema: &'a Value) -> Option<&'a Map<String, Value>> {
+    let declared = properties(resolve(schema, schema))?;
+    let object = value.as_object().filter(|object| object.len() == 1)?;
+    let (key, inner) = object.iter().next()?;
+    let wraps = WRAPPERS.contains(&key.as_str()) && !declared.contains_key(key) && !declared.is_empty();
+    (wraps && (inner.is_object() || inner.is_string())).then_some(declared)
+}
+
+fn unwrap(value: Value, schema: &Value, repairs: &mut Repairs) -> Value {
+    let Some(declared) = unwrappable(&value, schema) else { return value };
+    let inner = match value.as_object().and_then(|object| object.values().next()) {
+        Some(Value::String(text)) => lenient_json::read(text).ok().map(|read| read.value),
+        other => other.cloned(),
+    };
+    let fits = |inner: &Value| {
+        inner.as_object().is_some_and(|inner| inner.keys().any(|key| declared.contains_key(key)))
+    };
+    match inner {
+        Some(inner) if fits(&inner) => {
+            repairs.insert("unwrapped");
+            inner
+        }
+        _ => value,
+    }
+}
+
+/// The one property that a bare value can only have been meant for: the only required one, and a string.
+pub(crate) fn sole_string(schema: &Value) -> Option<&str> {
+    let schema = resolve(schema, schema);
+    let mut names = required(schema);
+    let name = names.next().filter(|_| names.next().is_none())?;
+    let rule = resolve(properties(schema)?.get(name)?, schema);
+    types(rule).contains(&"string").then_some(name)
+}
+
+struct Coercion<'a> {
+    root: &'a Value,
+    repairs: &'a mut Repairs,
+}
+
+impl Coercion<'_> {
+    fn value(&mut self, value: Value, schema: &Value, depth: usize) -> Value {
+        let schema = resolve(schema, self.root);
+        if depth > MAX_DEPTH || accepts(&value, schema, self.root) {
+            return value;
+        }
+        if let Some(choice) = choice(&value, schema) {
+            self.repairs.insert("enum");
+            return choice;
+        }
+        let value = self.by_branch(value, schema, depth);
+        let value = self.by_type(value, schema);
+        match value {
+            Value::Object(object) => Value::Object(self.object(object, schema, depth)),
+            Value::Array(items) => Value::Array(self.items(items, schema, depth)),
+            other => other,
+        }
+    }
+
+    /// The first branch of `anyOf`/`oneOf` that the value can be made to fit.
+    fn by_branch(&mut self, value: Value, schema: &Value, depth: usize) -> Value {
+        for branch in branches(schema) {
+            let mut repairs = Repairs::new();
+            let mut attempt = Coercion { root: self.root, repairs: &mut repairs };
+            let candidate = attempt.value(value.clone(), branch, depth + 1);
+            if accepts(&candidate, branch, self.root) {
+                self.repairs.append(&mut repairs);
+                return candidate;
+            }
+        }
+        value
+    }
+
+    fn by_type(&mut self, value: Value, schema: &Value) -> Value {
+        let types = types(schema);
+        if types.is_empty() || types.iter().any(|name| is_type(&value, name)) {
+            return value;
+        }
+        match types.iter().find_map(|name| to_type(&value, name)) {
+            Some(coerced) => {
+                self.repairs.insert("coerced");
+                coerced
+            }
+            None => value,
+        }
+    }
+
+    fn object(&mut self, object: Map<String, Value>, schema: &Value, depth: usize) -> Map<String, Value> {
+        let Some(declared) = properties(schema) else { return object };
+        let mut fitted = Map::new();
+        let names: Vec<&str> = object.keys().map(String::as_str).collect();
+        let renamed: Vec<String> = names.iter().map(|name| self.key(name, &names, declared)).collect();
+        let must: Vec<&str> = required(schema).collect();
+        for (name, (_, value)) in renamed.into_iter().zip(object.iter()) {
+            let rule = declared.get(&name).or_else(|| schema.get("additionalProperties"));
+            let value = match rule {
+                Some(rule) => self.value(value.clone(), rule, depth + 1),
+                None => value.clone(),
+            };
+            let refused_null = value.is_null() && rule.is_some_and(|rule| !accepts(&value, rule, self.root));
+            if refused_null && !must.contains(&name.as_str()) {
+                self.repairs.insert("null_dropped");
+            } else {
+                fitted.insert(name, value);
+            }
+        }
+        fitted
+    }
+
+    /// A key that differs from a declared one only in case, `-` and `_`, when the declared one is not there.
+    fn key(&mut self, name: &str, present: &[&str], declared: &Map<String, Value>) -> String {
+        if declared.contains_key(name) {
+            return name.to_owned();
+        }
+        let plain = super::tools::plain(name);
+        let mut alike = declared
+            .keys()
+            .filter(|key| super::tools::plain(key) == plain && !present.contains(&key.as_str()));
+        match (alike.next(), alike.next()) {
+            (Some(key), None)
+                if present.iter().filter(|other| super::tools::plain(other) == plain).count() == 1 =>
+            {
+                self.repairs.insert("key");
+                key.clone()
+            }
+            _ => name.to_owned(),
+        }
+    }
+
+    fn items(&mut self, items: Vec<Value>, schema: &Value, depth: usize) -> Vec<Value> {
+        match schema.get("items") {
+            Some(rule) => items.into_iter().map(|item| self.value(item, rule, depth + 1)).collect(),
+            None => items,
+        }
+    }
+}
+
+/// The listed value that differs only in case, surrounding space or type (`"1"` for 1).
+fn choice(value: &Value, schema: &Value) -> Option<Value> {
+    let listed = schema.get("enum").and_then(Value::as_array).map(Vec::as_slice);
+    let constant = schema.get("const").map(std::slice::from_ref);
+    let choices = listed.or(constant)?;
+    let text = match value {
+        Value::String(text) => text.trim().to_owned(),
+        other => other.to_string(),
+    };
+    let mut alike = choices.iter().filter(|choice| match choice {
+        Value::String(choice) => choice.eq_ignore_ascii_case(&text),
+        other => other.to_string() == text || same(other, value),
+    });
+    alike.next().filter(|_| alike.next().is_none()).cloned()
+}
+
+/// `value` as that type, if nothing is lost.
+fn to_type(value: &Value, name: &str) -> Option<Value> {
+    match (name, value) {
+        ("string", Value::Number(_) | Value::Bool(_) | Value::Object(_) | Value::Array(_)) => {
+            Some(Value::String(value.to_string()))
+        }
+        ("integer", Value::String(text)) => integer(text.trim()).map(Value::Number),
+        ("number", Value::String(text)) => serde_json::from_str(text.trim()).ok().map(Value::Number),
+        ("boolean", Value::String(text)) => boolean(text.trim()),
+        ("boolean", Value::Number(number)) => match number.as_u64() {
+            Some(flag @ (0 | 1)) => Some(Value::Bool(flag == 1)),
+            _ => None,
+        },
+        ("null", Value::String(text)) => lenient_json::literal(text.trim()).filter(Value::is_null),
+        ("object", Value::String(text)) => structured(text).filter(Value::is_object),
+        ("array", Value::String(text)) => Some(
+            structured(text).filter(Value::is_array).unwrap_or_else(|| Value::Array(vec![value.clone()])),
+        ),
+        ("array", Value::Null) => None,
+        ("array", other) => Some(Value::Array(vec![other.clone()])),
+        _ => None,
+    }
+}
+
+/// An integer written as text; `10.0` is one, `1e2` and `10.5` are left alone.
+fn integer(text: &str) -> Option<Number> {
+    let digits = text.strip_suffix(".0").unwrap_or(text);
+    let number: Number = serde_json::from_str(digits).ok()?;
+    (number.is_i64() || number.is_u64()).then_some(number)
+}
+
+fn boolean(text: &str) -> Option<Value> {
+    if text.eq_ignore_ascii_case("true") {
+        Some(Value::Bool(true))
+    } else if text.eq_ignore_ascii_case("false") {
+        Some(Value::Bool(false))
+    } else {
+        None
+    }
+}
+
+/// An object or array that a string holds as JSON or a Python literal, and nothing else.
+fn structured(text: &str) -> Option<Value> {
+    let text = text.trim();
+    let opens = text.starts_with(['{', '[']);
+    let read = opens.then(|| lenient_json::read(text).ok()).flatten()?;
+    (read.end == text.len() && !read.repairs.contains("unclosed")).then_some(read.value)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(property: &Value, given: &Value, expected: &Value) {
+        let schema = json!({"type": "object", "properties": {"x": property}});
+        let mut repairs = Repairs::new();
+        let coerced = arguments(json!({"x": given}), &schema, &mut repairs);
+        assert_eq!(coerced, json!({"x": expected}), "{property} {given}");
+        assert_eq!(repairs.is_empty(), given == expected, "{property} {given} {repairs:?}");
+    }
+
+    #[test]
+    fn types_are_coerced_where_nothing_is_lost() {
+        check(&json!({"type": "integer"}), &json!("10"), &json!(10));
+        check(&json!({"type": "integer"}), &json!("10.5"), &json!("10.5"));
+        check(&json!({"type": "number"}), &json!(" 1.5 "), &json!(1.5));
+        check(&json!({"type": "boolean"}), &json!("True"), &json!(true));
+        check(&json!({"type": "string"}), &json!(10), &json!("10"));
+        check(&json!({"type": "string"}), &json!("10"), &json!("10"));
+        check(&json!({"type": "array", "items": {"type": "integer"}}), &json!("[1, 2]"), &json!([1, 2]));
+        check(&json!({"type": "array", "items": {"type": "integer"}}), &json!("3"), &json!([3]));
+        check(&json!({"type": "object"}), &json!("{'a': True}"), &json!({"a": true}));
+        check(&json!({"type": "object"}), &json!("a: b"), &json!("a: b"));
+        check(&json!({"anyOf": [{"type": "null"}, {"type": "integer"}]}), &json!("7"), &json!(7));
+        check(&json!({"enum": ["Celsius", "Fahrenheit"]}), &json!("celsius"), &json!("Celsius"));
+        check(
+            &json!({"type": "array", "items": {"type": "object", "properties": {"n": {"type": "integer"}}}}),
+            &json!([{"n": "1"}]),
+            &json!([{"n": 1}]),
+        );
+    }
+
+    #[test]
+    fn wrappers_keys_and_nulls_are_put_right() {
+        let schema = json!({"type": "object", "required": ["file_path"], "additionalProperties": false,
+            "properties": {"file_path": {"type": "string"}, "limit": {"type": "integer"}}});
+        for given in [
+            json!({"parameters": {"file_path": "a"}}),
+            json!({"args": "{\"file_path\": \"a\"}"}),
+            json!({"filePath": "a"}),
+            json!({"file-path": "a", "limit": null}),
+        ] {
+            let mut repairs = Repairs::new();
+            assert_eq!(arguments(given.clone(), &schema, &mut repairs), json!({"file_path": "a"}), "{given}");
+            assert!(!repairs.is_empty());
+        }
+        assert_eq!(sole_string(&schema), Some("file_path"));
+    }
+}

@@ -1,0 +1,199 @@
+//! The table of dialects: every way in which a model writes a call into text, in the order in which they are tried.
+//!
+//! A dialect is one file with one [`Dialect`] value: what opens it, how it reads on from there, and what its page in
+//! `docs/dialects.md` says. [`TABLE`] is the only list; the scanner, the docs and the round-trip tests all work from it.
+
+use super::calls::RawCall;
+use super::scanner::Lane;
+use super::tools::Tools;
+use crate::turn::Dropped;
+
+mod bare_json;
+mod echo;
+mod envelope;
+mod think;
+
+/// One way of writing calls.
+#[derive(Debug)]
+pub struct Dialect {
+    /// Its name in notes and metrics.
+    pub name: &'static str,
+    /// Which models write it.
+    pub models: &'static str,
+    /// Its grammar, in a few lines.
+    pub grammar: &'static str,
+    /// An example with the tool `read{path}` where it has calls.
+    pub example: &'static str,
+    pub(crate) opens: Opens,
+    pub(crate) read: fn(&View<'_>) -> Step,
+}
+
+/// What may begin a dialect, and where.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Opens {
+    /// Any of these marks, anywhere in running text.
+    Anywhere(&'static [&'static str]),
+    /// Any of these marks, as the first thing on a line.
+    Line(&'static [&'static str]),
+    /// A callable tool's own name as the first thing on a line, followed by a bracket.
+    Name,
+}
+
+/// The text from a mark on, and what a dialect may know of its surroundings.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View<'a> {
+    /// From the first byte of the mark to the end of what has arrived.
+    pub(crate) text: &'a str,
+    /// The length of the mark.
+    pub(crate) mark: usize,
+    /// True when no more text will come.
+    pub(crate) eof: bool,
+    /// True when the reply was cut there.
+    pub(crate) cut: bool,
+    /// What may be called.
+    pub(crate) tools: &'a Tools,
+    /// At most [`super::scanner::BEHIND`] bytes of text before the mark.
+    pub(crate) before: &'a str,
+    /// True when only spaces stand before the mark on its line.
+    pub(crate) line_start: bool,
+    /// True when the answer has no text so far.
+    pub(crate) first: bool,
+    /// True when the client asked for JSON.
+    pub(crate) json_wanted: bool,
+    /// True for text that is being searched for calls after the turn turned out to have no answer.
+    pub(crate) reasoning: bool,
+    /// The arguments of the upstream's native calls.
+    pub(crate) native: &'a [serde_json::Value],
+}
+
+/// What a dialect says of the text so far. The answer may depend only on text up to the offset it names.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// The text is not of this dialect; seen at this offset.
+    Not(usize),
+    /// It cannot tell yet. Never answered when `eof`.
+    More(Wait),
+    /// It is, up to `end`.
+    Read(Found, usize),
+}
+
+/// When to ask again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// With any more text.
+    Any,
+    /// When the JSON-like value that starts at this offset has ended.
+    Json(usize),
+    /// When the Python expression that starts at this offset has ended.
+    Python(usize),
+    /// When one of these marks has appeared at or after this offset.
+    Mark(usize, &'static [&'static str]),
+}
+
+/// What was read.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// Calls. A firm one stands whatever follows; another only if nothing but calls follows.
+    Calls {
+        /// The calls.
+        calls: Vec<RawCall>,
+        /// Whether they stand whatever follows.
+        firm: bool,
+    },
+    /// Marks that mean nothing by themselves.
+    Skip,
+    /// The text goes on in another lane.
+    Lane(Lane),
+    /// A call that certainly is one and cannot leave.
+    Drop(String, Dropped),
+    /// A call of this dialect that cannot be read: text, unless readable calls stand around it.
+    Broken,
+}
+
+/// All dialects, most explicit first. The order decides when two begin alike.
+pub static TABLE: &[&Dialect] = &[&echo::DIALECT, &think::DIALECT, &envelope::HERMES, &bare_json::DIALECT];
+
+impl View<'_> {
+    /// The text after the mark.
+    pub(crate) fn body(&self) -> &str {
+        &self.text[self.mark..]
+    }
+
+    /// The offset of the first byte at or after `from` that is no whitespace.
+    pub(crate) fn skip_space(&self, from: usize) -> usize {
+        let rest = &self.text[from..];
+        from + rest.len() - rest.trim_start().len()
+    }
+
+    /// Looks for one of `marks` exactly at `from`: its length, or whether more text may still make one.
+    pub(crate) fn mark_at(&self, from: usize, marks: &[&str]) -> MarkAt {
+        let rest = &self.text[from..];
+        if let Some(mark) = marks.iter().find(|mark| rest.starts_with(**mark)) {
+            return MarkAt::Here(mark.len());
+        }
+        let partial = !self.eof && marks.iter().any(|mark| mark.starts_with(rest));
+        if partial { MarkAt::Perhaps } else { MarkAt::No }
+    }
+
+    /// "Not this dialect", or "more" while text may still come: for a text that ended too early.
+    pub(crate) fn unfinished(&self, wait: Wait) -> Step {
+        if self.eof { Step::Not(self.text.len()) } else { Step::More(wait) }
+    }
+
+    /// The text before speaks *about* a call rather than making one.
+    pub(crate) fn quoted(&self) -> bool {
+        super::quotation::announces_example(self.before)
+    }
+}
+
+/// The answer of [`View::mark_at`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MarkAt {
+    /// A mark of this length.
+    Here(usize),
+    /// The text ends within what may become one.
+    Perhaps,
+    /// None.
+    No,
+}
+
+/// The reference page of all dialects, in Markdown. `docs/dialects.md` is this text; a test compares them.
+pub fn reference() -> String {
+    use std::fmt::Write as _;
+    let mut page = String::from(
+        "# Dialects\n\nEvery way of writing a tool call that respool reads, in the order in which they are tried. \
+         Generated from\n`src/tool_parser/dialects/`; run `UPDATE_DOCS=1 cargo test --lib dialects` after a change.\n",
+    );
+    for dialect in TABLE {
+        let Dialect { name, models, grammar, example, .. } = dialect;
+        let _ = write!(page, "\n## {name}\n\n{models}\n\n{grammar}\n");
+        if !example.is_empty() {
+            let _ = write!(page, "\n````text\n{example}\n````\n");
+        }
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_page_is_up_to_date() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/dialects.md");
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::create_dir_all(concat!(env!("CARGO_MANIFEST_DIR"), "/docs")).unwrap();
+            std::fs::write(path, reference()).unwrap();
+        }
+        let written = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(written == reference(), "docs/dialects.md is stale: UPDATE_DOCS=1 cargo test --lib dialects");
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<&str> = TABLE.iter().map(|dialect| dialect.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), TABLE.len());
+    }
+}

@@ -1,0 +1,55 @@
+//! Thinking in the content: `<think>…</think>` and its relatives become reasoning, closed or not.
+//!
+//! A mark counts at the start of a line only; in running text it is text. What follows the end mark is the answer.
+
+use super::{Dialect, Found, Opens, Step, View};
+use crate::tool_parser::scanner::{Closing, Lane};
+
+/// Opening marks with the marks that close them.
+const PAIRS: [(&str, &[&str]); 9] = [
+    ("<think>", &["</think>"]),
+    ("<thinking>", &["</thinking>"]),
+    ("<thought>", &["</thought>"]),
+    ("<reasoning>", &["</reasoning>"]),
+    ("<seed:think>", &["</seed:think>"]),
+    ("[THINK]", &["[/THINK]"]),
+    ("<|START_THINKING|>", &["<|END_THINKING|>"]),
+    ("<|channel>thought", &["<channel|>"]),
+    ("◁think▷", &["◁/think▷"]),
+];
+
+/// Marks of an end whose beginning the chat template wrote.
+const ORPHANS: [&str; 4] = ["</think>", "</thinking>", "<|END_THINKING|>", "[/THINK]"];
+
+pub(super) static DIALECT: Dialect = Dialect {
+    name: "think",
+    models: "Qwen3, DeepSeek-R1, GLM, Nemotron, Magistral, Command A, Seed-OSS, Gemma 4 and other reasoning models whose \
+             server has no reasoning parser.",
+    grammar: "An opening mark at the start of a line, then reasoning up to the closing mark or the end of the reply. A \
+              closing mark alone on a line, whose opener the chat template wrote, is dropped.",
+    example: "<think>The file is small.</think>\nIt has 3 lines.",
+    opens: Opens::Line(&[
+        "<think>",
+        "<thinking>",
+        "<thought>",
+        "<reasoning>",
+        "<seed:think>",
+        "[THINK]",
+        "<|START_THINKING|>",
+        "<|channel>thought",
+        "◁think▷",
+        "</think>",
+        "</thinking>",
+        "<|END_THINKING|>",
+        "[/THINK]",
+    ]),
+    read,
+};
+
+fn read(view: &View<'_>) -> Step {
+    let mark = &view.text[..view.mark];
+    if let Some((_, closers)) = PAIRS.iter().find(|(open, _)| *open == mark) {
+        return Step::Read(Found::Lane(Lane::Reasoning(closers, Closing::Mark)), view.mark);
+    }
+    if ORPHANS.contains(&mark) { Step::Read(Found::Skip, view.mark) } else { Step::Not(view.mark) }
+}

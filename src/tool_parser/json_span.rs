@@ -1,0 +1,309 @@
+//! Finds where a JSON-like value ends, byte by byte and resumable, so that a call can arrive in any number of pieces.
+//!
+//! For valid JSON the answer is exact. For what models write instead (single quotes, unescaped quotes, missing closers,
+//! comments) it follows the same rules as `lenient_json`, which then reads the span. Used by the dialects and `scanner`.
+
+use memchr::memchr2;
+
+/// Where the value ends, as far as the text shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Span {
+    /// The value is not finished yet.
+    More,
+    /// The value ends before this offset.
+    Complete(usize),
+    /// The byte at this offset cannot stand in a value: whatever the value lacks will not come.
+    Stopped(usize),
+}
+
+/// Whose strings and brackets are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Style {
+    /// JSON as models write it.
+    Json,
+    /// Python call syntax: a quote always closes, parentheses count as brackets, every byte may stand outside strings.
+    Python,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Inside {
+    Plain,
+    Text(u8),
+    LineComment,
+    BlockComment,
+}
+
+/// The resumable state: feed it the same growing text.
+#[derive(Clone, Debug)]
+pub(crate) struct JsonSpan {
+    style: Style,
+    stack: Vec<u8>,
+    inside: Inside,
+    expects_key: bool,
+    position: usize,
+}
+
+/// What may follow a quote that closes a string.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// An object's key.
+    Key,
+    /// A value in an object.
+    Member,
+    /// A value in an array, or a string on its own.
+    Item,
+}
+
+/// How far ahead a quote's successors are looked at; farther away they count as closing it.
+const LOOKAHEAD: usize = 160;
+
+impl JsonSpan {
+    /// A scan that starts at `from`, which must hold the opening bracket.
+    pub(crate) fn new(from: usize, style: Style) -> Self {
+        Self { style, stack: Vec::new(), inside: Inside::Plain, expects_key: false, position: from }
+    }
+
+    /// True when the text ended inside a string: closing it would invent content.
+    pub(crate) fn in_text(&self) -> bool {
+        matches!(self.inside, Inside::Text(_))
+    }
+
+    /// Goes on as far as `text` reaches; `eof` says that no more will come.
+    pub(crate) fn advance(&mut self, text: &str, eof: bool) -> Span {
+        let bytes = text.as_bytes();
+        while self.position < bytes.len() {
+            let step = match self.inside {
+                Inside::Plain => self.plain(bytes, eof),
+                Inside::Text(quote) => self.text(bytes, quote, eof),
+                Inside::LineComment => self.skip_past(bytes, b"\n"),
+                Inside::BlockComment => self.skip_past(bytes, b"*/"),
+            };
+            match step {
+                Some(Span::More) => return Span::More,
+                Some(end) => return end,
+                None => {}
+            }
+        }
+        Span::More
+    }
+
+    fn plain(&mut self, bytes: &[u8], eof: bool) -> Option<Span> {
+        let byte = bytes[self.position];
+        match byte {
+            b'{' | b'[' => self.open(byte),
+            b'(' if self.style == Style::Python => self.open(byte),
+            b'}' | b']' => return self.close(byte),
+            b')' if self.style == Style::Python => return self.close(byte),
+            b'"' => self.inside = Inside::Text(byte),
+            b'\'' if self.opens_text(bytes) => self.inside = Inside::Text(byte),
+            b',' => self.expects_key = self.stack.last() == Some(&b'{'),
+            b':' => self.expects_key = false,
+            b'/' if self.style == Style::Json => return self.comment(bytes, eof),
+            _ if self.style == Style::Json && !may_stand(byte) => return Some(Span::Stopped(self.position)),
+            _ => {}
+        }
+        self.position += 1;
+        None
+    }
+
+    fn open(&mut self, bracket: u8) {
+        self.stack.push(bracket);
+        self.expects_key = bracket == b'{';
+    }
+
+    /// Closes the nearest bracket of that kind and every unclosed one inside it; a closer without opener is passed over.
+    fn close(&mut self, closer: u8) -> Option<Span> {
+        let opener = match closer {
+            b'}' => b'{',
+            b']' => b'[',
+            _ => b'(',
+        };
+        if let Some(index) = self.stack.iter().rposition(|&open| open == opener) {
+            self.stack.truncate(index);
+        }
+        self.position += 1;
+        self.expects_key = false;
+        self.stack.is_empty().then_some(Span::Complete(self.position))
+    }
+
+    /// An apostrophe opens a string only where a value or key may begin.
+    fn opens_text(&self, bytes: &[u8]) -> bool {
+        let before = bytes[..self.position].iter().rev().find(|byte| !byte.is_ascii_whitespace());
+        self.style == Style::Python || before.is_none_or(|byte| b"{[,:".contains(byte))
+    }
+
+    fn comment(&mut self, bytes: &[u8], eof: bool) -> Option<Span> {
+        match bytes.get(self.position + 1) {
+            Some(b'/') => self.inside = Inside::LineComment,
+            Some(b'*') => self.inside = Inside::BlockComment,
+            None if !eof => return Some(Span::More),
+            _ => return Some(Span::Stopped(self.position)),
+        }
+        self.position += 2;
+        None
+    }
+
+    fn skip_past(&mut self, bytes: &[u8], end: &[u8]) -> Option<Span> {
+        if let Some(found) = memchr::memmem::find(&bytes[self.position..], end) {
+            self.position += found + end.len();
+            self.inside = Inside::Plain;
+            return None;
+        }
+        self.position = self.position.max(bytes.len() + 1 - end.len());
+        Some(Span::More)
+    }
+
+    fn text(&mut self, bytes: &[u8], quote: u8, eof: bool) -> Option<Span> {
+        let Some(found) = memchr2(quote, b'\\', &bytes[self.position..]) else {
+            self.position = bytes.len();
+            return Some(Span::More);
+        };
+        let at = self.position + found;
+        if bytes[at] == b'\\' {
+            let escaped = bytes.get(at + 1);
+            self.position = if escaped.is_some() || eof { at + 2 } else { at };
+            return escaped.is_none().then_some(Span::More);
+        }
+        match self.closes(&bytes[at + 1..]) {
+            None if !eof => {
+                self.position = at;
+                return Some(Span::More);
+            }
+            Some(false) => {}
+            _ => self.inside = Inside::Plain,
+        }
+        self.position = at + 1;
+        None
+    }
+
+    fn closes(&self, after: &[u8]) -> Option<bool> {
+        let role = match self.stack.last() {
+            Some(b'{') if self.expects_key => Role::Key,
+            Some(b'{') => Role::Member,
+            _ => Role::Item,
+        };
+        if self.style == Style::Python { Some(true) } else { quote_closes(after, role) }
+    }
+}
+
+/// Bytes that may stand outside strings in what models write as JSON.
+fn may_stand(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte.is_ascii_whitespace() || b"+-._*#$'".contains(&byte) || byte >= 0x80
+}
+
+/// Whether a quote closes its string, by what follows it. `None`: the text ends too early to tell. In valid JSON every
+/// quote that ends a string is judged to do so; an unescaped quote inside a string usually is not.
+pub(crate) fn quote_closes(after: &[u8], role: Role) -> Option<bool> {
+    let window = &after[..after.len().min(LOOKAHEAD)];
+    let whole = window.len() == LOOKAHEAD;
+    let Some(next) = window.iter().position(|byte| !byte.is_ascii_whitespace()) else {
+        return whole.then_some(true);
+    };
+    let rest = &window[next..];
+    match (rest[0], role) {
+        (b':', _) => Some(role == Role::Key),
+        (b'}' | b']', _) => after_closers(rest, whole),
+        (b',', Role::Member) => before_key(&rest[1..], whole),
+        (b',', _) => Some(role == Role::Item),
+        (b'<', _) => rest.get(1).map(|&byte| b"/|".contains(&byte) || byte >= 0x80),
+        (b'/', _) => rest.get(1).map(|byte| b"/*".contains(byte)),
+        (b'"' | b'\'', _) => Some(window[..next].contains(&b'\n')),
+        _ => Some(false),
+    }
+}
+
+/// After closing brackets another quote means that all of it is text: `"return "x" }"`.
+fn after_closers(rest: &[u8], whole: bool) -> Option<bool> {
+    let next = rest.iter().find(|byte| !b"}]".contains(byte) && !byte.is_ascii_whitespace());
+    match next {
+        None if rest.contains(&b'\n') || rest.len() > 1 || whole => Some(true),
+        None => None,
+        Some(byte) => Some(*byte != b'"'),
+    }
+}
+
+/// After `,` in an object a key must come: a quoted text followed by `:`, or a bare word, or the end of the object.
+fn before_key(rest: &[u8], whole: bool) -> Option<bool> {
+    let unknown = whole.then_some(true);
+    let Some(start) = rest.iter().position(|byte| !byte.is_ascii_whitespace()) else { return unknown };
+    let quote = rest[start];
+    if quote != b'"' && quote != b'\'' {
+        return Some(
+            quote == b'}' || quote == b'/' || (quote.is_ascii_alphabetic() && bare_key(&rest[start..])),
+        );
+    }
+    let mut at = start + 1;
+    while let Some(&byte) = rest.get(at) {
+        if byte == quote {
+            return match rest[at + 1..].iter().find(|byte| !byte.is_ascii_whitespace()) {
+                Some(byte) => Some(*byte == b':'),
+                None => unknown,
+            };
+        }
+        at += if byte == b'\\' { 2 } else { 1 };
+    }
+    unknown
+}
+
+fn bare_key(rest: &[u8]) -> bool {
+    let end = rest.iter().position(|&byte| !(byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'));
+    end.is_none_or(|end| rest[end] == b':')
+}
+
+/// The end of the value that starts at `from`, when all of it is there.
+#[cfg(test)]
+pub(crate) fn span_of(text: &str) -> Span {
+    JsonSpan::new(0, Style::Json).advance(text, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expected: Span) {
+        assert_eq!(span_of(text), expected, "{text}");
+        let mut split = JsonSpan::new(0, Style::Json);
+        let mut seen = Span::More;
+        for (end, _) in text.char_indices().skip(1) {
+            seen = split.advance(&text[..end], false);
+            if seen != Span::More {
+                break;
+            }
+        }
+        if seen == Span::More {
+            seen = split.advance(text, true);
+        }
+        assert_eq!(seen, expected, "in pieces: {text}");
+    }
+
+    #[test]
+    fn valid_json_ends_exactly() {
+        for value in [
+            r#"{"a":"}"}"#,
+            r#"[1,[2],{"b":"\"]"}]"#,
+            r#"{"a" : "x" , "b" : ["y" , "z"] }"#,
+            r#"{"a":"\\","b":"c"}"#,
+            "{\"\\\"\":\"<|x|>\", \"k\\\"\": null}",
+        ] {
+            check(&format!("{value} tail"), Span::Complete(value.len()));
+        }
+    }
+
+    #[test]
+    fn what_models_write_ends_where_a_reader_would_say() {
+        for value in [
+            r#"{"a": "<html lang="en"></html>"}"#,
+            r"{'a': 'it''s'}",
+            r#"{"a": [1, 2}"#,
+            "{\"a\": 1 // note }\n}",
+        ] {
+            check(&format!("{value} tail"), Span::Complete(value.len()));
+        }
+    }
+
+    #[test]
+    fn a_byte_that_cannot_stand_there_stops_the_value() {
+        check(r#"{"a": "b"</tool_call>"#, Span::Stopped(9));
+        check(r#"{"arguments": <json>}"#, Span::Stopped(14));
+    }
+}

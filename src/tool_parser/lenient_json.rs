@@ -1,0 +1,409 @@
+//! Reads JSON as models write it: what is meant, and which repairs that took.
+//!
+//! Repairs: single quotes, trailing and missing commas, comments, Python literals, bare words, raw newlines and bad escapes
+//! in strings, unescaped quotes where what follows decides, missing closers. Never invents content: a text that ends
+//! inside a string has no value. Strict JSON is read by `serde_json` first. Used by `calls` and the dialects.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Number, Value};
+
+use super::json_span::{Role, quote_closes};
+
+/// Deeper nesting than this is not read (`serde_json` has the same limit).
+const MAX_DEPTH: usize = 127;
+
+/// The names of the repairs made, for the log.
+pub(crate) type Repairs = BTreeSet<&'static str>;
+
+/// What a text was read as.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Lenient {
+    /// The value.
+    pub(crate) value: Value,
+    /// Where it ends in the text.
+    pub(crate) end: usize,
+    /// What was repaired.
+    pub(crate) repairs: Repairs,
+}
+
+/// Why a text has no value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unreadable {
+    /// It ends inside a string or before a value.
+    Truncated,
+    /// It is something else.
+    NotJson,
+}
+
+/// Reads one value at the start of `text` (after whitespace); what follows it is the caller's business.
+pub(crate) fn read(text: &str) -> Result<Lenient, Unreadable> {
+    let mut strict = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+    if let Some(Ok(value)) = strict.next() {
+        return Ok(Lenient { value, end: strict.byte_offset(), repairs: Repairs::new() });
+    }
+    let mut reader = Reader::new(text, false);
+    let value = reader.value(0, Role::Item)?;
+    Ok(Lenient { value, end: reader.at, repairs: reader.repairs })
+}
+
+/// Reads a Python literal (the value of a keyword argument): quotes close at once, parentheses are tuples.
+pub(crate) fn read_python(text: &str) -> Result<(Value, usize), Unreadable> {
+    let mut reader = Reader::new(text, true);
+    let value = reader.value(0, Role::Item)?;
+    Ok((value, reader.at))
+}
+
+struct Reader<'a> {
+    text: &'a str,
+    at: usize,
+    python: bool,
+    repairs: Repairs,
+}
+
+impl<'a> Reader<'a> {
+    fn new(text: &'a str, python: bool) -> Self {
+        Self { text, at: 0, python, repairs: Repairs::new() }
+    }
+
+    fn rest(&self) -> &'a str {
+        &self.text[self.at..]
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    fn repair(&mut self, name: &'static str) {
+        self.repairs.insert(name);
+    }
+
+    /// Skips whitespace and comments.
+    fn space(&mut self) {
+        loop {
+            let rest = self.rest();
+            self.at += rest.len() - rest.trim_start().len();
+            let rest = self.rest();
+            let end = if rest.starts_with("//") {
+                rest.find('\n')
+            } else if rest.starts_with("/*") {
+                rest.find("*/").map(|end| end + 2)
+            } else {
+                return;
+            };
+            self.repair("comment");
+            self.at += end.unwrap_or(rest.len());
+        }
+    }
+
+    fn value(&mut self, depth: usize, role: Role) -> Result<Value, Unreadable> {
+        self.space();
+        if depth > MAX_DEPTH {
+            return Err(Unreadable::NotJson);
+        }
+        match self.peek() {
+            None => Err(Unreadable::Truncated),
+            Some(b'{') => self.object(depth),
+            Some(b'[') => self.array(depth, b']'),
+            Some(b'(') if self.python => self.array(depth, b')'),
+            Some(b'"' | b'\'') => self.string(role).map(Value::String),
+            Some(_) => self.word(role),
+        }
+    }
+
+    fn object(&mut self, depth: usize) -> Result<Value, Unreadable> {
+        self.at += 1;
+        let mut object = Map::new();
+        loop {
+            self.space();
+            match self.peek() {
+                None => {
+                    self.repair("unclosed");
+                    return Ok(Value::Object(object));
+                }
+                Some(b'}') => {
+                    self.at += 1;
+                    return Ok(Value::Object(object));
+                }
+                Some(b']') if !object.is_empty() => {
+                    self.repair("unclosed");
+                    return Ok(Value::Object(object));
+                }
+                Some(b',') => {
+                    self.repair("comma");
+                    self.at += 1;
+                }
+                Some(_) => self.member(&mut object, depth)?,
+            }
+        }
+    }
+
+    fn member(&mut self, object: &mut Map<String, Value>, depth: usize) -> Result<(), Unreadable> {
+        let key = self.key()?;
+        self.space();
+        match self.peek() {
+            None => return Err(Unreadable::Truncated),
+            Some(b':') => self.at += 1,
+            Some(_) => return Err(Unreadable::NotJson),
+        }
+        let value = self.value(depth + 1, Role::Member)?;
+        object.insert(key, value);
+        self.separator(b'}');
+        Ok(())
+    }
+
+    fn key(&mut self) -> Result<String, Unreadable> {
+        if matches!(self.peek(), Some(b'"' | b'\'')) {
+            return self.string(Role::Key);
+        }
+        let rest = self.rest();
+        let end = rest.find(|char: char| !(char.is_alphanumeric() || "_-$.".contains(char)));
+        let end = end.ok_or(Unreadable::Truncated)?;
+        if end == 0 {
+            return Err(Unreadable::NotJson);
+        }
+        self.repair("quotes");
+        self.at += end;
+        Ok(rest[..end].to_owned())
+    }
+
+    fn array(&mut self, depth: usize, closer: u8) -> Result<Value, Unreadable> {
+        self.at += 1;
+        let mut items = Vec::new();
+        loop {
+            self.space();
+            match self.peek() {
+                None => {
+                    self.repair("unclosed");
+                    return Ok(Value::Array(items));
+                }
+                Some(byte) if byte == closer => {
+                    self.at += 1;
+                    return Ok(Value::Array(items));
+                }
+                Some(b'}') => {
+                    self.repair("unclosed");
+                    return Ok(Value::Array(items));
+                }
+                Some(_) => items.push(self.value(depth + 1, Role::Item)?),
+            }
+            self.separator(closer);
+        }
+    }
+
+    /// Takes the comma between values, and notes one that is missing or too many.
+    fn separator(&mut self, closer: u8) {
+        self.space();
+        if self.peek() == Some(b',') {
+            self.at += 1;
+            self.space();
+            if self.peek() == Some(closer) {
+                self.repair("comma");
+            }
+        } else if !matches!(self.peek(), None | Some(b'}' | b']' | b')')) {
+            self.repair("comma");
+        }
+    }
+
+    fn string(&mut self, role: Role) -> Result<String, Unreadable> {
+        let quote = self.text.as_bytes()[self.at];
+        if self.python && self.rest().starts_with(["\"\"\"", "'''"].as_slice()[usize::from(quote == b'\'')]) {
+            return self.triple();
+        }
+        if quote == b'\'' {
+            self.repair("quotes");
+        }
+        let start = self.at + 1;
+        let end = self.closing_quote(start, quote, role).ok_or(Unreadable::Truncated)?;
+        self.at = end + 1;
+        let raw = &self.text[start..end];
+        Ok(self.unescape(raw, quote))
+    }
+
+    fn triple(&mut self) -> Result<String, Unreadable> {
+        let start = self.at + 3;
+        let end = self.text[start..].find(&self.text[self.at..start]).ok_or(Unreadable::Truncated)?;
+        self.at = start + end + 3;
+        let raw = &self.text[start..start + end];
+        Ok(self.unescape(raw, 0))
+    }
+
+    fn closing_quote(&mut self, start: usize, quote: u8, role: Role) -> Option<usize> {
+        let bytes = self.text.as_bytes();
+        let mut at = start;
+        loop {
+            at += memchr::memchr2(quote, b'\\', bytes.get(at..)?)?;
+            if bytes[at] == b'\\' {
+                at += 2;
+            } else if self.python || quote_closes(&bytes[at + 1..], role) != Some(false) {
+                return Some(at);
+            } else {
+                self.repair("inner_quotes");
+                at += 1;
+            }
+        }
+    }
+
+    fn unescape(&mut self, raw: &str, quote: u8) -> String {
+        if raw.bytes().any(|byte| byte < 0x20) && !self.python {
+            self.repair("raw_newline");
+        }
+        if !raw.contains('\\') {
+            return raw.to_owned();
+        }
+        let (text, bad) = unescape(raw, quote);
+        if bad {
+            self.repair("escape");
+            if is_windows_path(raw) {
+                return raw.replace("\\\\", "\\");
+            }
+        }
+        text
+    }
+
+    /// A number, a literal in any language's spelling, or a bare word, which becomes a string.
+    fn word(&mut self, role: Role) -> Result<Value, Unreadable> {
+        let rest = self.rest();
+        let end = rest.find([',', '}', ']', ')', '\n', '"', '{', '[', '<']).unwrap_or(rest.len());
+        let word = rest[..end].split("//").next().unwrap_or_default().trim_end();
+        if word.is_empty() {
+            return Err(Unreadable::NotJson);
+        }
+        let value = literal(word).or_else(|| number(word));
+        if value.is_none() && (role != Role::Member || self.python || !is_bare(word)) {
+            return Err(Unreadable::NotJson);
+        }
+        if serde_json::from_str::<Value>(word).is_err() {
+            self.repair("literal");
+        }
+        self.at += word.len();
+        Ok(value.unwrap_or_else(|| Value::String(word.to_owned())))
+    }
+}
+
+fn is_bare(word: &str) -> bool {
+    word.len() <= 200 && word.starts_with(|char: char| char.is_alphabetic() || "_./~$@".contains(char))
+}
+
+/// `true`, `None` and their kin.
+pub(crate) fn literal(word: &str) -> Option<Value> {
+    match word {
+        "true" | "True" | "TRUE" => Some(Value::Bool(true)),
+        "false" | "False" | "FALSE" => Some(Value::Bool(false)),
+        "null" | "None" | "NULL" | "nil" | "undefined" | "NaN" => Some(Value::Null),
+        _ => None,
+    }
+}
+
+/// A number as JSON or as people write it (`+1`, `.5`, `1.`, `1_000`).
+fn number(word: &str) -> Option<Value> {
+    if let Ok(number) = serde_json::from_str::<Number>(word) {
+        return Some(Value::Number(number));
+    }
+    let plain: String = word.trim_start_matches('+').chars().filter(|char| *char != '_').collect();
+    let numeric = plain.starts_with(|char: char| char.is_ascii_digit() || char == '.' || char == '-');
+    if let Ok(integer) = plain.parse::<i64>() {
+        return Some(Value::Number(integer.into()));
+    }
+    plain.parse::<f64>().ok().filter(|_| numeric).and_then(Number::from_f64).map(Value::Number)
+}
+
+fn is_windows_path(raw: &str) -> bool {
+    let bytes = raw.as_bytes();
+    bytes.len() > 2 && bytes[0].is_ascii_alphabetic() && &bytes[1..3] == b":\\"
+}
+
+/// Resolves escapes; an unknown one keeps its backslash. The flag tells whether there was one.
+fn unescape(raw: &str, quote: u8) -> (String, bool) {
+    let mut text = String::with_capacity(raw.len());
+    let mut bad = false;
+    let mut rest = raw;
+    while let Some(at) = rest.find('\\') {
+        text.push_str(&rest[..at]);
+        let (used, resolved) = escape(&rest[at..], quote);
+        match resolved {
+            Some(char) => text.push(char),
+            None => {
+                text.push_str(&rest[at..at + used]);
+                bad = true;
+            }
+        }
+        rest = &rest[at + used..];
+    }
+    text.push_str(rest);
+    (text, bad)
+}
+
+/// One escape at the start of `text`: how many bytes it takes and what it means, if anything.
+fn escape(text: &str, quote: u8) -> (usize, Option<char>) {
+    let Some(char) = text[1..].chars().next() else { return (1, None) };
+    let simple = match char {
+        'n' => '\n',
+        't' => '\t',
+        'r' => '\r',
+        'b' => '\u{8}',
+        'f' => '\u{c}',
+        '"' | '\\' | '/' => char,
+        '\'' if quote != b'"' => char,
+        'u' => return unicode(text),
+        _ => return (1, None),
+    };
+    (1 + char.len_utf8(), Some(simple))
+}
+
+fn unicode(text: &str) -> (usize, Option<char>) {
+    let unit = |at: usize| text.get(at..at + 4).and_then(|hex| u32::from_str_radix(hex, 16).ok());
+    let Some(high) = unit(2) else { return (1, None) };
+    if (0xD800..0xDC00).contains(&high) && text.get(6..8) == Some("\\u") {
+        if let Some(low) = unit(8).filter(|low| (0xDC00..0xE000).contains(low)) {
+            return (12, char::from_u32(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00)));
+        }
+    }
+    (6, Some(char::from_u32(high).unwrap_or(char::REPLACEMENT_CHARACTER)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(text: &str, expected: &Value, repair: &str) {
+        let read = read(text).unwrap_or_else(|why| panic!("{text}: {why:?}"));
+        assert_eq!(&read.value, expected, "{text}");
+        assert!(repair.is_empty() || read.repairs.contains(repair), "{text}: {:?}", read.repairs);
+    }
+
+    #[test]
+    fn every_repair_gives_what_was_meant() {
+        check(r#"{"a": 1.5e3}"#, &json!({"a": 1500.0}), "");
+        check(r"{'a': 'it\'s', 'b': 'say \n'}", &json!({"a": "it's", "b": "say \n"}), "quotes");
+        check("{a: 1, b-c: x y}", &json!({"a": 1, "b-c": "x y"}), "quotes");
+        check(r#"{"a": [1, 2,], }"#, &json!({"a": [1, 2]}), "comma");
+        check("{\"a\": 1\n \"b\": 2}", &json!({"a": 1, "b": 2}), "comma");
+        check("{\"a\": 1, // one\n /* two */ \"b\": 2}", &json!({"a": 1, "b": 2}), "comment");
+        check(r#"{"a": True, "b": None, "c": False}"#, &json!({"a": true, "b": null, "c": false}), "literal");
+        check("{\"a\": \"x\ny\"}", &json!({"a": "x\ny"}), "raw_newline");
+        check(r#"{"a": "say "hi" now", "b": 1}"#, &json!({"a": "say \"hi\" now", "b": 1}), "inner_quotes");
+        check(r#"{"a": {"b": [1, {"c": 2"#, &json!({"a": {"b": [1, {"c": 2}]}}), "unclosed");
+        check(r#"{"p": "C:\Users\new\x"}"#, &json!({"p": "C:\\Users\\new\\x"}), "escape");
+        check(r#"{"p": "\d+\.\w"}"#, &json!({"p": "\\d+\\.\\w"}), "escape");
+        check(r#"{"e": "\ud83d\ude00\ud800", "n": 1_000,}"#, &json!({"e": "😀\u{fffd}", "n": 1000}), "comma");
+    }
+
+    #[test]
+    fn nothing_is_invented() {
+        assert_eq!(read(r#"{"a": "unfinished"#), Err(Unreadable::Truncated));
+        assert_eq!(read(r#"{"a": "#), Err(Unreadable::Truncated));
+        assert_eq!(read("{not json}"), Err(Unreadable::NotJson));
+        assert_eq!(read("prose"), Err(Unreadable::NotJson));
+        assert_eq!(read(&"[".repeat(100_000)), Err(Unreadable::NotJson));
+    }
+
+    #[test]
+    fn python_literals_are_read() {
+        let (value, end) = read_python(r#"{'a': (1, "x"), 'b': None}, c=1)"#).unwrap();
+        assert_eq!((value, end), (json!({"a": [1, "x"], "b": null}), 26));
+        assert_eq!(read_python("'''a\nb''')").unwrap().0, json!("a\nb"));
+    }
+}

@@ -1,0 +1,686 @@
+//! Walks over a growing text once, finds where a dialect may begin, and lets the dialects read on from there.
+//!
+//! Holds back only what may still become a call (or the space before one), and releases it when that is disproved. Every
+//! decision depends on the text and on offsets in it, never on how it was split. Work is linear: a mark that comes to
+//! nothing is passed over byte by byte only while there is credit for it. Used by the engine, once per field.
+
+use std::sync::LazyLock;
+
+use super::dialects::{Dialect, Found, MarkAt, Opens, Step, TABLE, View, Wait};
+use super::json_span::{JsonSpan, Span, Style};
+use super::ledger::Ledger;
+use super::settle::{Settled, settle};
+use super::tools::Tools;
+use super::{Field, Options};
+use crate::turn::{Dropped, Note};
+
+/// So many bytes before a mark are shown to the dialects.
+pub(crate) const BEHIND: usize = 256;
+/// A longer candidate is text: no argument is that big.
+const MAX_HELD: usize = 24 << 20;
+/// A longer run of space is content, even before a call.
+const MAX_SPACE: usize = 1024;
+/// Every mark begins with one of these, stands at the start of a line, or ends in `to=`.
+const TRIGGERS: &[u8] = b"<[{`\n=";
+/// Marks in running text that begin with a letter; they are found by their `=`.
+const LATE: [&str; 8] = [
+    "assistantcommentary to=",
+    "assistantanalysis to=",
+    "assistant to=",
+    "commentary to=",
+    "analysis to=",
+    "assistant commentary to=",
+    "to=functions.",
+    "final to=",
+];
+
+/// Where text goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// To the content; calls may begin.
+    Content,
+    /// To the reasoning, until one of these marks.
+    Reasoning(&'static [&'static str], Closing),
+    /// To the content, until a line that closes the fence: this character, at least this often.
+    Fence(u8, usize),
+}
+
+/// Whether a mark that ends the reasoning belongs to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Closing {
+    /// The mark is the reasoning's own end.
+    Mark,
+    /// The mark is the beginning of what comes next, which a dialect reads.
+    Next,
+}
+
+/// What the scanner needs of the engine.
+#[derive(Debug)]
+pub(crate) struct Io<'a> {
+    pub(crate) tools: &'a Tools,
+    pub(crate) options: Options,
+    pub(crate) ledger: &'a mut Ledger,
+}
+
+/// A candidate: a dialect may begin at `at`.
+#[derive(Debug)]
+struct Open {
+    at: usize,
+    /// Where scanning goes on if it comes to nothing.
+    resume: usize,
+    line_start: bool,
+    /// The place in the list of openers.
+    opener: usize,
+    waits: Option<Waiting>,
+}
+
+#[derive(Debug)]
+enum Waiting {
+    Any,
+    Value(Box<JsonSpan>),
+    Mark(usize, &'static [&'static str]),
+}
+
+/// Calls (or what looked like them) that leave only if nothing but calls follows.
+#[derive(Debug)]
+struct Held {
+    dialect: &'static Dialect,
+    calls: Vec<(super::calls::RawCall, Settled)>,
+    source: (usize, usize),
+}
+
+/// One field's text.
+#[derive(Debug)]
+pub(crate) struct Scanner {
+    buffer: String,
+    /// Bytes that have left the buffer.
+    gone: usize,
+    /// The first byte of the buffer that has not left.
+    head: usize,
+    scan: usize,
+    lane: Lane,
+    /// The length of the backtick run that opened an inline code span on this line.
+    code: Option<usize>,
+    fresh: bool,
+    after_call: bool,
+    long_space: bool,
+    blank: bool,
+    open: Option<Open>,
+    held: Vec<Held>,
+    examples: bool,
+    rescanned: usize,
+    eof: bool,
+    cut: bool,
+    /// Text that is searched for calls only: nothing in it is firm.
+    reasoning: bool,
+    /// A mark that tells that half-stripped harmony text follows has been seen.
+    last_note: Option<&'static str>,
+}
+
+#[derive(Debug)]
+struct Opener {
+    mark: &'static str,
+    line: bool,
+    dialect: &'static Dialect,
+}
+
+/// All marks, by their first byte, in the table's order.
+static OPENERS: LazyLock<Vec<Vec<Opener>>> = LazyLock::new(|| {
+    let mut openers: Vec<Vec<Opener>> = (0..256).map(|_| Vec::new()).collect();
+    for dialect in TABLE {
+        let (marks, line) = match dialect.opens {
+            Opens::Anywhere(marks) => (marks, false),
+            Opens::Line(marks) => (marks, true),
+            Opens::Name => {
+                openers.iter_mut().for_each(|list| list.push(Opener { mark: "", line: true, dialect }));
+                continue;
+            }
+        };
+        for mark in marks {
+            openers[usize::from(mark.as_bytes()[0])].push(Opener { mark, line, dialect });
+        }
+    }
+    openers
+});
+
+static IS_TRIGGER: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut index = 0;
+    while index < TRIGGERS.len() {
+        table[TRIGGERS[index] as usize] = true;
+        index += 1;
+    }
+    table
+};
+
+impl Scanner {
+    /// A scanner for content, or, for `reasoning`, one that looks for calls and emits nothing else.
+    pub(crate) fn new(reasoning: bool) -> Self {
+        Self {
+            buffer: String::new(),
+            gone: 0,
+            head: 0,
+            scan: 0,
+            lane: Lane::Content,
+            code: None,
+            fresh: true,
+            after_call: false,
+            long_space: false,
+            blank: true,
+            open: None,
+            held: Vec::new(),
+            examples: false,
+            rescanned: 0,
+            eof: false,
+            cut: false,
+            reasoning,
+            last_note: None,
+        }
+    }
+
+    /// Takes the next piece.
+    pub(crate) fn push(&mut self, delta: &str, io: &mut Io<'_>) {
+        self.buffer.push_str(delta);
+        self.run(io);
+    }
+
+    /// Settles everything.
+    pub(crate) fn finish(&mut self, cut: bool, io: &mut Io<'_>) {
+        self.eof = true;
+        self.cut = cut;
+        self.run(io);
+        self.accept_held(io);
+        self.release(self.buffer.len(), io);
+    }
+
+    fn run(&mut self, io: &mut Io<'_>) {
+        while self.step(io) {}
+        let certain = self.certain();
+        self.release(certain, io);
+        self.forget();
+    }
+
+    /// One step; false when more text is needed.
+    fn step(&mut self, io: &mut Io<'_>) -> bool {
+        match self.lane {
+            Lane::Reasoning(closers, closing) => self.reasoning_step(closers, closing, io),
+            Lane::Fence(char, length) => self.fence_step(char, length),
+            Lane::Content => match self.open.take() {
+                Some(open) => self.attempt(open, io),
+                None if self.fresh => self.line_start(io),
+                None => self.next_trigger(io),
+            },
+        }
+    }
+
+    /// Everything before this offset is certain to be text.
+    fn certain(&self) -> usize {
+        if !self.held.is_empty() {
+            return self.head;
+        }
+        let end = self.open.as_ref().map_or(self.scan, |open| open.at);
+        if self.lane == Lane::Content && self.open.is_none() && !self.eof {
+            self.before_late_mark(end)
+        } else {
+            end
+        }
+    }
+
+    /// A suffix that may become a mark which begins with a letter is not certain.
+    fn before_late_mark(&self, end: usize) -> usize {
+        let tail = &self.buffer.as_bytes()[self.head.max(end.saturating_sub(32))..end];
+        let partial = |length: &usize| {
+            let suffix = &tail[tail.len() - length..];
+            LATE.iter().any(|mark| mark.as_bytes().starts_with(suffix))
+        };
+        let held = (1..=tail.len().min(24)).rev().find(partial).unwrap_or(0);
+        end - held
+    }
+
+    /// Emits text up to `end`, holding back the space at its end, which a call would swallow.
+    fn release(&mut self, end: usize, io: &mut Io<'_>) {
+        if end <= self.head {
+            return;
+        }
+        let text = &self.buffer[self.head..end];
+        let visible = text.trim_end().len();
+        if self.after_call && visible == 0 {
+            if self.eof {
+                self.head = end;
+            }
+            return;
+        }
+        let space = text.len() - visible;
+        let keeps = self.eof || self.long_space && visible == 0 || space > MAX_SPACE;
+        let length = if keeps { text.len() } else { visible };
+        let start = if self.after_call && self.blank { text.len() - text.trim_start().len() } else { 0 };
+        if length > start {
+            let text = &text[start..length];
+            if !self.reasoning {
+                io.ledger.text(Field::Content, text);
+            }
+            self.blank &= visible == 0;
+            self.after_call = false;
+            self.long_space = space > MAX_SPACE || self.long_space && visible == 0;
+            self.head += length;
+        }
+    }
+
+    /// Emits the text before a mark and passes over the mark. Space between the two is dropped.
+    fn take(&mut self, at: usize, end: usize, io: &mut Io<'_>) {
+        self.release(at, io);
+        if self.long_space && at > self.head && !self.reasoning {
+            io.ledger.text(Field::Content, &self.buffer[self.head..at]);
+        }
+        self.long_space = false;
+        self.head = end;
+        self.scan = end;
+        self.after_call = true;
+        self.fresh = true;
+        self.code = None;
+    }
+
+    fn forget(&mut self) {
+        let keep = self.head.min(self.scan).saturating_sub(BEHIND);
+        if keep < 4096 {
+            return;
+        }
+        let mut keep = keep;
+        while !self.buffer.is_char_boundary(keep) {
+            keep -= 1;
+        }
+        self.buffer.drain(..keep);
+        self.gone += keep;
+        self.head -= keep;
+        self.scan -= keep;
+        if let Some(open) = &mut self.open {
+            open.at -= keep;
+            open.resume -= keep;
+        }
+        for held in &mut self.held {
+            held.source = (held.source.0 - keep, held.source.1 - keep);
+        }
+    }
+}
+
+/// Finding candidates.
+impl Scanner {
+    fn line_start(&mut self, io: &mut Io<'_>) -> bool {
+        let rest = &self.buffer[self.scan..];
+        let at = self.scan + rest.len() - rest.trim_start().len();
+        self.scan = at;
+        let rest = &self.buffer.as_bytes()[at..];
+        let Some(&first) = rest.first() else { return false };
+        if (first == b'`' || first == b'~')
+            && rest.len() < 3
+            && rest.iter().all(|byte| *byte == first)
+            && !self.eof
+        {
+            return false;
+        }
+        self.fresh = false;
+        let resume = at + usize::from(first.is_ascii());
+        self.attempt(Open { at, resume: resume.max(at), line_start: true, opener: 0, waits: None }, io)
+    }
+
+    fn next_trigger(&mut self, io: &mut Io<'_>) -> bool {
+        let bytes = &self.buffer.as_bytes()[self.scan..];
+        let Some(found) = bytes.iter().position(|byte| IS_TRIGGER[usize::from(*byte)]) else {
+            self.scan = self.buffer.len();
+            return false;
+        };
+        let at = self.scan + found;
+        self.scan = at + 1;
+        match bytes[found] {
+            b'\n' => {
+                self.code = None;
+                self.fresh = true;
+                true
+            }
+            b'`' => self.backticks(at),
+            b'=' => self.late_mark(at, io),
+            _ if self.code.is_some() => true,
+            _ => self.attempt(Open { at, resume: at + 1, line_start: false, opener: 0, waits: None }, io),
+        }
+    }
+
+    /// A run of backticks opens or closes an inline code span.
+    fn backticks(&mut self, at: usize) -> bool {
+        let rest = &self.buffer.as_bytes()[at..];
+        let length = rest.iter().take_while(|byte| **byte == b'`').count();
+        if length == rest.len() && !self.eof {
+            self.scan = at;
+            return false;
+        }
+        self.scan = at + length;
+        self.code = match self.code {
+            None => Some(length),
+            Some(opened) if opened == length => None,
+            code => code,
+        };
+        true
+    }
+
+    fn late_mark(&mut self, at: usize, io: &mut Io<'_>) -> bool {
+        let before = &self.buffer[self.head..=at];
+        let marks = LATE.iter().filter(|mark| before.ends_with(mark.trim_end_matches("functions.")));
+        match marks.map(|mark| mark.trim_end_matches("functions.").len()).max() {
+            Some(length) if self.code.is_none() => {
+                let at = at + 1 - length;
+                self.attempt(Open { at, resume: self.scan, line_start: false, opener: 0, waits: None }, io)
+            }
+            _ => true,
+        }
+    }
+
+    fn fence_step(&mut self, char: u8, length: usize) -> bool {
+        let bytes = self.buffer.as_bytes();
+        let Some(found) = memchr::memchr(b'\n', &bytes[self.scan..]) else {
+            self.scan = bytes.len();
+            return false;
+        };
+        let newline = self.scan + found;
+        let rest = self.buffer[newline + 1..].trim_start_matches([' ', '\t']);
+        let run = rest.bytes().take_while(|byte| *byte == char).count();
+        let after = rest[run..].trim_start_matches([' ', '\t']);
+        if after.is_empty() && !self.eof {
+            self.scan = newline;
+            return false;
+        }
+        self.scan = newline + 1;
+        if run >= length && (after.is_empty() || after.starts_with('\n')) {
+            self.scan = self.buffer.len() - after.len();
+            self.lane = Lane::Content;
+        }
+        true
+    }
+
+    fn reasoning_step(
+        &mut self,
+        closers: &'static [&'static str],
+        closing: Closing,
+        io: &mut Io<'_>,
+    ) -> bool {
+        let rest = &self.buffer[self.scan..];
+        let found = closers.iter().filter_map(|closer| Some((rest.find(closer)?, closer.len()))).min();
+        let (end, mark) = match found {
+            Some((at, length)) => (self.scan + at, Some(length)),
+            None if self.eof => (self.buffer.len(), None),
+            None => (self.buffer.len() - partial_suffix(rest, closers), None),
+        };
+        if !self.reasoning {
+            io.ledger.text(Field::Reasoning, &self.buffer[self.scan..end]);
+        }
+        self.head = end;
+        self.scan = end;
+        let Some(length) = mark else { return false };
+        self.lane = Lane::Content;
+        let next = if closing == Closing::Mark { end + length } else { end };
+        self.take(end, next, io);
+        true
+    }
+}
+
+/// The length of the longest suffix that is a proper prefix of a mark.
+fn partial_suffix(text: &str, marks: &[&str]) -> usize {
+    let longest = marks.iter().map(|mark| mark.len()).max().unwrap_or(0);
+    let bytes = text.as_bytes();
+    let partial = |length: &usize| {
+        let suffix = &bytes[bytes.len() - length..];
+        marks.iter().any(|mark| mark.len() > *length && mark.as_bytes().starts_with(suffix))
+    };
+    (1..longest.min(bytes.len() + 1)).rev().find(partial).unwrap_or(0)
+}
+
+/// Trying candidates.
+impl Scanner {
+    /// Lets the dialects that may begin at `open.at` read, in order. False when one of them needs more text.
+    fn attempt(&mut self, mut open: Open, io: &mut Io<'_>) -> bool {
+        if !self.wakes(&mut open) {
+            self.open = Some(open);
+            return false;
+        }
+        let openers = &OPENERS[usize::from(self.buffer.as_bytes()[open.at])];
+        while let Some(opener) = openers.get(open.opener) {
+            match self.ask(&open, opener, io) {
+                Step::Not(seen) => {
+                    self.spend(&mut open, seen);
+                    open.opener += 1;
+                }
+                Step::More(_) if self.buffer.len() - open.at > MAX_HELD => {
+                    open.resume = open.resume.max(boundary(&self.buffer, open.at + MAX_HELD));
+                    open.opener += 1;
+                }
+                Step::More(wait) => {
+                    open.waits = Some(waiting(wait, open.at));
+                    self.open = Some(open);
+                    return false;
+                }
+                Step::Read(found, length) => return self.found(found, &open, opener.dialect, length, io),
+            }
+        }
+        self.nothing(&open, io);
+        true
+    }
+
+    fn wakes(&self, open: &mut Open) -> bool {
+        let text = &self.buffer[open.at..];
+        let wakes = self.eof
+            || text.len() > MAX_HELD
+            || match &mut open.waits {
+                None | Some(Waiting::Any) => true,
+                Some(Waiting::Value(span)) => span.advance(text, false) != Span::More,
+                Some(Waiting::Mark(from, marks)) => {
+                    let found = marks.iter().any(|mark| text[*from..].contains(mark));
+                    let longest = marks.iter().map(|mark| mark.len()).max().unwrap_or(0);
+                    *from = boundary(text, (*from).max(text.len().saturating_sub(longest)));
+                    found
+                }
+            };
+        if wakes {
+            open.waits = None;
+        }
+        wakes
+    }
+
+    fn ask(&self, open: &Open, opener: &Opener, io: &Io<'_>) -> Step {
+        if opener.line && !open.line_start {
+            return Step::Not(0);
+        }
+        let text = &self.buffer[open.at..];
+        let mut view = self.view(open, io);
+        view.mark = match (opener.dialect.opens, view.mark_at(0, &[opener.mark])) {
+            (Opens::Name, _) => 0,
+            (_, MarkAt::Here(length)) => length,
+            (_, MarkAt::Perhaps) => return Step::More(Wait::Any),
+            (_, MarkAt::No) => return Step::Not(0),
+        };
+        debug_assert!(text.len() >= view.mark);
+        (opener.dialect.read)(&view)
+    }
+
+    fn view<'a>(&'a self, open: &Open, io: &'a Io<'_>) -> View<'a> {
+        let from = boundary(&self.buffer, open.at.saturating_sub(BEHIND));
+        let before = &self.buffer[from..open.at];
+        View {
+            text: &self.buffer[open.at..],
+            mark: 0,
+            eof: self.eof,
+            cut: self.cut,
+            tools: io.tools,
+            before: if self.gone == 0 && from == 0 { &self.buffer[..open.at] } else { before },
+            line_start: open.line_start,
+            first: self.blank && self.buffer[self.head..open.at].trim().is_empty() && self.held.is_empty(),
+            json_wanted: io.options.json_wanted || !io.options.calls_wanted,
+            reasoning: self.reasoning,
+            native: io.ledger.native(),
+        }
+    }
+
+    /// A candidate that came to nothing costs what was read of it. When the credit is used up, what was read is passed
+    /// over instead of being searched again.
+    fn spend(&mut self, open: &mut Open, seen: usize) {
+        self.rescanned += seen;
+        if self.rescanned > 64 * 1024 + 4 * (self.gone + open.at) {
+            open.resume = open.resume.max(boundary(&self.buffer, open.at + seen));
+        }
+    }
+
+    /// No dialect begins here: it is text, and so is what was held for want of it.
+    fn nothing(&mut self, open: &Open, io: &mut Io<'_>) {
+        let bytes = &self.buffer.as_bytes()[open.at..];
+        let char = bytes[0];
+        let fence = bytes.iter().take_while(|byte| **byte == char).count();
+        self.release_held(open.at, io);
+        self.scan = open.resume;
+        if open.line_start && (char == b'`' || char == b'~') && fence >= 3 {
+            self.lane = Lane::Fence(char, fence);
+            self.scan = open.at + fence;
+        } else if open.line_start && IS_TRIGGER[usize::from(char)] && b"`\n=".contains(&char) {
+            self.scan = open.at;
+        }
+    }
+
+    fn found(
+        &mut self,
+        found: Found,
+        open: &Open,
+        dialect: &'static Dialect,
+        length: usize,
+        io: &mut Io<'_>,
+    ) -> bool {
+        let end = open.at + length;
+        match found {
+            Found::Calls { calls, firm } => return self.calls(calls, firm, open, dialect, end, io),
+            Found::Broken => self.hold(Held { dialect, calls: Vec::new(), source: (open.at, end) }, end),
+            Found::Skip | Found::Lane(_) => {
+                self.accept_held(io);
+                self.take(open.at, end, io);
+                if let Found::Lane(lane) = found {
+                    self.lane = lane;
+                }
+            }
+            Found::Drop(name, why) => {
+                self.accept_held(io);
+                self.take(open.at, end, io);
+                if !self.reasoning {
+                    io.ledger.dropped(&name, why);
+                }
+            }
+        }
+        true
+    }
+
+    fn hold(&mut self, held: Held, end: usize) {
+        self.held.push(held);
+        self.scan = end;
+        self.fresh = true;
+    }
+}
+
+/// Calls.
+impl Scanner {
+    fn calls(
+        &mut self,
+        calls: Vec<super::calls::RawCall>,
+        firm: bool,
+        open: &Open,
+        dialect: &'static Dialect,
+        end: usize,
+        io: &mut Io<'_>,
+    ) -> bool {
+        let settled = |call: super::calls::RawCall| {
+            let settled = settle(&call, io.tools);
+            (call, settled)
+        };
+        let calls: Vec<_> = calls.into_iter().map(settled).collect();
+        let refused = |why| calls.iter().all(|(_, settled)| *settled == Settled::Refused(why));
+        if refused(Dropped::Undeclared) {
+            let mut next = Open {
+                at: open.at,
+                resume: open.resume,
+                line_start: open.line_start,
+                opener: open.opener + 1,
+                waits: None,
+            };
+            self.spend(&mut next, end - open.at);
+            return self.attempt(next, io);
+        }
+        let unreadable = calls.iter().all(|(_, settled)| {
+            matches!(settled, Settled::Refused(Dropped::Unreadable | Dropped::Undeclared))
+        });
+        let held = Held { dialect, calls, source: (open.at, end) };
+        if unreadable {
+            self.hold(Held { calls: Vec::new(), ..held }, end);
+        } else if firm && !self.reasoning {
+            self.accept_held(io);
+            self.take(open.at, end, io);
+            self.send(held, io);
+        } else if self.examples {
+            self.nothing(open, io);
+        } else {
+            self.hold(held, end);
+        }
+        true
+    }
+
+    fn send(&mut self, held: Held, io: &mut Io<'_>) {
+        let source = &self.buffer[held.source.0..held.source.1];
+        if self.last_note != Some(held.dialect.name) {
+            self.last_note = Some(held.dialect.name);
+            io.ledger.note(Note::Dialect(held.dialect.name));
+        }
+        for (raw, settled) in held.calls {
+            io.ledger.text_call(&raw, settled, source);
+        }
+    }
+
+    /// Nothing but calls followed: what was held are calls. What could not be read among them is dropped; alone it is text.
+    fn accept_held(&mut self, io: &mut Io<'_>) {
+        let held = std::mem::take(&mut self.held);
+        let Some(first) = held.first() else { return };
+        let real = held.iter().any(|held| !held.calls.is_empty()) || !io.ledger.is_without_calls();
+        if !real && !self.reasoning {
+            return;
+        }
+        let (start, end) = (first.source.0, held.last().map_or(0, |last| last.source.1));
+        let (scan, fresh, code) = (self.scan, self.fresh, self.code);
+        self.take(start, end, io);
+        (self.scan, self.fresh, self.code) = (scan.max(end), fresh, code);
+        for held in held {
+            if held.calls.is_empty() {
+                io.ledger.dropped("", Dropped::Unreadable);
+            } else {
+                self.send(held, io);
+            }
+        }
+    }
+
+    /// Text followed: what was held is text, and so is every later call that is not firm: they are examples.
+    fn release_held(&mut self, at: usize, io: &mut Io<'_>) {
+        if self.held.is_empty() {
+            return;
+        }
+        self.examples |= self.held.iter().any(|held| !held.calls.is_empty());
+        self.held.clear();
+        self.release(at, io);
+    }
+}
+
+fn waiting(wait: Wait, _at: usize) -> Waiting {
+    match wait {
+        Wait::Any => Waiting::Any,
+        Wait::Json(from) => Waiting::Value(Box::new(JsonSpan::new(from, Style::Json))),
+        Wait::Python(from) => Waiting::Value(Box::new(JsonSpan::new(from, Style::Python))),
+        Wait::Mark(from, marks) => Waiting::Mark(from, marks),
+    }
+}
+
+/// The nearest character boundary at or after `at`.
+fn boundary(text: &str, at: usize) -> usize {
+    let mut at = at.min(text.len());
+    while !text.is_char_boundary(at) {
+        at += 1;
+    }
+    at
+}
