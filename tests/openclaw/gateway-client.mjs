@@ -11,8 +11,9 @@ export const script = (order) => `SCRIPT ${JSON.stringify(order)}`;
 // Sends `prompt` in a new session to the model of `provider`. Never throws: `status` 0 tells that no answer came.
 export async function turn(prompt, { provider = 'respool', seconds = 240 } = {}) {
   const isOld = version === '2026.2.26';
-  const headers = { authorization: `Bearer ${token}`, 'content-type': 'application/json', 'x-openclaw-session-key': `e2e-${randomUUID()}` };
-  if (isOld) headers['x-openclaw-agent-id'] = provider; else headers['x-openclaw-model'] = `${provider}/${MODEL}`;
+  const session = isOld ? `agent:${provider}:e2e-${randomUUID()}` : `e2e-${randomUUID()}`;
+  const headers = { authorization: `Bearer ${token}`, 'content-type': 'application/json', 'x-openclaw-session-key': session };
+  if (!isOld) headers['x-openclaw-model'] = `${provider}/${MODEL}`;
   const body = JSON.stringify({ model: isOld ? `openclaw:${provider}` : 'openclaw/default', messages: [{ role: 'user', content: prompt }] });
   const began = Date.now();
   try {
