@@ -12,6 +12,7 @@ mod architecture;
 mod captures;
 mod errors;
 mod lifecycle;
+mod live;
 mod passthrough;
 mod silence;
 mod spooled;
