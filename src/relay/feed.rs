@@ -33,7 +33,7 @@ pub struct Feed {
 #[derive(Debug)]
 pub(super) enum Reader {
     /// They go through.
-    Passthrough(StreamState),
+    Passthrough(Box<StreamState>),
     /// They are read for calls.
     Live(Box<LiveTurn>),
 }

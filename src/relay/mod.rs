@@ -146,11 +146,8 @@ impl Relay {
 
     fn passthrough(&self, facts: &Facts) -> Reader {
         let keep = self.config.keep_fields.clone();
-        Reader::Passthrough(StreamState::new(ChunkRules {
-            reasoning: facts.reasoning,
-            usage: facts.usage,
-            keep,
-        }))
+        let rules = ChunkRules { reasoning: facts.reasoning, usage: facts.usage, keep };
+        Reader::Passthrough(Box::new(StreamState::new(rules)))
     }
 
     fn live(&self, prepared: &Prepared) -> LiveTurn {

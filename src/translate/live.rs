@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::BufMut;
 
 use super::ids::Ids;
-use super::interpret::{ReplyRules, fault_of};
+use super::interpret::{ReplyRules, fault_of, lost};
 use super::synthesize::{Ending, Head, Spool};
 use crate::sse::{DONE, write_data};
 use crate::tool_parser::{End, Engine, Field, NativeCall};
@@ -139,7 +139,8 @@ impl LiveTurn {
         }
         let turns: Vec<Turn> = self.choices.values().map(|choice| choice.turn.clone()).collect();
         let faults: Option<Vec<ApiError>> = turns.iter().map(fault_of).collect();
-        if let Some(error) = faults.and_then(|faults| faults.into_iter().next()) {
+        let fault = faults.and_then(|faults| faults.into_iter().next());
+        if let Some(error) = fault.or_else(|| lost(turns.iter(), self.usage)) {
             return Err(error);
         }
         for index in indexes {

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::live::direct;
 use crate::support::accumulate::{Choice, Rules};
 use crate::support::client::{Reply, Request, exchange};
 use crate::support::respool::Respool;
@@ -72,8 +73,9 @@ impl Version {
         let told = told.map_err(|panic| panic.downcast_ref::<String>().cloned().unwrap_or_default())?;
         let upstream = self.replay.seen().pop().ok_or("upstream was not asked")?;
         let body = String::from_utf8_lossy(&upstream.answer_body);
-        let failed = upstream.answer_status != 200 || body.contains("\"error\":{");
-        let excused = body.contains("\"finish_reason\":\"length\"") || lost_a_call(&upstream.answer_body);
+        let failed =
+            upstream.answer_status != 200 || body.contains("\"error\":{") || body.contains("\"error\": {");
+        let excused = body.contains("\"finish_reason\":\"length\"") || lost(&upstream.answer_body);
         match &told {
             Ok(_) if failed => Err(format!("a success made of {} {body}", upstream.answer_status)),
             Err(status) if !failed && !excused => Err(format!("status {status} made of {body}")),
@@ -82,17 +84,19 @@ impl Version {
     }
 }
 
-/// True when the server's own parser gave a call without arguments that can be used: such a turn may end in an error.
-fn lost_a_call(body: &[u8]) -> bool {
-    let body: Value = serde_json::from_slice(body).unwrap_or_default();
-    let usable = |call: &Value| {
-        let arguments =
-            call["function"]["arguments"].as_str().and_then(|text| serde_json::from_str(text).ok());
-        arguments
-            .is_some_and(|arguments: Value| arguments.as_object().is_some_and(|object| !object.is_empty()))
+/// True when the server gave nothing of what the model wrote, or a call without arguments that can be used: such a turn may
+/// end in an error.
+fn lost(body: &[u8]) -> bool {
+    let usable = |arguments: &str| {
+        let arguments: Value = serde_json::from_str(arguments).unwrap_or_default();
+        arguments.as_object().is_some_and(|object| !object.is_empty())
     };
-    let calls = |choice: &Value| choice["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
-    body["choices"].as_array().into_iter().flatten().flat_map(calls).any(|call| !usable(&call))
+    direct(body).values().all(|(reasoning, content, calls, _)| {
+        // What is left of a swallowed reply may be the end of its reasoning.
+        let content = content.replace("</think>", "");
+        let nothing = format!("{reasoning}{content}").trim().is_empty() && calls.is_empty();
+        nothing || calls.values().any(|(_, arguments)| !usable(arguments))
+    })
 }
 
 /// What `v0.10.2-serving-code-gptoss` was asked.

@@ -14,7 +14,7 @@ use crate::support::respool::Respool;
 use crate::support::script::Script;
 use crate::tools_route;
 
-const LIVE: &str = "tools_mode = \"live\"";
+pub(crate) const LIVE: &str = "tools_mode = \"live\"";
 
 /// The frames of a stream with these deltas.
 fn stream(deltas: &[Value], finish: &str) -> Vec<String> {
@@ -134,9 +134,9 @@ async fn raw_parsing_asks_for_unparsed_text() {
 }
 
 /// Reasoning, content, calls and finish reason of each choice, as the server itself told them.
-type Direct = BTreeMap<u64, (String, String, BTreeMap<u64, (String, String)>, String)>;
+pub(crate) type Direct = BTreeMap<u64, (String, String, BTreeMap<u64, (String, String)>, String)>;
 
-fn direct(body: &[u8]) -> Direct {
+pub(crate) fn direct(body: &[u8]) -> Direct {
     let text = String::from_utf8_lossy(body);
     let events: Vec<Value> = match text.trim_start().starts_with('{') {
         true => vec![serde_json::from_str(&text).unwrap_or_default()],
@@ -163,7 +163,7 @@ fn direct(body: &[u8]) -> Direct {
 }
 
 /// vLLM's whole form writes arguments anew, with spaces; its stream sends the model's own text.
-fn anew(arguments: &str) -> String {
+pub(crate) fn anew(arguments: &str) -> String {
     serde_json::from_str::<Value>(arguments).map_or_else(|_| arguments.to_owned(), |value| value.to_string())
 }
 
@@ -197,6 +197,10 @@ async fn the_live_turn_is_the_buffered_one_wherever_vllm_told_both_the_same() {
                 continue;
             }
             let (whole, stream) = (rewritten(whole), rewritten(stream));
+            if whole == Err(502) && told[0].values().all(|told| told.1.trim().is_empty()) {
+                // Lost by the server: told by the usage, which these streams were recorded without.
+                continue;
+            }
             compared += 1;
             if whole != stream {
                 differ.push(format!("{}/{model}: {whole:#?}\nlive: {stream:#?}", live.set.display()));

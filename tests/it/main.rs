@@ -10,6 +10,7 @@
 
 mod architecture;
 mod captures;
+mod captures_page;
 mod errors;
 mod lifecycle;
 mod live;
