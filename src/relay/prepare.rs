@@ -12,7 +12,7 @@ use crate::tool_parser::{Options, Tools};
 use crate::translate::{LoopFound, Outbound, ReplyRules, check_loops, needs_version, outbound};
 use crate::upstream::Upstream;
 use crate::wire::Object;
-use crate::wire::{ApiError, ChatRequest, ToolChoice, array, encode_string};
+use crate::wire::{ApiError, ChatRequest, ToolChoice, array, decode_string, encode_string};
 
 /// What the client asked for, as far as the reply depends on it.
 #[derive(Clone, Debug)]
@@ -190,7 +190,7 @@ fn rules(request: &ChatRequest<'_>) -> ReplyRules {
     let limit =
         ["max_completion_tokens", "max_tokens"].into_iter().find_map(|key| request.object.number(key));
     ReplyRules {
-        tools: Arc::new(request.tools().map(Tools::from_json).unwrap_or_default()),
+        tools: Arc::new(tools(request)),
         options: Options {
             calls_wanted: request.tool_choice() != ToolChoice::None,
             parallel: !request.object.is_false("parallel_tool_calls"),
@@ -199,6 +199,11 @@ fn rules(request: &ChatRequest<'_>) -> ReplyRules {
         },
         token_limit: limit,
     }
+}
+
+fn tools(request: &ChatRequest<'_>) -> Tools {
+    let functions = request.functions.iter();
+    Tools::from_parts(functions.filter_map(|tool| Some((decode_string(tool.name?)?, tool.parameters))))
 }
 
 /// The ids of all calls in the conversation.
