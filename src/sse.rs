@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use memchr::memchr2;
 
 /// A frame larger than the limit arrived: its sender is not sane, or not sending events.
@@ -123,11 +123,10 @@ impl Frame {
 }
 
 /// Writes one `data` frame.
-pub fn write_data(out: &mut Vec<u8>, payload: &str) {
-    out.reserve(payload.len() + 8);
-    out.extend_from_slice(b"data: ");
-    out.extend_from_slice(payload.as_bytes());
-    out.extend_from_slice(b"\n\n");
+pub fn write_data(out: &mut impl BufMut, payload: &str) {
+    out.put_slice(b"data: ");
+    out.put_slice(payload.as_bytes());
+    out.put_slice(b"\n\n");
 }
 
 /// The last frame of a chat completion stream.

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{Loaded, Settings};
 use crate::observe;
-use crate::relay::{OnOverflow, Relay, RelayLimits, ToolParsing, ToolsMode};
+use crate::relay::{OnOverflow, Relay, RelayLimits};
 use crate::server::{App, Listen, Stop, router, run};
 use crate::translate::GuardLimits;
 use crate::upstream::replay::{self, Replay};
@@ -135,15 +135,8 @@ fn raise_descriptor_limit() {
 /// Settings that are accepted already, and whose feature is not built yet.
 fn warn_of_what_is_to_come(settings: &Settings) {
     let relay = &settings.relay;
-    let modes = relay.models.values();
-    let live = relay.tools_mode == ToolsMode::Live
-        || modes.clone().any(|model| model.tools_mode == Some(ToolsMode::Live));
-    let raw = relay.tool_parsing == ToolParsing::Raw
-        || modes.clone().any(|model| model.tool_parsing == Some(ToolParsing::Raw));
     let limited = settings.upstreams.iter().any(|upstream| upstream.max_concurrency.is_some());
     for (set, key) in [
-        (live, "tools_mode = \"live\""),
-        (raw, "tool_parsing = \"raw\""),
         (relay.context.on_overflow == OnOverflow::Trim, "context.on_overflow = \"trim\""),
         (limited, "upstream.max_concurrency"),
         (!settings.agents.is_empty(), "agents"),

@@ -1,16 +1,17 @@
-//! The passthrough stream: takes what the upstream has sent, and gives out the frames that may leave.
+//! A streaming upstream: takes what it has sent, and gives out the frames that may leave.
 //!
-//! No frame waits for a later one; what has arrived together leaves in one piece. The stream always has an end that says
-//! whether it was whole.
+//! On the passthrough each chunk is forwarded, changed where it must be; on the live route the tool-call engine reads them
+//! and new ones are written. No frame waits for a later one, except for text that may still become a call; what has arrived
+//! together leaves in one piece. The stream always has an end that says whether it was whole.
 
 use bytes::{Bytes, BytesMut};
 
 use crate::observe::SharedLine;
 use crate::sse::{DONE, Frame, Frames};
-use crate::translate::{Passed, StreamState};
+use crate::translate::{Head, LiveTurn, Passed, StreamState};
 use crate::turn::Usage;
 use crate::upstream::{Answer, UpstreamError};
-use crate::wire::ApiError;
+use crate::wire::{ApiError, Malformed};
 
 /// At most so many bytes leave in one piece, so that a fast upstream cannot fill the memory.
 const LARGEST_BATCH: usize = 64 << 10;
@@ -20,11 +21,21 @@ const LARGEST_BATCH: usize = 64 << 10;
 pub struct Feed {
     answer: Option<Answer>,
     frames: Frames,
-    state: StreamState,
+    reader: Reader,
     upstream: String,
     line: SharedLine,
     out: BytesMut,
+    sent: bool,
     end: Option<Result<(), ApiError>>,
+}
+
+/// Who judges the chunks.
+#[derive(Debug)]
+pub(super) enum Reader {
+    /// They go through.
+    Passthrough(Box<StreamState>),
+    /// They are read for calls.
+    Live(Box<LiveTurn>),
 }
 
 /// What there is to send.
@@ -42,26 +53,58 @@ impl Feed {
     pub(super) fn new(
         answer: Answer,
         frames: Frames,
-        state: StreamState,
+        reader: Reader,
         upstream: String,
         line: SharedLine,
     ) -> Self {
-        Self { answer: Some(answer), frames, state, upstream, line, out: BytesMut::new(), end: None }
+        Self {
+            answer: Some(answer),
+            frames,
+            reader,
+            upstream,
+            line,
+            out: BytesMut::new(),
+            sent: false,
+            end: None,
+        }
     }
 
     /// respool itself has sent this head; the upstream's chunks are made to fit.
-    pub fn head_was_sent(&mut self, id: &str, created: u64, model: &str) {
-        self.state.head_was_sent(id, created, model);
+    pub fn head_was_sent(&mut self, head: &Head) {
+        match &mut self.reader {
+            Reader::Passthrough(state) => state.head_was_sent(&head.id, head.created, &head.model),
+            Reader::Live(turn) => turn.head_was_sent(head),
+        }
     }
 
     /// A chunk that carries nothing; `None` before the stream has an id.
     pub fn heartbeat(&self) -> Option<String> {
-        self.state.heartbeat()
+        match &self.reader {
+            Reader::Passthrough(state) => state.heartbeat(),
+            Reader::Live(turn) => turn.heartbeat(),
+        }
     }
 
     /// Token counts, once they are known.
     pub fn usage(&self) -> Option<Usage> {
-        self.state.usage()
+        match &self.reader {
+            Reader::Passthrough(state) => state.usage(),
+            Reader::Live(turn) => turn.usage(),
+        }
+    }
+
+    fn has_begun(&self) -> bool {
+        match &self.reader {
+            Reader::Passthrough(state) => state.has_begun(),
+            Reader::Live(turn) => turn.has_begun(),
+        }
+    }
+
+    fn is_finished(&self) -> bool {
+        match &self.reader {
+            Reader::Passthrough(state) => state.is_finished(),
+            Reader::Live(turn) => turn.is_finished(),
+        }
     }
 
     /// Waits for the next frames. Safe to cancel: what has been read is kept.
@@ -70,6 +113,7 @@ impl Feed {
             self.drain();
             self.take_ready();
             if !self.out.is_empty() {
+                self.sent = true;
                 return Batch::Bytes(self.out.split().freeze());
             }
             if let Some(end) = self.end.clone() {
@@ -98,7 +142,7 @@ impl Feed {
         match piece {
             Ok(Some(bytes)) => self.frames.push(bytes),
             Ok(None) => self.upstream_ended(),
-            Err(error) if self.state.is_finished() => {
+            Err(error) if self.is_finished() => {
                 // Everything had been said; only the way it closed was rude.
                 self.line.with(|line| line.error = Some(error.internal));
                 self.done();
@@ -130,34 +174,27 @@ impl Feed {
     }
 
     fn chunk(&mut self, frame: &Frame, data: &str) {
-        match self.state.pass(data) {
-            Ok(Passed::Untouched) => {
-                self.out.extend_from_slice(&frame.bytes);
-                if !frame.is_closed() {
-                    self.out.extend_from_slice(b"\n\n");
-                }
-            }
-            Ok(Passed::Changed) => {
-                let text = self.state.text();
-                self.out.reserve(text.len() + 8);
-                self.out.extend_from_slice(b"data: ");
-                self.out.extend_from_slice(text.as_bytes());
-                self.out.extend_from_slice(b"\n\n");
-            }
-            Ok(Passed::Withheld) => {}
-            Ok(Passed::Error) => {
-                let error = UpstreamError::from_success(&self.upstream, data);
-                self.fail(error.unwrap_or_else(|| self.broken("upstream_error", "sent an error event")));
-            }
-            Err(fault) => {
-                let what = format!("sent an event that is not valid JSON ({fault})");
-                self.fail(self.broken("upstream_invalid_event", &what));
-            }
+        if let Some(error) = self.error_event(data) {
+            return self.fail(error);
+        }
+        let fault = match &mut self.reader {
+            Reader::Passthrough(state) => pass(state, frame, data, &mut self.out),
+            Reader::Live(turn) => turn.push(data, &mut self.out).err(),
+        };
+        if let Some(fault) = fault {
+            let what = format!("sent an event that is not valid JSON ({fault})");
+            self.fail(self.broken("upstream_invalid_event", &what));
         }
     }
 
+    fn error_event(&self, data: &str) -> Option<UpstreamError> {
+        // Looked for only where it can be: this is done for each chunk.
+        let suspicious = !data.contains("\"choices\"");
+        suspicious.then(|| UpstreamError::from_success(&self.upstream, data)).flatten()
+    }
+
     fn upstream_said_done(&mut self) {
-        if self.state.has_begun() {
+        if self.has_begun() {
             self.done();
         } else {
             self.fail(self.broken("upstream_empty_stream", "ended the stream without a single chunk"));
@@ -171,7 +208,7 @@ impl Feed {
         if self.end.is_some() {
             return;
         }
-        match (self.state.is_finished(), self.state.has_begun()) {
+        match (self.is_finished(), self.has_begun()) {
             (true, _) => self.done(),
             (false, true) => {
                 self.fail(self.broken("upstream_broke_off", "ended the stream in the middle of the reply"));
@@ -183,8 +220,22 @@ impl Feed {
     }
 
     fn done(&mut self) {
-        self.out.extend_from_slice(b"data: [DONE]\n\n");
-        self.end = Some(Ok(()));
+        match &mut self.reader {
+            Reader::Passthrough(_) => {
+                self.out.extend_from_slice(b"data: [DONE]\n\n");
+                self.end = Some(Ok(()));
+            }
+            Reader::Live(turn) => {
+                let ended = turn.finish(&mut self.out);
+                if ended.is_err() && !self.sent {
+                    // Nothing has left, so the failure can still be a true status.
+                    self.out.clear();
+                }
+                self.end = Some(
+                    ended.map(|turns| turns.iter().for_each(|turn| self.line.with(|line| line.turn(turn)))),
+                );
+            }
+        }
     }
 
     fn fail(&mut self, error: UpstreamError) {
@@ -194,4 +245,25 @@ impl Feed {
     fn broken(&self, code: &str, what: &str) -> UpstreamError {
         UpstreamError::broken(&self.upstream, 502, code, what, "")
     }
+}
+
+/// Forwards a chunk of the passthrough, as it is or changed.
+fn pass(state: &mut StreamState, frame: &Frame, data: &str, out: &mut BytesMut) -> Option<Malformed> {
+    match state.pass(data) {
+        Ok(Passed::Untouched) => {
+            out.extend_from_slice(&frame.bytes);
+            if !frame.is_closed() {
+                out.extend_from_slice(b"\n\n");
+            }
+        }
+        Ok(Passed::Changed) => {
+            out.reserve(state.text().len() + 8);
+            out.extend_from_slice(b"data: ");
+            out.extend_from_slice(state.text().as_bytes());
+            out.extend_from_slice(b"\n\n");
+        }
+        Ok(Passed::Withheld) => {}
+        Err(fault) => return Some(fault),
+    }
+    None
 }

@@ -1,7 +1,8 @@
 //! The one path to a model: a client's request in, a turn or a stream of its chunks out.
 //!
-//! Three forms, one preparation: a request with tools is asked whole and read by the tool-call engine ([`Relay::turn`]); one
-//! without is forwarded as it streams ([`Relay::open`]) or as it stands ([`Relay::whole`]). Nothing here knows HTTP's server
+//! Four routes, one preparation ([`Route`]): a request with tools is asked whole and read by the tool-call engine
+//! ([`Relay::turn`]), or read as it streams ([`Relay::open`]); one without is forwarded as it streams ([`Relay::open`]) or
+//! as it stands ([`Relay::whole`]). Nothing here knows HTTP's server
 //! side: `server` decides when a head leaves. Dropping any of the futures drops the upstream request.
 
 pub mod config;
@@ -15,12 +16,15 @@ pub use config::{
     ContextConfig, ModelConfig, OnOverflow, ReasoningField, RecoveryConfig, RelayConfig, ToolParsing,
     ToolsMode,
 };
+use feed::Reader;
 pub use feed::{Batch, Feed};
-pub use prepare::{Facts, Prepared};
+pub use prepare::{Facts, Prepared, Route};
 
 use crate::observe::SharedLine;
 use crate::sse::Frames;
-use crate::translate::{ChunkRules, Ids, Reply, StreamState, completion_json, interpret};
+use crate::translate::{
+    ChunkRules, Ids, LiveRules, LiveTurn, Reply, StreamState, completion_json, interpret,
+};
 use crate::turn::FinishReason;
 use crate::upstream::{Answer, RetryPolicy, Upstream, UpstreamError, in_few_words};
 use crate::wire::{ApiError, COMPLETION, Completion, Edit, Editor, Tag, prune, usage_from};
@@ -132,18 +136,30 @@ impl Relay {
     }
 
     fn feed(&self, answer: Answer, prepared: &Prepared, line: SharedLine) -> Feed {
-        let rules = ChunkRules {
-            reasoning: prepared.facts.reasoning,
-            usage: prepared.facts.usage,
+        let facts = &prepared.facts;
+        let reader = match facts.route {
+            Route::Live => Reader::Live(Box::new(self.live(prepared))),
+            _ => self.passthrough(facts),
+        };
+        Feed::new(answer, Frames::new(self.max_body), reader, prepared.upstream.name.clone(), line)
+    }
+
+    fn passthrough(&self, facts: &Facts) -> Reader {
+        let keep = self.config.keep_fields.clone();
+        let rules = ChunkRules { reasoning: facts.reasoning, usage: facts.usage, keep };
+        Reader::Passthrough(Box::new(StreamState::new(rules)))
+    }
+
+    fn live(&self, prepared: &Prepared) -> LiveTurn {
+        let facts = &prepared.facts;
+        let rules = LiveRules {
+            reply: prepared.rules.clone(),
+            reasoning: facts.reasoning,
+            usage: facts.usage,
             keep: self.config.keep_fields.clone(),
         };
-        Feed::new(
-            answer,
-            Frames::new(self.max_body),
-            StreamState::new(rules),
-            prepared.upstream.name.clone(),
-            line,
-        )
+        let ids = Ids::new(rand::random(), prepared.taken.clone());
+        LiveTurn::new(rules, ids, facts.created, facts.model.clone())
     }
 
     fn read(

@@ -7,12 +7,36 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header};
 
 use super::Relay;
-use super::config::ReasoningField;
+use super::config::{Modes, ReasoningField, ToolParsing, ToolsMode};
 use crate::tool_parser::{Options, Tools};
 use crate::translate::{LoopFound, Outbound, ReplyRules, check_loops, needs_version, outbound};
 use crate::upstream::Upstream;
 use crate::wire::Object;
 use crate::wire::{ApiError, ChatRequest, ToolChoice, array, decode_string, encode_string};
+
+/// How a request is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// With tools: asked whole, read by the engine.
+    Tools,
+    /// With tools: read by the engine as it streams.
+    Live,
+    /// Without tools: forwarded as it streams.
+    Stream,
+    /// Without tools: forwarded as it stands.
+    Plain,
+}
+
+impl Route {
+    /// A stable name for logs and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tools => "tools",
+            Self::Live => "live",
+            Self::Stream | Self::Plain => "passthrough",
+        }
+    }
+}
 
 /// What the client asked for, as far as the reply depends on it.
 #[derive(Clone, Debug)]
@@ -23,8 +47,8 @@ pub struct Facts {
     pub model_is_known: bool,
     /// A stream was asked for.
     pub stream: bool,
-    /// Tools were declared.
-    pub tools: bool,
+    /// How it is served.
+    pub route: Route,
     /// Usage was asked for; in a completion it always comes.
     pub usage: bool,
     /// How many choices.
@@ -51,6 +75,7 @@ pub struct Prepared {
     pub(super) rules: ReplyRules,
     pub(super) taken: HashSet<String>,
     pub(super) how: Outbound,
+    pub(super) raw: bool,
     pub(super) original: Bytes,
     pub(super) body: Bytes,
     pub(super) target_model: String,
@@ -89,7 +114,7 @@ impl Relay {
                 }
             }
         };
-        let stream = draft.facts.stream && !draft.facts.tools;
+        let stream = draft.how == Outbound::Streamed;
         Ok(Prepared {
             headers: outgoing(headers, stream, request_id),
             path_and_query: path_and_query.to_owned(),
@@ -108,12 +133,18 @@ impl Relay {
         if may_ask && upstream.target().version.is_none() && needs_version(&request) {
             return Ok(Draft::NeedsVersion(upstream));
         }
-        let facts = self.facts(&request, model);
-        let how = how(&facts);
+        let modes = self.config.modes(&model);
+        let facts = self.facts(&request, model, modes);
+        let how = how(facts.route);
+        let raw = is_raw(&request, modes, &target_model);
         let rules = rules(&request);
-        let taken = if facts.tools { used_ids(&request) } else { HashSet::new() };
+        let taken = used_ids(&request);
         let loop_found = check_loops(&request.messages, self.guard);
-        let (sent, edits) = edited(&mut request, body, how, &facts.model, &target_model, &upstream);
+        let (sent, edits) = edited(
+            &mut request,
+            body,
+            &Sending { how, raw, model: &facts.model, target_model: &target_model, upstream: &upstream },
+        );
         Ok(Draft::Ready(Box::new(Prepared {
             headers: HeaderMap::new(),
             path_and_query: String::new(),
@@ -124,6 +155,7 @@ impl Relay {
             rules,
             taken,
             how,
+            raw,
             body: sent,
             original: Bytes::new(),
             target_model,
@@ -133,12 +165,12 @@ impl Relay {
     /// The same request, edited again for what the upstream is now known to refuse.
     pub(super) fn edit_again(prepared: &Prepared) -> Bytes {
         let Ok(mut request) = ChatRequest::parse(&prepared.original) else { return prepared.body.clone() };
-        let Prepared { original, how, facts, target_model, upstream, .. } = prepared;
-        edited(&mut request, original, *how, &facts.model, target_model, upstream).0
+        let Prepared { how, raw, facts, target_model, upstream, .. } = prepared;
+        let sending = Sending { how: *how, raw: *raw, model: &facts.model, target_model, upstream };
+        edited(&mut request, &prepared.original, &sending).0
     }
 
-    fn facts(&self, request: &ChatRequest<'_>, model: String) -> Facts {
-        let modes = self.config.modes(&model);
+    fn facts(&self, request: &ChatRequest<'_>, model: String, modes: Modes) -> Facts {
         let target = self.config.target(&model);
         let named = |models: &Option<Vec<String>>| {
             models.as_ref().is_some_and(|models| models.iter().any(|m| m == target))
@@ -148,7 +180,7 @@ impl Relay {
                 || self.upstreams.iter().any(|(_, models)| named(models)),
             model,
             stream: request.wants_stream(),
-            tools: request.tools().is_some(),
+            route: route(request, modes.tools_mode),
             usage: request.wants_usage(),
             choices: request.choices().min(128),
             reasoning: match modes.reasoning {
@@ -162,25 +194,48 @@ impl Relay {
     }
 }
 
-fn how(facts: &Facts) -> Outbound {
-    match (facts.tools, facts.stream) {
-        (true, _) => Outbound::Whole,
-        (false, true) => Outbound::Streamed,
-        (false, false) => Outbound::AsAsked,
+fn how(route: Route) -> Outbound {
+    match route {
+        Route::Tools => Outbound::Whole,
+        Route::Live | Route::Stream => Outbound::Streamed,
+        Route::Plain => Outbound::AsAsked,
     }
+}
+
+fn route(request: &ChatRequest<'_>, mode: ToolsMode) -> Route {
+    match (request.tools().is_some(), request.wants_stream()) {
+        (true, true) if mode == ToolsMode::Live => Route::Live,
+        (true, _) => Route::Tools,
+        (false, true) => Route::Stream,
+        (false, false) => Route::Plain,
+    }
+}
+
+/// Whether to ask for unparsed text. gpt-oss has none: vLLM parses its calls and then drops them. A forced call needs the
+/// server's grammar.
+fn is_raw(request: &ChatRequest<'_>, modes: Modes, target_model: &str) -> bool {
+    let possible =
+        !target_model.to_lowercase().contains("gpt-oss") && request.tool_choice() == ToolChoice::Auto;
+    modes.tool_parsing == ToolParsing::Raw && request.tools().is_some() && possible
+}
+
+/// What decides the form in which a request goes up.
+struct Sending<'a> {
+    how: Outbound,
+    raw: bool,
+    model: &'a str,
+    target_model: &'a str,
+    upstream: &'a Upstream,
 }
 
 fn edited(
     request: &mut ChatRequest<'_>,
     original: &Bytes,
-    how: Outbound,
-    model: &str,
-    target_model: &str,
-    upstream: &Upstream,
+    sending: &Sending<'_>,
 ) -> (Bytes, Vec<&'static str>) {
-    let mut edits = outbound(request, how, &upstream.target());
-    if model != target_model {
-        request.object.set("model", encode_string(target_model));
+    let mut edits = outbound(request, sending.how, sending.raw, &sending.upstream.target());
+    if sending.model != sending.target_model {
+        request.object.set("model", encode_string(sending.target_model));
         edits.push("model_alias");
     }
     if edits.is_empty() { (original.clone(), edits) } else { (Bytes::from(request.object.to_json()), edits) }

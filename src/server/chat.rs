@@ -17,7 +17,7 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use super::{App, body, respond};
 use crate::observe::{Outcome, RequestLine, SharedLine};
-use crate::relay::{Batch, Facts, Feed, Opened, Prepared, reply_json};
+use crate::relay::{Batch, Facts, Feed, Opened, Prepared, Route, reply_json};
 use crate::sse::write_data;
 use crate::translate::{Head, Ids, Reply, Spool};
 use crate::wire::ApiError;
@@ -62,7 +62,7 @@ async fn prepare(
             line.known_model.clone_from(&prepared.facts.model);
         }
         line.stream = prepared.facts.stream;
-        line.route = if prepared.facts.tools { "tools" } else { "passthrough" };
+        line.route = prepared.facts.route.as_str();
         line.upstream.clone_from(&prepared.upstream.name);
         line.edits.clone_from(&prepared.edits);
     });
@@ -76,18 +76,18 @@ async fn answer(app: App, prepared: Prepared, line: SharedLine) -> Response {
         return spooled(&Reply::canned(own_head(&facts), &found.answer()), &facts, &line);
     }
     let relay = Arc::clone(&app.relay);
-    match (facts.tools, facts.stream) {
-        (true, true) => {
+    match (facts.route, facts.stream) {
+        (Route::Tools, true) => {
             Committer::new(app, facts, line.clone()).turn(Box::pin(relay.turn(prepared, line))).await
         }
-        (true, false) => match until_abort(&app, relay.turn(prepared, line.clone())).await {
+        (Route::Tools, false) => match until_abort(&app, relay.turn(prepared, line.clone())).await {
             Ok(reply) => spooled(&reply, &facts, &finished(line)),
             Err(error) => respond::error(&error, &line),
         },
-        (false, true) => {
+        (Route::Live | Route::Stream, _) => {
             Committer::new(app, facts, line.clone()).feed(Box::pin(relay.open(prepared, line))).await
         }
-        (false, false) => match until_abort(&app, relay.whole(prepared, line.clone())).await {
+        (Route::Plain, _) => match until_abort(&app, relay.whole(prepared, line.clone())).await {
             Ok(body) => respond::json(StatusCode::OK, body, &finished(line)),
             Err(error) => respond::error(&error, &line),
         },
@@ -245,7 +245,7 @@ impl Committer {
             }
             match source {
                 Source::Open(mut feed) => {
-                    feed.head_was_sent(&head.id, head.created, &head.model);
+                    feed.head_was_sent(&head);
                     for await bytes in self.rest_of(feed, None) {
                         yield bytes;
                     }

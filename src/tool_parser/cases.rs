@@ -99,7 +99,6 @@ fn cases() -> Vec<Case> {
 }
 
 #[test]
-#[ignore = "the other dialects follow in the next commits"]
 fn every_case_passes_or_is_argued() {
     let mut failures = BTreeMap::new();
     let mut argued = 0;

@@ -4,14 +4,21 @@
 //! still become a call, [`Engine::finish`] settles the rest, so any split of the same text gives the same turn. It is pure:
 //! no I/O, no clock, no randomness. It never fails: model output becomes values plus notes. Used by `relay` and `agent`.
 
+#[cfg(test)]
+mod behaviour;
 mod calls;
 #[cfg(test)]
 mod cases;
 mod coerce;
 pub mod dialects;
+mod echo;
 mod json_span;
 mod ledger;
 mod lenient_json;
+#[cfg(any(test, fuzzing))]
+pub mod oracle;
+#[cfg(test)]
+mod properties;
 mod quotation;
 mod scanner;
 mod schema;
@@ -23,6 +30,8 @@ pub use tools::{Resolved, Tool, Tools};
 use std::sync::Arc;
 
 use self::calls::RawCall;
+use self::dialects::glm;
+use self::echo::Echo;
 use self::ledger::Ledger;
 use self::scanner::{Io, Scanner};
 use self::settle::settle;
@@ -81,18 +90,20 @@ pub struct Engine {
     options: Options,
     ledger: Ledger,
     content: Scanner,
+    reasoning: Echo,
 }
 
 impl Engine {
     /// An engine for one choice of one reply to a request that declared `tools`.
     pub fn new(tools: Arc<Tools>, options: Options) -> Self {
-        Self { tools, options, ledger: Ledger::new(options), content: Scanner::new(false) }
+        let reasoning = Echo::default();
+        Self { tools, options, ledger: Ledger::new(options), content: Scanner::new(false), reasoning }
     }
 
     /// Takes the next piece of text and appends to `out` what has become certain.
     pub fn push(&mut self, field: Field, delta: &str, out: &mut Vec<TurnEvent>) {
         match field {
-            Field::Reasoning => self.ledger.text(Field::Reasoning, delta),
+            Field::Reasoning => self.reasoning.push(delta, &mut self.ledger),
             Field::Content => {
                 let mut io = Io { tools: &self.tools, options: self.options, ledger: &mut self.ledger };
                 self.content.push(delta, &mut io);
@@ -104,7 +115,10 @@ impl Engine {
     /// Takes one native call, whole. A whole reply gives its native calls before its text, so that they win over a copy in
     /// the text; a live one as they complete.
     pub fn native(&mut self, call: NativeCall, out: &mut Vec<TurnEvent>) {
-        let raw = RawCall { id: call.id, ..RawCall::text(&call.name, &call.arguments) };
+        let raw = match glm::in_name(&call.name) {
+            Some((name, fields)) => RawCall { id: call.id, ..RawCall::fields(&name, fields) },
+            None => RawCall { id: call.id, ..RawCall::text(&call.name, &call.arguments) },
+        };
         let settled = settle(&raw, &self.tools);
         self.ledger.native_call(&raw, settled);
         self.ledger.drain(out);
@@ -112,6 +126,7 @@ impl Engine {
 
     /// Settles what was held back. Emits no [`TurnEvent::Finish`]: only the caller knows usage and the upstream's reason.
     pub fn finish(&mut self, end: End, out: &mut Vec<TurnEvent>) {
+        self.reasoning.finish(&mut self.ledger);
         let mut io = Io { tools: &self.tools, options: self.options, ledger: &mut self.ledger };
         self.content.finish(end.cut, &mut io);
         self.search_reasoning(end);

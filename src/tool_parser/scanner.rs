@@ -20,6 +20,10 @@ pub(crate) const BEHIND: usize = 256;
 const MAX_HELD: usize = 24 << 20;
 /// A longer run of space is content, even before a call.
 const MAX_SPACE: usize = 1024;
+/// So much of a mark at the end of a cut reply is the beginning of a call.
+const CUT_MARK: usize = 6;
+/// In place of a backtick run's length: the line is quoted and holds no calls.
+const QUOTED_LINE: usize = usize::MAX;
 /// Every mark begins with one of these, stands at the start of a line, or ends in `to=`.
 const TRIGGERS: &[u8] = b"<[{`\n=";
 /// Marks in running text that begin with a letter; they are found by their `=`.
@@ -39,19 +43,10 @@ const LATE: [&str; 8] = [
 pub(crate) enum Lane {
     /// To the content; calls may begin.
     Content,
-    /// To the reasoning, until one of these marks.
-    Reasoning(&'static [&'static str], Closing),
+    /// To the reasoning, until one of the first marks; the second ones among them begin what comes next.
+    Reasoning(&'static [&'static str], &'static [&'static str]),
     /// To the content, until a line that closes the fence: this character, at least this often.
     Fence(u8, usize),
-}
-
-/// Whether a mark that ends the reasoning belongs to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Closing {
-    /// The mark is the reasoning's own end.
-    Mark,
-    /// The mark is the beginning of what comes next, which a dialect reads.
-    Next,
 }
 
 /// What the scanner needs of the engine.
@@ -189,8 +184,8 @@ impl Scanner {
         self.eof = true;
         self.cut = cut;
         self.run(io);
-        self.accept_held(io);
-        self.release(self.buffer.len(), io);
+        self.accept_held(false, io);
+        self.release_up_to(self.buffer.len(), true, io);
     }
 
     fn run(&mut self, io: &mut Io<'_>) {
@@ -203,7 +198,7 @@ impl Scanner {
     /// One step; false when more text is needed.
     fn step(&mut self, io: &mut Io<'_>) -> bool {
         match self.lane {
-            Lane::Reasoning(closers, closing) => self.reasoning_step(closers, closing, io),
+            Lane::Reasoning(closers, kept) => self.reasoning_step(closers, kept, io),
             Lane::Fence(char, length) => self.fence_step(char, length),
             Lane::Content => match self.open.take() {
                 Some(open) => self.attempt(open, io),
@@ -239,19 +234,23 @@ impl Scanner {
 
     /// Emits text up to `end`, holding back the space at its end, which a call would swallow.
     fn release(&mut self, end: usize, io: &mut Io<'_>) {
+        self.release_up_to(end, false, io);
+    }
+
+    fn release_up_to(&mut self, end: usize, last: bool, io: &mut Io<'_>) {
         if end <= self.head {
             return;
         }
         let text = &self.buffer[self.head..end];
         let visible = text.trim_end().len();
         if self.after_call && visible == 0 {
-            if self.eof {
+            if last {
                 self.head = end;
             }
             return;
         }
         let space = text.len() - visible;
-        let keeps = self.eof || self.long_space && visible == 0 || space > MAX_SPACE;
+        let keeps = last || self.long_space && visible == 0 || space > MAX_SPACE;
         let length = if keeps { text.len() } else { visible };
         let start = if self.after_call && self.blank { text.len() - text.trim_start().len() } else { 0 };
         if length > start {
@@ -319,6 +318,11 @@ impl Scanner {
             return false;
         }
         self.fresh = false;
+        if first == b'>' {
+            self.release_held(at, io);
+            self.code = Some(QUOTED_LINE);
+            return true;
+        }
         let resume = at + usize::from(first.is_ascii());
         self.attempt(Open { at, resume: resume.max(at), line_start: true, opener: 0, waits: None }, io)
     }
@@ -395,12 +399,7 @@ impl Scanner {
         true
     }
 
-    fn reasoning_step(
-        &mut self,
-        closers: &'static [&'static str],
-        closing: Closing,
-        io: &mut Io<'_>,
-    ) -> bool {
+    fn reasoning_step(&mut self, closers: &'static [&'static str], kept: &[&str], io: &mut Io<'_>) -> bool {
         let rest = &self.buffer[self.scan..];
         let found = closers.iter().filter_map(|closer| Some((rest.find(closer)?, closer.len()))).min();
         let (end, mark) = match found {
@@ -415,7 +414,8 @@ impl Scanner {
         self.scan = end;
         let Some(length) = mark else { return false };
         self.lane = Lane::Content;
-        let next = if closing == Closing::Mark { end + length } else { end };
+        let keeps = kept.contains(&&self.buffer[end..end + length]);
+        let next = if keeps { end } else { end + length };
         self.take(end, next, io);
         true
     }
@@ -452,7 +452,7 @@ impl Scanner {
                     open.opener += 1;
                 }
                 Step::More(wait) => {
-                    open.waits = Some(waiting(wait, open.at));
+                    open.waits = Some(waiting(wait));
                     self.open = Some(open);
                     return false;
                 }
@@ -471,9 +471,11 @@ impl Scanner {
                 None | Some(Waiting::Any) => true,
                 Some(Waiting::Value(span)) => span.advance(text, false) != Span::More,
                 Some(Waiting::Mark(from, marks)) => {
-                    let found = marks.iter().any(|mark| text[*from..].contains(mark));
+                    let bytes = &text.as_bytes()[(*from).min(text.len())..];
+                    let found =
+                        marks.iter().any(|mark| memchr::memmem::find(bytes, mark.as_bytes()).is_some());
                     let longest = marks.iter().map(|mark| mark.len()).max().unwrap_or(0);
-                    *from = boundary(text, (*from).max(text.len().saturating_sub(longest)));
+                    *from = (*from).max((text.len() + 1).saturating_sub(longest));
                     found
                 }
             };
@@ -493,6 +495,9 @@ impl Scanner {
             (Opens::Name, _) => 0,
             (_, MarkAt::Here(length)) => length,
             (_, MarkAt::Perhaps) => return Step::More(Wait::Any),
+            (_, MarkAt::No) if self.cut && text.len() >= CUT_MARK && opener.mark.starts_with(text) => {
+                return Step::Read(Found::Drop(String::new(), Dropped::Truncated), text.len());
+            }
             (_, MarkAt::No) => return Step::Not(0),
         };
         debug_assert!(text.len() >= view.mark);
@@ -511,6 +516,7 @@ impl Scanner {
             before: if self.gone == 0 && from == 0 { &self.buffer[..open.at] } else { before },
             line_start: open.line_start,
             first: self.blank && self.buffer[self.head..open.at].trim().is_empty() && self.held.is_empty(),
+            after_call: self.after_call && self.buffer[self.head..open.at].trim().is_empty(),
             json_wanted: io.options.json_wanted || !io.options.calls_wanted,
             reasoning: self.reasoning,
             native: io.ledger.native(),
@@ -554,14 +560,14 @@ impl Scanner {
             Found::Calls { calls, firm } => return self.calls(calls, firm, open, dialect, end, io),
             Found::Broken => self.hold(Held { dialect, calls: Vec::new(), source: (open.at, end) }, end),
             Found::Skip | Found::Lane(_) => {
-                self.accept_held(io);
+                self.accept_held(false, io);
                 self.take(open.at, end, io);
                 if let Found::Lane(lane) = found {
                     self.lane = lane;
                 }
             }
             Found::Drop(name, why) => {
-                self.accept_held(io);
+                self.accept_held(false, io);
                 self.take(open.at, end, io);
                 if !self.reasoning {
                     io.ledger.dropped(&name, why);
@@ -613,7 +619,7 @@ impl Scanner {
         if unreadable {
             self.hold(Held { calls: Vec::new(), ..held }, end);
         } else if firm && !self.reasoning {
-            self.accept_held(io);
+            self.accept_held(true, io);
             self.take(open.at, end, io);
             self.send(held, io);
         } else if self.examples {
@@ -636,10 +642,11 @@ impl Scanner {
     }
 
     /// Nothing but calls followed: what was held are calls. What could not be read among them is dropped; alone it is text.
-    fn accept_held(&mut self, io: &mut Io<'_>) {
+    fn accept_held(&mut self, among_calls: bool, io: &mut Io<'_>) {
         let held = std::mem::take(&mut self.held);
         let Some(first) = held.first() else { return };
-        let real = held.iter().any(|held| !held.calls.is_empty()) || !io.ledger.is_without_calls();
+        let real =
+            among_calls || held.iter().any(|held| !held.calls.is_empty()) || !io.ledger.is_without_calls();
         if !real && !self.reasoning {
             return;
         }
@@ -667,7 +674,7 @@ impl Scanner {
     }
 }
 
-fn waiting(wait: Wait, _at: usize) -> Waiting {
+fn waiting(wait: Wait) -> Waiting {
     match wait {
         Wait::Any => Waiting::Any,
         Wait::Json(from) => Waiting::Value(Box::new(JsonSpan::new(from, Style::Json))),

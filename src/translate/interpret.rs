@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::ids::Ids;
 use super::synthesize::{Head, Reply, ReplyChoice};
 use crate::tool_parser::{End, Engine, Field, NativeCall, Options, Tools};
-use crate::turn::{Dropped, FinishReason, Note, Turn};
+use crate::turn::{Dropped, FinishReason, Note, Turn, Usage};
 use crate::wire::{ApiError, Choice, Completion, pruned_logprobs};
 
 /// What the request says about its reply.
@@ -24,14 +24,17 @@ pub struct ReplyRules {
 /// Reads every choice.
 ///
 /// # Errors
-/// 422 `truncated_tool_call` or 502 `unusable_tool_call` when no choice has anything to show but a call that cannot leave.
+/// 422 `truncated_tool_call` or 502 `unusable_tool_call` when no choice has anything to show but a call that cannot leave;
+/// 502 `lost_reply` when the server lost all that the model wrote.
 pub fn interpret(completion: Completion, rules: &ReplyRules, ids: &mut Ids) -> Result<Reply, ApiError> {
     let used = completion.usage.map(|usage| usage.completion);
     let spent = completion.choices.len() == 1
         && used.is_some_and(|used| rules.token_limit.is_some_and(|limit| used >= limit));
     let choices: Vec<ReplyChoice> =
         completion.choices.into_iter().map(|choice| read_choice(choice, spent, rules, ids)).collect();
-    if let Some(error) = all_failed(&choices) {
+    if let Some(error) =
+        all_failed(&choices).or_else(|| lost(choices.iter().map(|choice| &choice.turn), completion.usage))
+    {
         return Err(error);
     }
     let id = if completion.id.is_empty() { ids.reply_id() } else { completion.id };
@@ -47,6 +50,10 @@ pub fn interpret(completion: Completion, rules: &ReplyRules, ids: &mut Ids) -> R
 fn read_choice(choice: Choice, spent: bool, rules: &ReplyRules, ids: &mut Ids) -> ReplyChoice {
     let cut = spent || choice.finish_reason.as_deref() == Some("length");
     let mut turn = read_turn(&choice, End { cut }, rules);
+    if !turn.calls.is_empty() && turn.content.trim().is_empty() {
+        // The line breaks around calls that a server took out of the text.
+        turn.content.clear();
+    }
     for call in &mut turn.calls {
         call.id = Some(ids.choose(call.id.as_deref()));
     }
@@ -88,6 +95,21 @@ fn all_failed(choices: &[ReplyChoice]) -> Option<ApiError> {
     let fault = |choice: &ReplyChoice| fault_of(&choice.turn).filter(|_| choice.refusal.is_none());
     let faults: Option<Vec<ApiError>> = choices.iter().map(fault).collect();
     faults?.into_iter().next()
+}
+
+/// A reply of more tokens than this of which nothing arrived was lost on the way. Ending a turn takes one or two.
+const FEW_TOKENS: u64 = 3;
+
+/// The error to answer with when the model wrote a reply and its server passed nothing of it on: no content, no reasoning, no
+/// call. vLLM 0.10 to 0.32 does this with harmony texts that its parser does not expect.
+pub(super) fn lost<'t>(mut turns: impl Iterator<Item = &'t Turn>, usage: Option<Usage>) -> Option<ApiError> {
+    let written = usage.map_or(0, |usage| usage.completion);
+    let nothing = |turn: &Turn| turn.is_blank() && turn.reasoning.trim().is_empty() && turn.notes.is_empty();
+    (written > FEW_TOKENS && turns.all(nothing)).then(|| {
+        let message =
+            format!("the model wrote {written} tokens, and its server passed none of them on; ask again");
+        ApiError::new(502, "lost_reply", message)
+    })
 }
 
 /// Why a turn has nothing to show but a call that cannot leave; `None` when it has something, or is merely empty.

@@ -7,8 +7,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bytes::BufMut;
+
 use super::ids::Ids;
-use super::interpret::{ReplyRules, fault_of};
+use super::interpret::{ReplyRules, fault_of, lost};
 use super::synthesize::{Ending, Head, Spool};
 use crate::sse::{DONE, write_data};
 use crate::tool_parser::{End, Engine, Field, NativeCall};
@@ -45,6 +47,7 @@ pub struct LiveTurn {
 struct LiveChoice {
     engine: Engine,
     native: Option<(Option<u64>, NativeCall)>,
+    gap: String,
     logprobs: Vec<String>,
     finish_reason: Option<String>,
     /// What has left so far. Its texts are not kept, only whether there were any.
@@ -73,6 +76,7 @@ impl LiveTurn {
     pub fn head_was_sent(&mut self, head: &Head) {
         self.spool = Some(Spool::new(head, self.rules.reasoning));
         self.roles_sent = true;
+        self.choices.values_mut().for_each(|choice| choice.began = true);
     }
 
     /// A chunk that carries nothing; `None` before the stream has an id.
@@ -99,7 +103,7 @@ impl LiveTurn {
     ///
     /// # Errors
     /// When the payload is not a JSON object.
-    pub fn push(&mut self, payload: &str, out: &mut Vec<u8>) -> Result<(), Malformed> {
+    pub fn push(&mut self, payload: &str, out: &mut impl BufMut) -> Result<(), Malformed> {
         let chunk = Object::parse(payload)?;
         self.begin(&chunk);
         self.usage = chunk.get("usage").and_then(usage_from).or(self.usage);
@@ -120,7 +124,7 @@ impl LiveTurn {
     ///
     /// # Errors
     /// As [`super::interpret`] has it, when there is nothing to show but calls that cannot leave.
-    pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<Vec<Turn>, ApiError> {
+    pub fn finish(&mut self, out: &mut impl BufMut) -> Result<Vec<Turn>, ApiError> {
         let used = self.usage.map(|usage| usage.completion);
         let limit = self.rules.reply.token_limit;
         let spent =
@@ -129,10 +133,14 @@ impl LiveTurn {
         for &index in &indexes {
             let events = self.choice(index).finish(spent);
             self.emit(index, events, out);
+            if let Some(gap) = self.choice(index).last_gap() {
+                self.send(index, gap, out);
+            }
         }
         let turns: Vec<Turn> = self.choices.values().map(|choice| choice.turn.clone()).collect();
         let faults: Option<Vec<ApiError>> = turns.iter().map(fault_of).collect();
-        if let Some(error) = faults.and_then(|faults| faults.into_iter().next()) {
+        let fault = faults.and_then(|faults| faults.into_iter().next());
+        if let Some(error) = fault.or_else(|| lost(turns.iter(), self.usage)) {
             return Err(error);
         }
         for index in indexes {
@@ -165,6 +173,7 @@ impl LiveTurn {
         choices.entry(index).or_insert_with(|| LiveChoice {
             engine: Engine::new(Arc::clone(&rules.reply.tools), rules.reply.options),
             native: None,
+            gap: String::new(),
             logprobs: vec![],
             finish_reason: None,
             turn: Turn::default(),
@@ -173,27 +182,33 @@ impl LiveTurn {
         })
     }
 
-    fn emit(&mut self, index: u64, events: Vec<TurnEvent>, out: &mut Vec<u8>) {
-        let spool = self.spool();
+    fn emit(&mut self, index: u64, events: Vec<TurnEvent>, out: &mut impl BufMut) {
         for mut event in events {
-            if let TurnEvent::ToolCall(call) = &mut event {
-                call.id = Some(self.ids.choose(call.id.as_deref()));
+            if !self.choice(index).holds_gap(&mut event) {
+                self.send(index, event, out);
             }
-            let choice = self.choice(index);
-            let leaves =
-                !matches!(event, TurnEvent::Note(_) | TurnEvent::Progress(_) | TurnEvent::Finish { .. });
-            if leaves && !std::mem::replace(&mut choice.began, true) {
-                write_data(out, &spool.role(index));
-            }
-            let logprobs = matches!(event, TurnEvent::Content(_)).then(|| choice.take_logprobs()).flatten();
-            if let Some(chunk) = spool.event(index, &event, choice.turn.calls.len(), logprobs.as_deref()) {
-                write_data(out, &chunk);
-            }
-            choice.turn.apply(event);
         }
     }
 
-    fn end_choice(&mut self, index: u64, out: &mut Vec<u8>) {
+    fn send(&mut self, index: u64, mut event: TurnEvent, out: &mut impl BufMut) {
+        let spool = self.spool();
+        if let TurnEvent::ToolCall(call) = &mut event {
+            call.id = Some(self.ids.choose(call.id.as_deref()));
+        }
+        let choice = self.choice(index);
+        let leaves =
+            matches!(event, TurnEvent::Reasoning(_) | TurnEvent::Content(_) | TurnEvent::ToolCall(_));
+        if leaves && !std::mem::replace(&mut choice.began, true) {
+            write_data(out, &spool.role(index));
+        }
+        let logprobs = matches!(event, TurnEvent::Content(_)).then(|| choice.take_logprobs()).flatten();
+        if let Some(chunk) = spool.event(index, &event, choice.turn.calls.len(), logprobs.as_deref()) {
+            write_data(out, &chunk);
+        }
+        choice.turn.apply(event);
+    }
+
+    fn end_choice(&mut self, index: u64, out: &mut impl BufMut) {
         let spool = self.spool();
         let kept = self.kept.clone();
         let choice = self.choice(index);
@@ -245,11 +260,32 @@ impl LiveChoice {
         events
     }
 
+    /// White space that is all the content there was, unless calls stood around it.
+    fn last_gap(&mut self) -> Option<TurnEvent> {
+        let gap = std::mem::take(&mut self.gap);
+        (!gap.is_empty() && self.turn.calls.is_empty()).then_some(TurnEvent::Content(gap))
+    }
+
     fn reason(&self) -> FinishReason {
         let truncated =
             self.turn.notes.iter().any(|note| matches!(note, Note::Dropped { why: Dropped::Truncated, .. }));
         let upstream = if truncated { Some("length") } else { self.finish_reason.as_deref() };
         FinishReason::resolve(upstream, !self.turn.calls.is_empty())
+    }
+
+    /// Line breaks before anything else wait: around calls that were taken out of the text they mean nothing, before a
+    /// text they are part of it. True when the event was kept for later.
+    fn holds_gap(&mut self, event: &mut TurnEvent) -> bool {
+        let TurnEvent::Content(text) = event else { return false };
+        if !self.turn.content.is_empty() {
+            return false;
+        }
+        self.gap.push_str(text);
+        if self.gap.trim().is_empty() {
+            return true;
+        }
+        *text = std::mem::take(&mut self.gap);
+        false
     }
 
     /// The log probabilities that wait for a chunk, as one object.

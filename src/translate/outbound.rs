@@ -44,8 +44,13 @@ fn reasoning_keys(target: &Target) -> &'static [&'static str] {
     }
 }
 
-/// Edits the request for this upstream; returns the names of the edits, for the log. No edit: send the client's bytes.
-pub fn outbound(request: &mut ChatRequest<'_>, how: Outbound, target: &Target) -> Vec<&'static str> {
+/// Edits the request for this upstream; `raw`: ask for unparsed text, so that respool reads the calls itself. Returns the names of the edits, for the log. No edit: send the client's bytes.
+pub fn outbound(
+    request: &mut ChatRequest<'_>,
+    how: Outbound,
+    raw: bool,
+    target: &Target,
+) -> Vec<&'static str> {
     let mut edits = Vec::new();
     let mut note = |done: bool, name: &'static str| {
         if done {
@@ -59,6 +64,7 @@ pub fn outbound(request: &mut ChatRequest<'_>, how: Outbound, target: &Target) -
     note(undescribed && tool_descriptions(object), "tool_description");
     note(reasoning_effort(object, target), "reasoning_effort");
     note(refused(object, target), "refused_parameter");
+    note(raw && unparsed(object), "raw");
     note(messages(request, target), "messages");
     edits
 }
@@ -99,6 +105,14 @@ fn stream_fields(object: &mut Object<'_>, how: Outbound) -> bool {
             true
         }
     }
+}
+
+/// Asks vLLM to leave calls in the text, with the special tokens that mark them; works also on servers that were started
+/// without tool flags (field notes `vllm.md`, section 3).
+fn unparsed(object: &mut Object<'_>) -> bool {
+    object.set("tool_choice", "\"none\"");
+    object.set("skip_special_tokens", "false");
+    true
 }
 
 /// vLLM refuses an empty array since 0.20, and a `tool_choice` without tools always.
@@ -317,7 +331,7 @@ mod tests {
 
     fn check_on(target: &Target, how: Outbound, body: &str, expected: &str) {
         let mut request = ChatRequest::parse(body.as_bytes()).unwrap();
-        let edits = outbound(&mut request, how, target);
+        let edits = outbound(&mut request, how, false, target);
         let result = if edits.is_empty() { body.to_owned() } else { request.object.to_json() };
         assert_eq!(result, expected);
     }

@@ -26,8 +26,6 @@ pub enum Passed {
     Changed,
     /// Forward nothing.
     Withheld,
-    /// It is an error event, not a chunk.
-    Error,
 }
 
 /// The head that respool itself has already sent, as JSON texts; upstream's chunks must carry the same.
@@ -79,7 +77,6 @@ impl StreamState {
         let saw = chunk.saw;
         self.text = text;
         Ok(match changed? {
-            _ if saw.error => Passed::Error,
             changed if saw.is_empty(self.sent.is_some(), changed) => Passed::Withheld,
             true => Passed::Changed,
             false => Passed::Untouched,
@@ -144,7 +141,6 @@ struct Saw {
     usage_dropped: bool,
     reasoning_dropped: bool,
     reasoning: bool,
-    error: bool,
 }
 
 impl Saw {
@@ -183,10 +179,6 @@ impl Editor for ChunkEditor<'_> {
 
     fn keeps(&self, key: &str) -> bool {
         self.state.rules.keep.iter().any(|kept| kept == key)
-    }
-
-    fn unknown(&mut self, key: &str) {
-        self.saw.error |= key == "error";
     }
 }
 
@@ -295,7 +287,6 @@ mod tests {
         check(&mut state, usage, Passed::Withheld, "");
         assert_eq!(state.usage().map(|usage| usage.total()), Some(7));
         check(&mut StreamState::new(rules(true)), usage, Passed::Untouched, "");
-        check(&mut state, r#"{"error": {"message":"x"}}"#, Passed::Error, "");
         assert!(state.pass("{broken").is_err());
     }
 

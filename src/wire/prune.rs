@@ -64,9 +64,6 @@ pub trait Editor {
 
     /// Whether to keep a field that the table does not name.
     fn keeps(&self, key: &str) -> bool;
-
-    /// A field was taken out that the table does not name.
-    fn unknown(&mut self, _key: &str) {}
 }
 
 /// Writes to `out` what is left of `json`, and tells whether anything was changed. `out` is cleared first. When nothing
@@ -173,7 +170,6 @@ impl<E: Editor> Pruner<'_, E> {
             self.out.push_str(value);
         } else {
             self.changed = true;
-            self.editor.unknown(key);
         }
         Ok(kept)
     }

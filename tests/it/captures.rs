@@ -10,23 +10,26 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::live::direct;
 use crate::support::accumulate::{Choice, Rules};
 use crate::support::client::{Reply, Request, exchange};
 use crate::support::respool::Respool;
 
 /// What a reply amounts to: its choices, or the status of its error.
-type Told = Result<Vec<Choice>, u16>;
+pub(crate) type Told = Result<Vec<Choice>, u16>;
 
 /// The captures of one version, and respool in front of them.
-struct Version {
-    set: PathBuf,
-    replay: Arc<Replay>,
+pub(crate) struct Version {
+    pub(crate) set: PathBuf,
+    pub(crate) replay: Arc<Replay>,
     respool: Respool,
+    live: bool,
     _upstream: DropGuard,
 }
 
 impl Version {
-    async fn start(set: PathBuf) -> Self {
+    /// `settings`: TOML for respool, before its upstream.
+    pub(crate) async fn start(set: PathBuf, settings: &str) -> Self {
         let replay = Arc::new(Replay::load(&set).unwrap());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -35,13 +38,14 @@ impl Version {
         Self {
             set,
             replay,
-            respool: Respool::configured(&format!("[[upstream]]\nurl = \"{url}\"")).await,
+            respool: Respool::configured(&format!("{settings}\n[[upstream]]\nurl = \"{url}\"")).await,
+            live: settings.contains("live"),
             _upstream: stop.drop_guard(),
         }
     }
 
     /// The request that a capture answered, asked of its recording; none when it was of another route, or no JSON.
-    fn request(&self, model: &str, stream: bool) -> Option<Value> {
+    pub(crate) fn request(&self, model: &str, stream: bool) -> Option<Value> {
         let forms = [format!("{model}.nonstream.req.http"), format!("{model}.req.http")];
         let text = forms.iter().find_map(|file| std::fs::read_to_string(self.set.join(file)).ok());
         let mut body = match text.as_deref().and_then(|text| text.split_once("\r\n\r\n")) {
@@ -57,19 +61,21 @@ impl Version {
     }
 
     /// Asks and judges; an `Err` is the flaw.
-    async fn ask(&self, request: &Value) -> Result<Told, String> {
+    pub(crate) async fn ask(&self, request: &Value) -> Result<Told, String> {
         let reply = exchange(self.respool.address, &Request::chat(request)).await;
         let rules = Rules {
             choices: request["n"].as_u64().map_or(1, |n| n.try_into().unwrap()),
             continuous_usage: request["stream_options"]["continuous_usage_stats"] == true,
+            as_it_came: self.live,
             ..Rules::default()
         };
         let told = catch_unwind(AssertUnwindSafe(|| told(&reply, request["stream"] == true, &rules)));
         let told = told.map_err(|panic| panic.downcast_ref::<String>().cloned().unwrap_or_default())?;
         let upstream = self.replay.seen().pop().ok_or("upstream was not asked")?;
         let body = String::from_utf8_lossy(&upstream.answer_body);
-        let failed = upstream.answer_status != 200 || body.contains("\"error\":{");
-        let excused = body.contains("\"finish_reason\":\"length\"") || lost_a_call(&upstream.answer_body);
+        let failed =
+            upstream.answer_status != 200 || body.contains("\"error\":{") || body.contains("\"error\": {");
+        let excused = body.contains("\"finish_reason\":\"length\"") || lost(&upstream.answer_body);
         match &told {
             Ok(_) if failed => Err(format!("a success made of {} {body}", upstream.answer_status)),
             Err(status) if !failed && !excused => Err(format!("status {status} made of {body}")),
@@ -78,17 +84,19 @@ impl Version {
     }
 }
 
-/// True when the server's own parser gave a call without arguments that can be used: such a turn may end in an error.
-fn lost_a_call(body: &[u8]) -> bool {
-    let body: Value = serde_json::from_slice(body).unwrap_or_default();
-    let usable = |call: &Value| {
-        let arguments =
-            call["function"]["arguments"].as_str().and_then(|text| serde_json::from_str(text).ok());
-        arguments
-            .is_some_and(|arguments: Value| arguments.as_object().is_some_and(|object| !object.is_empty()))
+/// True when the server gave nothing of what the model wrote, or a call without arguments that can be used: such a turn may
+/// end in an error.
+fn lost(body: &[u8]) -> bool {
+    let usable = |arguments: &str| {
+        let arguments: Value = serde_json::from_str(arguments).unwrap_or_default();
+        arguments.as_object().is_some_and(|object| !object.is_empty())
     };
-    let calls = |choice: &Value| choice["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
-    body["choices"].as_array().into_iter().flatten().flat_map(calls).any(|call| !usable(&call))
+    direct(body).values().all(|(reasoning, content, calls, _)| {
+        // What is left of a swallowed reply may be the end of its reasoning.
+        let content = content.replace("</think>", "");
+        let nothing = format!("{reasoning}{content}").trim().is_empty() && calls.is_empty();
+        nothing || calls.values().any(|(_, arguments)| !usable(arguments))
+    })
 }
 
 /// What `v0.10.2-serving-code-gptoss` was asked.
@@ -117,12 +125,20 @@ fn told(reply: &Reply, stream: bool, rules: &Rules) -> Told {
     }
 }
 
+/// The directories of captures, one per version and model.
+pub(crate) fn sets() -> Vec<PathBuf> {
+    let all = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/vllm")).unwrap();
+    let mut sets: Vec<PathBuf> = all.map(|set| set.unwrap().path()).collect();
+    sets.sort();
+    sets
+}
+
 #[tokio::test]
 async fn whatever_vllm_said_what_leaves_is_flawless_and_the_same_in_both_forms() {
     let mut flaws = Vec::new();
     let mut count = 0;
-    for set in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/vllm")).unwrap() {
-        let version = Version::start(set.unwrap().path()).await;
+    for set in sets() {
+        let version = Version::start(set, "").await;
         for model in version.replay.models() {
             let place = format!("{}/{model}", version.set.file_name().unwrap().display());
             let (Some(whole), Some(stream)) = (version.request(model, false), version.request(model, true))

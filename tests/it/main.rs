@@ -10,8 +10,10 @@
 
 mod architecture;
 mod captures;
+mod captures_page;
 mod errors;
 mod lifecycle;
+mod live;
 mod passthrough;
 mod silence;
 mod spooled;

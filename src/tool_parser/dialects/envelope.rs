@@ -5,7 +5,6 @@
 use super::{Dialect, Found, MarkAt, Opens, Step, View, Wait};
 use crate::tool_parser::calls::{self, RawCall, Trust};
 use crate::tool_parser::json_span::{JsonSpan, Span, Style};
-use crate::tool_parser::lenient_json::Unreadable;
 use crate::turn::Dropped;
 
 pub(super) static HERMES: Dialect = Dialect {
@@ -156,9 +155,4 @@ fn close(view: &View<'_>, end: usize, closers: &[&str]) -> Result<Closed, Step> 
         MarkAt::No if stray.starts_with('{') => Ok(Closed::Next(next)),
         MarkAt::No => Ok(Closed::No),
     }
-}
-
-/// How a bare or unreadable value is told from a truncated one.
-pub(super) fn is_truncated(error: Unreadable) -> bool {
-    error == Unreadable::Truncated
 }

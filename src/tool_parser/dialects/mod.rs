@@ -9,9 +9,28 @@ use super::tools::Tools;
 use crate::turn::Dropped;
 
 mod bare_json;
+mod bare_name;
+mod bracket;
+mod deepseek;
 mod echo;
 mod envelope;
+mod fenced;
+mod gemma;
+pub(crate) mod glm;
+mod harmony;
+mod harmony_text;
+mod invoke;
+mod kimi;
+mod llama;
+mod marker;
+mod mistral;
+mod named_json;
+mod pythonic;
+mod qwen_xml;
+mod react;
+mod tagged;
 mod think;
+mod wrapped;
 
 /// One way of writing calls.
 #[derive(Debug)]
@@ -58,6 +77,8 @@ pub(crate) struct View<'a> {
     pub(crate) line_start: bool,
     /// True when the answer has no text so far.
     pub(crate) first: bool,
+    /// True when only space stands between the mark and a call or token before it.
+    pub(crate) after_call: bool,
     /// True when the client asked for JSON.
     pub(crate) json_wanted: bool,
     /// True for text that is being searched for calls after the turn turned out to have no answer.
@@ -111,7 +132,36 @@ pub(crate) enum Found {
 }
 
 /// All dialects, most explicit first. The order decides when two begin alike.
-pub static TABLE: &[&Dialect] = &[&echo::DIALECT, &think::DIALECT, &envelope::HERMES, &bare_json::DIALECT];
+pub static TABLE: &[&Dialect] = &[
+    &echo::DIALECT,
+    &think::DIALECT,
+    &harmony::DIALECT,
+    &harmony_text::CALL,
+    &harmony_text::CHANNELS,
+    &harmony::ENDINGS,
+    &envelope::HERMES,
+    &qwen_xml::DIALECT,
+    &invoke::DIALECT,
+    &glm::DIALECT,
+    &pythonic::MARKED,
+    &mistral::DIALECT,
+    &llama::DIALECT,
+    &deepseek::DIALECT,
+    &kimi::DIALECT,
+    &gemma::DIALECT,
+    &gemma::STRIPPED,
+    &wrapped::COHERE,
+    &wrapped::APERTUS,
+    &wrapped::PHI,
+    &wrapped::LM_STUDIO,
+    &marker::DIALECT,
+    &bracket::DIALECT,
+    &react::DIALECT,
+    &fenced::DIALECT,
+    &pythonic::BARE,
+    &bare_json::DIALECT,
+    &bare_name::DIALECT,
+];
 
 impl View<'_> {
     /// The text after the mark.
@@ -133,6 +183,19 @@ impl View<'_> {
         }
         let partial = !self.eof && marks.iter().any(|mark| mark.starts_with(rest));
         if partial { MarkAt::Perhaps } else { MarkAt::No }
+    }
+
+    /// The end of one of `closers` after at most a little space from `end`; `end` itself if none is there.
+    pub(crate) fn closing(&self, end: usize, closers: &[&str]) -> Result<usize, Step> {
+        let next = self.skip_space(end);
+        if closers.is_empty() || next - end > 64 {
+            return Ok(end);
+        }
+        match self.mark_at(next, closers) {
+            MarkAt::Here(length) => Ok(next + length),
+            MarkAt::Perhaps => Err(Step::More(Wait::Any)),
+            MarkAt::No => Ok(end),
+        }
     }
 
     /// "Not this dialect", or "more" while text may still come: for a text that ended too early.

@@ -3,7 +3,7 @@
 //! A mark counts at the start of a line only; in running text it is text. What follows the end mark is the answer.
 
 use super::{Dialect, Found, Opens, Step, View};
-use crate::tool_parser::scanner::{Closing, Lane};
+use crate::tool_parser::scanner::Lane;
 
 /// Opening marks with the marks that close them.
 const PAIRS: [(&str, &[&str]); 9] = [
@@ -49,7 +49,7 @@ pub(super) static DIALECT: Dialect = Dialect {
 fn read(view: &View<'_>) -> Step {
     let mark = &view.text[..view.mark];
     if let Some((_, closers)) = PAIRS.iter().find(|(open, _)| *open == mark) {
-        return Step::Read(Found::Lane(Lane::Reasoning(closers, Closing::Mark)), view.mark);
+        return Step::Read(Found::Lane(Lane::Reasoning(closers, &[])), view.mark);
     }
     if ORPHANS.contains(&mark) { Step::Read(Found::Skip, view.mark) } else { Step::Not(view.mark) }
 }

@@ -21,6 +21,8 @@ pub struct Rules {
     pub choices: usize,
     /// Fields that OpenAI does not have and that were asked to be kept.
     pub kept: Vec<&'static str>,
+    /// Content may follow a call, and reasoning content: on the live route they leave in the order in which they came.
+    pub as_it_came: bool,
     /// Usage on every chunk, which vLLM has as `continuous_usage_stats`.
     pub continuous_usage: bool,
 }
@@ -32,6 +34,7 @@ impl Default for Rules {
             usage: None,
             choices: 1,
             kept: Vec::new(),
+            as_it_came: false,
             continuous_usage: false,
         }
     }
@@ -326,7 +329,9 @@ impl<'r> Reader<'r> {
 
     fn advance(&mut self, index: u64, part: Part) {
         let reached = *self.parts.entry(index).or_default();
-        self.require(reached <= part, &format!("{part:?} after {reached:?}"));
+        let in_order =
+            reached <= part || (self.rules.as_it_came && part != Part::Finish && reached != Part::Finish);
+        self.require(in_order, &format!("{part:?} after {reached:?}"));
         self.parts.insert(index, reached.max(part));
     }
 

@@ -1,0 +1,86 @@
+//! `DeepSeek`'s tool tokens, V3 and R1 (with a fence), V3.1 (without), and their misspellings.
+
+use super::{Dialect, Found, Opens, Step, View, Wait, named_json};
+
+const CALL: [&str; 4] =
+    ["<｜tool▁call▁begin｜>", "<｜tool_call_begin｜>", "<｜tool call begin｜>", "<|tool▁call▁begin|>"];
+const SEPARATORS: [&str; 4] = ["<｜tool▁sep｜>", "<｜tool_sep｜>", "<｜tool sep｜>", "<|tool▁sep|>"];
+const ENDS: &[&str] = &[
+    "<｜tool▁call▁end｜>",
+    "<｜tool_call_end｜>",
+    "<｜tool call end｜>",
+    "<|tool▁call▁end|>",
+    "```<｜tool▁call▁end｜>",
+    "```\n<｜tool▁call▁end｜>",
+];
+
+pub(super) static DIALECT: Dialect = Dialect {
+    name: "deepseek",
+    models: "DeepSeek V3, R1, V3.1 and their distillations. (V3.2's and V4's DSML is under `invoke`.)",
+    grammar: "`<｜tool▁calls▁begin｜>`, then per call `<｜tool▁call▁begin｜>`, the name (V3: `function` and the separator \
+              first), `<｜tool▁sep｜>`, the arguments (V3: in a `json` fence), `<｜tool▁call▁end｜>`; `<｜tool▁calls▁end｜>`.",
+    example: "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>read<｜tool▁sep｜>{\"path\": \"a.txt\"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    opens: Opens::Anywhere(&[
+        "<｜tool▁call▁begin｜>",
+        "<｜tool_call_begin｜>",
+        "<｜tool call begin｜>",
+        "<|tool▁call▁begin|>",
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool_calls_begin｜>",
+        "<｜tool calls begin｜>",
+        "<|tool▁calls▁begin|>",
+        "<｜tool▁calls▁end｜>",
+        "<｜tool_calls_end｜>",
+        "<｜tool calls end｜>",
+        "<|tool▁calls▁end|>",
+        "<｜tool▁outputs▁begin｜>",
+        "<｜tool▁outputs▁end｜>",
+    ]),
+    read,
+};
+
+fn read(view: &View<'_>) -> Step {
+    if !CALL.contains(&&view.text[..view.mark]) {
+        return Step::Read(Found::Skip, view.mark);
+    }
+    let body = view.body();
+    let found = SEPARATORS.iter().filter_map(|mark| Some((body.find(mark)?, mark.len()))).min();
+    let Some((length, mark)) = found else {
+        let long = body.len() > 256;
+        return if view.cut && !long {
+            named_json::truncated(view, body)
+        } else if long {
+            Step::Not(256)
+        } else {
+            view.unfinished(Wait::Any)
+        };
+    };
+    let after = view.mark + length + mark;
+    if body[..length].trim() == "function" {
+        return with_type(view, after);
+    }
+    arguments(view, body[..length].trim(), after)
+}
+
+/// V3: the name stands after the separator, up to the end of the line.
+fn with_type(view: &View<'_>, from: usize) -> Step {
+    let rest = &view.text[from..];
+    match rest.find(['\n', '{', '`']) {
+        Some(length) if length <= 256 => arguments(view, rest[..length].trim(), from + length),
+        None if view.cut => named_json::truncated(view, rest.trim()),
+        None if rest.len() <= 256 => view.unfinished(Wait::Any),
+        _ => Step::Not(from),
+    }
+}
+
+fn arguments(view: &View<'_>, name: &str, from: usize) -> Step {
+    let fence = view.text[from..].trim_start_matches(|char: char| char.is_whitespace() || char == '`');
+    let json = fence.strip_prefix("json").unwrap_or(fence).trim_start();
+    let start = view.text.len() - json.len();
+    match json.as_bytes().first() {
+        Some(b'{') => named_json::read(view, name, start, ENDS),
+        Some(_) if !"json".starts_with(fence) => Step::Not(start),
+        _ if view.cut => named_json::truncated(view, name),
+        _ => view.unfinished(Wait::Any),
+    }
+}

@@ -1,0 +1,151 @@
+//! Gemma 4's `<|tool_call>call:name{key:value}<tool_call|>`, and the same stripped of its tokens.
+//!
+//! Keys are bare, strings stand between `<|"|>` tokens or in quotes or bare up to the next key.
+
+use serde_json::{Map, Value};
+
+use super::{Dialect, Found, Opens, Step, View, Wait, named_json, pythonic};
+use crate::tool_parser::calls::RawCall;
+use crate::tool_parser::lenient_json;
+
+const QUOTE: &str = "<|\"|>";
+const ENDS: &[&str] = &["<tool_call|>", "<|tool_response>"];
+
+pub(super) static DIALECT: Dialect = Dialect {
+    name: "gemma",
+    models: "Gemma 4, FunctionGemma.",
+    grammar: "`<|tool_call>call:NAME{KEY:VALUE,…}<tool_call|>`; strings stand between `<|\"|>` tokens, in quotes, or bare.",
+    example: "<|tool_call>call:read{path:<|\"|>a.txt<|\"|>}<tool_call|>",
+    opens: Opens::Anywhere(&["<|tool_call>", "<start_function_call>"]),
+    read: |view| read(view, true),
+};
+
+pub(super) static STRIPPED: Dialect = Dialect {
+    name: "gemma_stripped",
+    models: "Gemma 4 behind a server that strips special tokens.",
+    grammar: "`call:NAME{KEY:VALUE,…}` alone on its lines.",
+    example: "call:read{path:a.txt}",
+    opens: Opens::Line(&["call:"]),
+    read: |view| read(view, false),
+};
+
+fn read(view: &View<'_>, marked: bool) -> Step {
+    let start = if marked { view.skip_space(view.mark) } else { 0 };
+    let rest = &view.text[start..];
+    let Some(after) = rest.strip_prefix("call:") else {
+        let partial = "call:".starts_with(rest);
+        return if partial { view.unfinished(Wait::Any) } else { Step::Not(start + 1) };
+    };
+    let from = start + "call:".len();
+    let Some(length) = after.find(['{', '(', '\n', '<']) else {
+        return match after.len() {
+            length if length > 128 => Step::Not(from + 128),
+            _ if view.cut && marked => named_json::truncated(view, after),
+            _ => view.unfinished(Wait::Any),
+        };
+    };
+    let name = after[..length].trim();
+    if length > 128 || view.tools.resolve(name).is_none() {
+        return Step::Not(from + length.min(128));
+    }
+    match after.as_bytes()[length] {
+        b'{' => braces(view, name, from + length, marked),
+        b'(' => parentheses(view, from, marked),
+        _ => Step::Not(from + length),
+    }
+}
+
+fn parentheses(view: &View<'_>, from: usize, marked: bool) -> Step {
+    match pythonic::marked(view, from, ENDS) {
+        Step::Read(Found::Calls { calls, .. }, end) => Step::Read(Found::Calls { calls, firm: marked }, end),
+        step => step,
+    }
+}
+
+fn braces(view: &View<'_>, name: &str, at: usize, marked: bool) -> Step {
+    let end = match balanced(&view.text[at..]) {
+        Some(length) => at + length,
+        None if view.cut => return named_json::truncated(view, name),
+        None => return view.unfinished(Wait::Mark(view.text.len(), &["}"])),
+    };
+    let Some(fields) = fields(&view.text[at + 1..end - 1]) else { return Step::Not(end) };
+    let calls = vec![RawCall::fields(name, fields)];
+    match view.closing(end, ENDS) {
+        Ok(end) => Step::Read(Found::Calls { calls, firm: marked }, end),
+        Err(step) => step,
+    }
+}
+
+/// The length of the balanced braces at the start of `text`; what stands between quote tokens does not count.
+fn balanced(text: &str) -> Option<usize> {
+    let mut depth = 0;
+    let mut at = 0;
+    while let Some(found) = text[at..].find(['{', '}', '<']) {
+        let here = at + found;
+        at = here + 1;
+        match text.as_bytes()[here] {
+            b'{' => depth += 1,
+            b'}' => depth -= 1,
+            _ if text[here..].starts_with(QUOTE) => {
+                let inside = here + QUOTE.len();
+                at = inside + text[inside..].find(QUOTE)? + QUOTE.len();
+            }
+            _ => {}
+        }
+        if depth == 0 {
+            return Some(at);
+        }
+    }
+    None
+}
+
+/// `key:value` pairs, separated by commas that another key follows.
+fn fields(body: &str) -> Option<Map<String, Value>> {
+    let mut fields = Map::new();
+    let mut rest = body.trim();
+    while !rest.is_empty() {
+        let (key, after) = rest.split_once(':')?;
+        let key = key.trim().trim_matches('"').replace(QUOTE, "");
+        let (value, next) = value(after.trim_start());
+        fields.insert(key, value);
+        rest = next.trim_start().trim_start_matches(',').trim_start();
+    }
+    Some(fields)
+}
+
+fn value(text: &str) -> (Value, &str) {
+    if let Some((inside, next)) = text.strip_prefix(QUOTE).and_then(|inside| inside.split_once(QUOTE)) {
+        return (Value::String(inside.to_owned()), next);
+    }
+    if text.starts_with(['"', '{', '[']) {
+        if let Some(read) = structured(text) {
+            return read;
+        }
+    }
+    let end =
+        text.match_indices(',').find(|(at, _)| key_follows(&text[at + 1..])).map_or(text.len(), |(at, _)| at);
+    let bare = text[..end].trim();
+    let literal = lenient_json::literal(bare).or_else(|| serde_json::from_str(bare).ok().map(Value::Number));
+    (literal.unwrap_or_else(|| Value::String(bare.to_owned())), &text[end..])
+}
+
+/// A quoted, nested or listed value: quote tokens become quotes first.
+fn structured(text: &str) -> Option<(Value, &str)> {
+    if text.starts_with('"') || !text.contains(QUOTE) {
+        let read = lenient_json::read(text).ok()?;
+        return Some((read.value, &text[read.end..]));
+    }
+    let length = if text.starts_with('{') { balanced(text)? } else { text.rfind(']')? + 1 };
+    let mut json = String::with_capacity(length);
+    for (index, part) in text[..length].split(QUOTE).enumerate() {
+        let quoted = index % 2 == 1;
+        json.push_str(&if quoted { Value::String(part.to_owned()).to_string() } else { part.to_owned() });
+    }
+    Some((lenient_json::read(&json).ok()?.value, &text[length..]))
+}
+
+fn key_follows(text: &str) -> bool {
+    let text = text.trim_start();
+    let end = text.find(|char: char| !(char.is_alphanumeric() || char == '_'));
+    end.is_some_and(|end| end > 0 && text[end..].starts_with(':'))
+}

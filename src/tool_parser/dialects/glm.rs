@@ -1,0 +1,136 @@
+//! GLM's `<tool_call>` with the name as text and `<arg_key>`/`<arg_value>` pairs.
+
+use serde_json::{Map, Value};
+
+use super::{Dialect, Opens, Step, View, Wait, named_json};
+use crate::tool_parser::calls::RawCall;
+
+pub(super) static DIALECT: Dialect = Dialect {
+    name: "glm",
+    models: "GLM-4.5, 4.6, 4.7, 5.",
+    grammar: "`<tool_call>`, the name, then `<arg_key>…</arg_key>` and `<arg_value>…</arg_value>` pairs, \
+              `</tool_call>`. A declared name alone calls the tool without arguments.",
+    example: "<tool_call>read\n<arg_key>path</arg_key>\n<arg_value>a.txt</arg_value>\n</tool_call>",
+    opens: Opens::Anywhere(&["<tool_call>"]),
+    read,
+};
+
+fn read(view: &View<'_>) -> Step {
+    let start = view.skip_space(view.mark);
+    let rest = &view.text[start..];
+    let Some(length) = rest.find(['<', '\n']) else {
+        return match rest.len() {
+            length if length > 128 => Step::Not(start + 128),
+            0 if !view.eof => Step::More(Wait::Any),
+            _ if rest.starts_with(|char: char| !char.is_alphabetic()) => Step::Not(start + 1),
+            _ if view.eof && !view.cut && view.tools.get(rest.trim()).is_some() => {
+                named_json::call(view, RawCall::fields(rest.trim(), Map::new()), view.text.len())
+            }
+            _ => view.unfinished(Wait::Any),
+        };
+    };
+    let name = rest[..length].trim();
+    if length > 128 || name.contains([' ', '(', '{', '"']) || view.tools.resolve(name).is_none() {
+        return Step::Not(start + length);
+    }
+    pairs(view, name, start + length)
+}
+
+fn pairs(view: &View<'_>, name: &str, from: usize) -> Step {
+    let mut fields = Map::new();
+    let mut at = from;
+    loop {
+        at = view.skip_space(at);
+        let rest = &view.text[at..];
+        if rest.starts_with("<arg_key>") {
+            match pair(view, at) {
+                Ok((key, value, end)) => {
+                    fields.insert(key, Value::String(value));
+                    at = end;
+                }
+                Err(step) => return step.unwrap_or_else(|| named_json::truncated(view, name)),
+            }
+            continue;
+        }
+        let closes =
+            ["</tool_call>", "</arg_value>", "</arg_key>"].iter().find(|mark| rest.starts_with(**mark));
+        return match closes {
+            Some(&"</tool_call>") => {
+                named_json::call(view, RawCall::fields(name, fields), at + "</tool_call>".len())
+            }
+            Some(mark) => {
+                at += mark.len();
+                continue;
+            }
+            None if !view.eof
+                && ["<arg_key>", "</tool_call>", "</arg_value>"]
+                    .iter()
+                    .any(|mark| mark.starts_with(rest)) =>
+            {
+                Step::More(Wait::Any)
+            }
+            None if view.cut && rest.is_empty() => named_json::truncated(view, name),
+            None if fields.is_empty() && !rest.is_empty() => Step::Not(at),
+            None => named_json::call(view, RawCall::fields(name, fields), at),
+        };
+    }
+}
+
+/// One pair at `at`. `Err(None)`: cut off.
+fn pair(view: &View<'_>, at: usize) -> Result<(String, String, usize), Option<Step>> {
+    let missing = |wait| if view.eof { None } else { Some(Step::More(wait)) };
+    let text = view.text;
+    let key_from = at + "<arg_key>".len();
+    let key_end =
+        text[key_from..].find("</arg_key>").ok_or_else(|| missing(Wait::Mark(key_from, &["</arg_key>"])))?;
+    let key = text[key_from..key_from + key_end].trim().to_owned();
+    let value_tag = view.skip_space(key_from + key_end + "</arg_key>".len());
+    if !text[value_tag..].starts_with("<arg_value>") {
+        let partial = "<arg_value>".starts_with(&text[value_tag..]);
+        return Err(if partial { missing(Wait::Any) } else { Some(Step::Not(value_tag)) });
+    }
+    let from = value_tag + "<arg_value>".len();
+    let end = value_end(view, from).map_err(|wait| missing(wait))?;
+    let value = &text[from..end];
+    let value = value.strip_prefix('\n').and_then(|value| value.strip_suffix('\n')).unwrap_or(value);
+    Ok((key, value.to_owned(), end + "</arg_value>".len()))
+}
+
+/// The closing tag that is followed by another key or the end of the call: others belong to the value.
+fn value_end(view: &View<'_>, from: usize) -> Result<usize, Wait> {
+    let mut at = from;
+    loop {
+        let found = view.text[at..].find("</arg_value>").ok_or(Wait::Mark(at, &["</arg_value>"]))?;
+        let end = at + found;
+        let after = view.text[end + "</arg_value>".len()..].trim_start();
+        if after.is_empty() && !view.eof {
+            return Err(Wait::Any);
+        }
+        if after.is_empty() || after.starts_with("<arg_key>") || after.starts_with("</tool_call>") {
+            return Ok(end);
+        }
+        if !view.eof && ["<arg_key>", "</tool_call>"].iter().any(|mark| mark.starts_with(after)) {
+            return Err(Wait::Any);
+        }
+        if !after.starts_with("</") && !view.text[end..].contains("</tool_call>") && view.eof {
+            return Ok(end);
+        }
+        at = end + 1;
+    }
+}
+
+/// A whole call that a server put into the name of a native call.
+pub(crate) fn in_name(name: &str) -> Option<(String, Map<String, Value>)> {
+    let (tool, mut rest) = name.split_once("<arg_key>")?;
+    let mut fields = Map::new();
+    loop {
+        let (key, after) = rest.split_once("</arg_key>")?;
+        let value = after.trim_start().strip_prefix("<arg_value>")?;
+        let (value, after) = value.split_once("</arg_value>").unwrap_or((value, ""));
+        fields.insert(key.trim().to_owned(), Value::String(value.to_owned()));
+        match after.trim_start().strip_prefix("<arg_key>") {
+            Some(next) => rest = next,
+            None => return Some((tool.trim().to_owned(), fields)),
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! gpt-oss' harmony format, raw: channels become reasoning and content, messages to a tool become calls.
+//!
+//! Headers are read as leniently as they come: recipient in the role or the channel part, doubled channels, glued content
+//! types, a missing `<|message|>`. What is addressed to the model's builtin tools is dropped: no client can run it.
+
+use super::{Dialect, Found, MarkAt, Opens, Step, View, Wait, named_json};
+use crate::tool_parser::calls::RawCall;
+use crate::tool_parser::scanner::Lane;
+use crate::tool_parser::tools::is_noise;
+use crate::turn::Dropped;
+
+/// A header is never longer.
+const HEADER: usize = 320;
+const ENDS: &[&str] = &["<|call|>", "<|end|>", "<|return|>", "<|endoftext|>"];
+const BODY_ENDS: &[&str] =
+    &["<|call|>", "<|end|>", "<|return|>", "<|start|>", "<|channel|>", "<|endoftext|>"];
+/// Words after `to=` that are no tool.
+const PEOPLE: [&str; 7] = ["assistant", "user", "system", "developer", "final", "commentary", "analysis"];
+
+pub(super) static DIALECT: Dialect = Dialect {
+    name: "harmony",
+    models: "gpt-oss-20b and -120b.",
+    grammar: "`<|start|>ROLE<|channel|>CHANNEL to=RECIPIENT <|constrain|>TYPE<|message|>BODY<|call|>`, any part but the body \
+              missing. `analysis` is reasoning, other channels are content; a body addressed to a tool is its arguments.",
+    example: "<|channel|>commentary to=functions.read <|constrain|>json<|message|>{\"path\": \"a.txt\"}<|call|>",
+    opens: Opens::Anywhere(&["<|start|>", "<|channel|>", "<|message|>"]),
+    read,
+};
+
+pub(super) static ENDINGS: Dialect = Dialect {
+    name: "end_tokens",
+    models: "Any model behind a server that does not strip its end tokens.",
+    grammar: "`<|call|>`, `<|end|>`, `<|return|>`, `<|im_end|>`, `<|eot_id|>` and alike at the end of the text or before \
+              another token are dropped.",
+    example: "",
+    opens: Opens::Anywhere(&[
+        "<|call|>",
+        "<|end|>",
+        "<|return|>",
+        "<|im_end|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<｜end▁of▁sentence｜>",
+        "</tool_call>",
+        "</tool_calls>",
+        "</function_calls>",
+        "</minimax:tool_call>",
+        "</｜DSML｜tool_calls>",
+        "</｜DSML｜function_calls>",
+    ]),
+    read: ending,
+};
+
+fn ending(view: &View<'_>) -> Step {
+    if view.text.starts_with("</") {
+        return if view.after_call { Step::Read(Found::Skip, view.mark) } else { Step::Not(view.mark) };
+    }
+    let next = view.skip_space(view.mark);
+    let rest = &view.text[next..];
+    match rest.len() {
+        0 if view.eof => Step::Read(Found::Skip, view.mark),
+        0 if next < 64 => Step::More(Wait::Any),
+        _ if rest.starts_with("<|") || rest.starts_with("<｜") => Step::Read(Found::Skip, view.mark),
+        _ if rest == "<" && !view.eof => Step::More(Wait::Any),
+        _ => Step::Not(next),
+    }
+}
+
+fn read(view: &View<'_>) -> Step {
+    let (end, body) = match header(view) {
+        Ok(found) => found,
+        Err(step) => return step,
+    };
+    let header = &view.text[..end];
+    if let Some(name) = recipient(header) {
+        return call(view, name, body);
+    }
+    let channel = header.rsplit("<|channel|>").next().unwrap_or_default();
+    if header.contains("<|channel|>") && channel.trim_start().starts_with("analysis") {
+        let lane = Lane::Reasoning(
+            &["<|end|>", "<|return|>", "<|call|>", "<|start|>", "<|channel|>"],
+            &["<|start|>", "<|channel|>"],
+        );
+        return Step::Read(Found::Lane(lane), body);
+    }
+    let known = header.contains("<|channel|>") || header.contains("<|start|>") || view.first;
+    if known { Step::Read(Found::Skip, body) } else { Step::Not(end) }
+}
+
+/// Where the header ends and the body begins: at `<|message|>`, or at a brace after a recipient.
+fn header(view: &View<'_>) -> Result<(usize, usize), Step> {
+    let mut window = view.text.len().min(HEADER);
+    while !view.text.is_char_boundary(window) {
+        window -= 1;
+    }
+    let text = &view.text[..window];
+    let message = text.find("<|message|>");
+    let brace = text.find('{').filter(|at| message.is_none_or(|message| *at < message));
+    let line = text.find("\n\n").or_else(|| text.find(". ")).unwrap_or(window);
+    let stop = ["<|end|>", "<|call|>", "<|return|>"]
+        .iter()
+        .filter_map(|mark| text.find(mark))
+        .min()
+        .unwrap_or(window);
+    let end = brace.or(message).unwrap_or(window);
+    if stop.min(line) < end {
+        return Err(Step::Not(stop.min(line)));
+    }
+    match (brace, message) {
+        (Some(at), _) if text[..at].contains("to=") => Ok((at, at)),
+        (None, Some(at)) => Ok((at, at + "<|message|>".len())),
+        (None, None) if window < HEADER - 3 && !view.eof => Err(Step::More(Wait::Any)),
+        (None, None) if view.cut => Err(named_json::truncated(view, recipient(text).unwrap_or_default())),
+        _ => Err(Step::Not(end)),
+    }
+}
+
+/// The tool that a header addresses, if it addresses one.
+fn recipient(header: &str) -> Option<&str> {
+    let mut found = header.match_indices("to=").map(|(at, _)| {
+        let name = &header[at + 3..];
+        let end = name.find([' ', '\n', '{']).unwrap_or(name.len());
+        name[..end].trim_end_matches("<|constrain|>json")
+    });
+    found.find(|name| !PEOPLE.iter().any(|word| plain_recipient(name) == *word))
+}
+
+fn plain_recipient(name: &str) -> &str {
+    name.split("<|").next().unwrap_or(name)
+}
+
+fn call(view: &View<'_>, name: &str, body: usize) -> Step {
+    if view.tools.resolve(name).is_none() {
+        return to_nobody(view, name, body);
+    }
+    let start = view.skip_space(body);
+    match view.text.as_bytes().get(start) {
+        None if view.cut => named_json::truncated(view, name),
+        None if !view.eof => Step::More(Wait::Any),
+        Some(b'{') => named_json::read(view, name, start, ENDS),
+        _ => raw(view, name, start),
+    }
+}
+
+/// A body that is no JSON object, up to the next token.
+fn raw(view: &View<'_>, name: &str, start: usize) -> Step {
+    let rest = &view.text[start..];
+    match BODY_ENDS.iter().filter_map(|mark| rest.find(mark)).min() {
+        None if !view.eof => Step::More(Wait::Mark(start, BODY_ENDS)),
+        None if view.cut => named_json::truncated(view, name),
+        found => {
+            let end = start + found.unwrap_or(rest.len());
+            let call = RawCall::text(name, view.text[start..end].trim());
+            match view.closing(end, ENDS) {
+                Ok(after) => named_json::call(view, call, after),
+                Err(step) => step,
+            }
+        }
+    }
+}
+
+/// A builtin of the model's training, or a tool that was not declared: nothing a client could do with it.
+fn to_nobody(view: &View<'_>, name: &str, body: usize) -> Step {
+    let name = name.split("<|").next().unwrap_or(name);
+    if !(is_noise(name) || view.first) {
+        return Step::Not(body);
+    }
+    let rest = &view.text[body..];
+    match BODY_ENDS.iter().filter_map(|mark| rest.find(mark)).min() {
+        None if !view.eof => Step::More(Wait::Mark(body, BODY_ENDS)),
+        found => {
+            let end = body + found.unwrap_or(rest.len());
+            let after = match view.mark_at(end, ENDS) {
+                MarkAt::Here(length) => end + length,
+                _ => end,
+            };
+            Step::Read(Found::Drop(name.to_owned(), Dropped::Undeclared), after)
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Mistral's `[TOOL_CALLS]`: an array of calls, or (from tokenizer v11 on) a name with its arguments per mark.
+
+use super::{Dialect, Found, Opens, Step, View, Wait, envelope, named_json};
+
+/// So much junk may stand between the mark and the array, and after it on the same line.
+const JUNK: usize = 64;
+const CLOSERS: &[&str] = &["[/TOOL_CALLS]"];
+
+pub(super) static DIALECT: Dialect = Dialect {
+    name: "mistral",
+    models: "Mistral, Mixtral, Ministral, Devstral, Magistral.",
+    grammar: "`[TOOL_CALLS]`, then an array of JSON calls; or a name, optional `[CALL_ID]…` and `[ARGS]`, and a JSON \
+              object, per mark. The mark alone at the start of the answer is dropped.",
+    example: "[TOOL_CALLS]read{\"path\": \"a.txt\"}",
+    opens: Opens::Anywhere(&["[TOOL_CALLS]"]),
+    read,
+};
+
+fn read(view: &View<'_>) -> Step {
+    let start = view.skip_space(view.mark);
+    let rest = &view.text[start..];
+    let Some(length) = rest.find(['[', '{', '\n']) else {
+        return if view.eof || rest.len() > 2 * JUNK { no_call(view) } else { Step::More(Wait::Any) };
+    };
+    let name = rest[..length].trim();
+    let at = start + length;
+    if rest[length..].starts_with('\n') || length > 2 * JUNK {
+        return no_call(view);
+    }
+    if view.tools.resolve(name).is_some() {
+        return arguments(view, name, at);
+    }
+    match envelope::json(view, at, CLOSERS) {
+        Step::Read(Found::Calls { calls, firm }, end) => match trail(view, end) {
+            Some(end) => Step::Read(Found::Calls { calls, firm }, end),
+            None => Step::More(Wait::Any),
+        },
+        Step::Not(_) => no_call(view),
+        step => step,
+    }
+}
+
+fn arguments(view: &View<'_>, name: &str, at: usize) -> Step {
+    let rest = &view.text[at..];
+    let start = match rest.find('{') {
+        Some(brace) if brace <= 2 * JUNK => at + brace,
+        None if !view.eof && rest.len() <= 2 * JUNK => return Step::More(Wait::Any),
+        _ => return no_call(view),
+    };
+    let between = rest[..start - at].trim();
+    let marks = between.is_empty() || between.ends_with("[ARGS]") || between.starts_with("[CALL_ID]");
+    if marks { named_json::read(view, name, start, &[]) } else { no_call(view) }
+}
+
+/// The mark without a call: at the start of the answer it is a token that leaked, elsewhere it is text.
+fn no_call(view: &View<'_>) -> Step {
+    if view.first { Step::Read(Found::Skip, view.mark) } else { Step::Not(view.mark) }
+}
+
+/// A few words on the same line after the array are junk of the same kind as before it.
+fn trail(view: &View<'_>, end: usize) -> Option<usize> {
+    let rest = &view.text[end..];
+    match rest.find('\n') {
+        _ if rest.starts_with('[') => Some(end),
+        Some(length) if length <= JUNK => Some(end + length),
+        Some(_) => Some(end),
+        None if rest.len() > JUNK => Some(end),
+        None => view.eof.then_some(view.text.len()),
+    }
+}

@@ -1,0 +1,58 @@
+//! Qwen3-Coder's `<function=name>` with `<parameter=key>` tags, and Llama's `<function=name>{json}</function>`.
+
+use super::tagged::{self, Tags};
+use super::{Dialect, Opens, Step, View, Wait, named_json};
+
+const TAGS: Tags =
+    Tags { open: "<parameter=", close: "</parameter>", ends: &["</function>", "</tool_call>"] };
+const CLOSERS: &[&str] = &["</tool_call>"];
+
+pub(super) static DIALECT: Dialect = Dialect {
+    name: "qwen_xml",
+    models: "Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5; with JSON inside: Llama 3.1's custom functions, Functionary.",
+    grammar: "`<tool_call>` (may be missing), `<function=NAME>`, then `<parameter=KEY>VALUE</parameter>` tags or one JSON \
+              object, `</function>`, `</tool_call>`. Values lose one line break at each end.",
+    example: "<tool_call>\n<function=read>\n<parameter=path>\na.txt\n</parameter>\n</function>\n</tool_call>",
+    opens: Opens::Anywhere(&["<tool_call>", "<function="]),
+    read,
+};
+
+fn read(view: &View<'_>) -> Step {
+    let wrapped = view.text.starts_with("<tool_call>");
+    let start = if wrapped { view.skip_space(view.mark) } else { 0 };
+    let rest = &view.text[start..];
+    if !rest.starts_with("<function=") {
+        let partial = "<function=".starts_with(rest);
+        return if partial { view.unfinished(Wait::Any) } else { Step::Not(start + 1) };
+    }
+    let head = &rest["<function=".len()..];
+    let Some(length) = head.find(['>', '\n', '<']) else {
+        return match head.len() {
+            length if length > 128 => Step::Not(start + 128),
+            _ if view.cut && wrapped => named_json::truncated(view, head),
+            _ => view.unfinished(Wait::Any),
+        };
+    };
+    let name = head[..length].trim().trim_matches(['"', '\'']);
+    if length > 128 || view.tools.resolve(name).is_none() {
+        return Step::Not(start + 10 + length.min(128));
+    }
+    let closed = usize::from(head[length..].starts_with('>'));
+    body(view, name, start + "<function=".len() + length + closed)
+}
+
+fn body(view: &View<'_>, name: &str, from: usize) -> Step {
+    let start = view.skip_space(from);
+    match view.text.as_bytes().get(start) {
+        None if view.cut => named_json::truncated(view, name),
+        None if !view.eof => Step::More(Wait::Any),
+        Some(b'{') => named_json::read(
+            view,
+            name,
+            start,
+            &["</function>\n</tool_call>", "</function></tool_call>", "</function>"],
+        ),
+        Some(b'<') | None => tagged::read(view, name, start, TAGS, CLOSERS),
+        Some(_) => Step::Not(start),
+    }
+}

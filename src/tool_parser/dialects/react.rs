@@ -1,0 +1,56 @@
+//! `ReAct`: `Action: name` and `Action Input: arguments` on lines of their own.
+
+use super::{Dialect, Found, Opens, Step, View, Wait, named_json};
+use crate::tool_parser::calls::RawCall;
+
+const INPUT: [&str; 4] = ["Action Input:", "**Action Input:**", "Action input:", "Input:"];
+/// What the text of an input ends before.
+const NEXT: &[&str] = &["\nObservation", "\nThought:", "\nAction:"];
+
+pub(super) static DIALECT: Dialect = Dialect {
+    name: "react",
+    models: "Models prompted in ReAct style (LangChain agents and their like).",
+    grammar: "A line `Action: NAME` with a declared name, then `Action Input:` with a JSON object, or with text for a tool \
+              that has one required string argument.",
+    example: "Action: read\nAction Input: {\"path\": \"a.txt\"}",
+    opens: Opens::Line(&["Action:", "**Action:**"]),
+    read,
+};
+
+fn read(view: &View<'_>) -> Step {
+    let body = view.body();
+    let Some(length) = body.find('\n') else {
+        return if body.len() > 256 { Step::Not(view.mark + 256) } else { view.unfinished(Wait::Any) };
+    };
+    let name = body[..length].trim().trim_matches(['`', '*', '"', '[', ']']);
+    if length > 256 || view.tools.resolve(name).is_none() {
+        return Step::Not(view.mark + length.min(256));
+    }
+    let at = view.skip_space(view.mark + length);
+    let rest = &view.text[at..];
+    let Some(mark) = INPUT.iter().find(|mark| rest.starts_with(**mark)) else {
+        let partial = INPUT.iter().any(|mark| mark.starts_with(rest));
+        return if partial { view.unfinished(Wait::Any) } else { Step::Not(at) };
+    };
+    input(view, name, at + mark.len())
+}
+
+fn input(view: &View<'_>, name: &str, from: usize) -> Step {
+    let start = view.skip_space(from);
+    match view.text.as_bytes().get(start) {
+        None if view.cut => return named_json::truncated(view, name),
+        None => return view.unfinished(Wait::Any),
+        Some(b'{') => return named_json::read(view, name, start, &[]),
+        Some(_) => {}
+    }
+    let rest = &view.text[start..];
+    let Some(length) = NEXT.iter().filter_map(|mark| rest.find(mark)).min() else {
+        return match view.eof {
+            false => Step::More(Wait::Mark(start, NEXT)),
+            true if view.cut => named_json::truncated(view, name),
+            true => named_json::call(view, RawCall::text(name, rest.trim()), view.text.len()),
+        };
+    };
+    let calls = vec![RawCall::text(name, rest[..length].trim())];
+    Step::Read(Found::Calls { calls, firm: !view.quoted() }, start + length)
+}

@@ -1,0 +1,124 @@
+//! What must hold for every text and every split of it. The fuzz targets use the same oracles (`oracle`).
+//!
+//! `RESPOOL_SCHEMAS=2000` raises the number of random schemas per dialect in the round trips from 100, `RESPOOL_CASES` the
+//! number of random texts from 1,000.
+
+mod round_trip;
+mod writers;
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::{Options, Tools, oracle};
+
+/// Pieces of which near-calls are made.
+const FRAGMENTS: [&str; 56] = [
+    "<tool_call>",
+    "</tool_call>",
+    "<tools>",
+    "</tools>",
+    "{\"name\": \"read\", ",
+    "\"arguments\": ",
+    "{\"path\": \"a\"}",
+    "}",
+    "{",
+    "[",
+    "]",
+    "\"",
+    "'",
+    "\\",
+    ",",
+    ":",
+    "read",
+    "functions.",
+    "(",
+    ")",
+    "path=",
+    "\n",
+    "\n\n",
+    " ",
+    "`",
+    "```",
+    "```json\n",
+    "~~~\n",
+    "<|channel|>",
+    "analysis",
+    "commentary to=",
+    "<|message|>",
+    "<|call|>",
+    "<|end|>",
+    "<|start|>assistant",
+    "final",
+    "<think>",
+    "</think>",
+    "[TOOL_CALLS]",
+    "[TOOL:read|",
+    "<function=read>",
+    "<parameter=path>",
+    "</parameter>",
+    "</function>",
+    "<arg_key>",
+    "</arg_key><arg_value>",
+    "</arg_value>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁sep｜>",
+    "Action: read\n",
+    "Action Input: ",
+    "call:read{",
+    "prose é 漢 🙂",
+    "[END_TOOL_REQUEST]",
+    "<invoke name=\"read\">",
+    "<|\"|>",
+];
+
+/// Text that is dense with marks.
+fn near_calls() -> impl Strategy<Value = String> {
+    prop::collection::vec(prop::sample::select(FRAGMENTS.as_slice()), 0..24).prop_map(|parts| parts.concat())
+}
+
+/// Text in which no mark can begin.
+fn unmarked() -> impl Strategy<Value = String> {
+    "[a-zA-Z0-9 .,;:!?éß漢字🙂()\\-+*/#\n]{0,400}".prop_filter("no dialect begins", |text| {
+        let words =
+            ["call:", "Action:", "analysis", "commentary", "assistant", "read(", "exec(", "functions."];
+        !words.iter().any(|word| text.contains(word))
+    })
+}
+
+fn cases() -> u32 {
+    std::env::var("RESPOOL_CASES").ok().and_then(|count| count.parse().ok()).unwrap_or(1000)
+}
+
+fn tools() -> Arc<Tools> {
+    Arc::new(Tools::from_json(oracle::TOOLS))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_text_keeps_the_invariants(text in near_calls(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
+        cut in any::<bool>(), reasoning in any::<bool>()) {
+        let cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len() + 1)).collect();
+        oracle::check(&tools(), Options::default(), &text, &cuts, cut, reasoning);
+    }
+
+    #[test]
+    fn every_option_keeps_the_invariants(text in near_calls(), calls in any::<bool>(), parallel in any::<bool>(), json in any::<bool>()) {
+        let options = Options { calls_wanted: calls, parallel, json_wanted: json, fuzzy: false };
+        oracle::check(&tools(), options, &text, &[text.len() / 2], false, false);
+    }
+
+    #[test]
+    fn arbitrary_text_keeps_the_invariants(text in ".{0,200}", at in any::<prop::sample::Index>()) {
+        oracle::check(&tools(), Options::default(), &text, &[at.index(text.len() + 1)], false, false);
+    }
+
+    #[test]
+    fn text_without_marks_is_untouched(text in unmarked()) {
+        let turn = oracle::run(&tools(), Options::default(), &[&text], false, false);
+        prop_assert_eq!(turn.content, text);
+        prop_assert!(turn.calls.is_empty() && turn.notes.is_empty());
+    }
+}
