@@ -12,7 +12,7 @@ use crate::tool_parser::{Options, Tools};
 use crate::translate::{LoopFound, Outbound, ReplyRules, check_loops, hidden_tools, needs_version, outbound};
 use crate::upstream::Upstream;
 use crate::wire::Object;
-use crate::wire::{ApiError, ChatRequest, ToolChoice, array, encode_string};
+use crate::wire::{ApiError, ChatRequest, ToolChoice, array, decode_string, encode_string};
 
 /// How a request is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -258,7 +258,9 @@ fn rules(request: &ChatRequest<'_>) -> ReplyRules {
 
 /// The declared tools, and those that are called through OpenClaw's `tool_call`.
 fn tools(request: &ChatRequest<'_>) -> Tools {
-    let mut tools = request.tools().map(Tools::from_json).unwrap_or_default();
+    let functions = request.functions.iter();
+    let declared = functions.filter_map(|tool| Some((decode_string(tool.name?)?, tool.parameters)));
+    let mut tools = Tools::from_parts(declared);
     if tools.get("tool_call").is_some() {
         hidden_tools(&request.messages).into_iter().for_each(|(name, schema)| tools.reveal(name, schema));
     }

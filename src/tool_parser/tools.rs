@@ -22,19 +22,19 @@ const HEADER_WORDS: [&str; 8] =
 pub struct Tool {
     /// The name as declared.
     pub name: String,
-    schema_text: Option<Box<RawValue>>,
+    schema_text: Option<Box<str>>,
     schema: OnceLock<Value>,
 }
 
 impl Tool {
-    fn new(name: String, schema_text: Option<Box<RawValue>>) -> Self {
+    fn new(name: String, schema_text: Option<Box<str>>) -> Self {
         Self { name, schema_text, schema: OnceLock::new() }
     }
 
     /// The JSON Schema of the arguments (`function.parameters`), `{}` when none was declared.
     pub fn schema(&self) -> &Value {
         self.schema.get_or_init(|| {
-            let parsed = self.schema_text.as_ref().and_then(|raw| serde_json::from_str(raw.get()).ok());
+            let parsed = self.schema_text.as_deref().and_then(|text| serde_json::from_str(text).ok());
             parsed.unwrap_or_else(|| Value::Object(serde_json::Map::default()))
         })
     }
@@ -88,11 +88,18 @@ impl Tools {
         functions.map(|function| (function.name, function.parameters)).collect()
     }
 
+    /// From names and schema texts (`function.parameters`) that were found already.
+    pub fn from_parts<'a>(tools: impl IntoIterator<Item = (String, Option<&'a str>)>) -> Self {
+        let mut declared = Names::default();
+        tools.into_iter().for_each(|(name, parameters)| declared.add(name, parameters.map(Into::into)));
+        Self { declared, hidden: Names::default() }
+    }
+
     /// Adds a tool known only from a `tool_search` or `tool_describe` result of this conversation, with its schema when
     /// the result told it. Calls to it leave as `tool_call{id, args}`, if the request declared `tool_call`.
     pub fn reveal(&mut self, name: String, parameters: Option<Box<RawValue>>) {
         if self.get(&name).is_none() {
-            self.hidden.add(name, parameters);
+            self.hidden.add(name, parameters.map(Into::into));
         }
     }
 
@@ -137,7 +144,7 @@ impl Tools {
 }
 
 impl Names {
-    fn add(&mut self, name: String, parameters: Option<Box<RawValue>>) {
+    fn add(&mut self, name: String, parameters: Option<Box<str>>) {
         let index = self.list.len();
         let alike = self.plain.entry(plain(&name)).or_insert(Some(index));
         if *alike != Some(index)
@@ -157,7 +164,7 @@ impl Names {
 impl FromIterator<(String, Option<Box<RawValue>>)> for Tools {
     fn from_iter<I: IntoIterator<Item = (String, Option<Box<RawValue>>)>>(tools: I) -> Self {
         let mut declared = Names::default();
-        tools.into_iter().for_each(|(name, parameters)| declared.add(name, parameters));
+        tools.into_iter().for_each(|(name, parameters)| declared.add(name, parameters.map(Into::into)));
         Self { declared, hidden: Names::default() }
     }
 }

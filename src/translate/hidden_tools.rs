@@ -18,13 +18,13 @@ pub fn hidden_tools(messages: &[Message<'_>]) -> Vec<(String, Option<Box<RawValu
     let mut asked = HashSet::new();
     let mut found = Vec::new();
     for message in messages {
-        for (id, name, _) in message.object.get("tool_calls").map(calls_of).unwrap_or_default() {
-            if matches!(name.as_str(), "tool_search" | "tool_describe") {
+        for (id, call) in message.object.get("tool_calls").map(calls_of).unwrap_or_default() {
+            if matches!(call.name.as_str(), "tool_search" | "tool_describe") {
                 asked.insert(id);
             }
         }
         let answers = message.object.string("tool_call_id").is_some_and(|id| asked.contains(&id));
-        if answers && message.role() == "tool" {
+        if answers && message.is_from("tool") {
             entries(&result(message), &mut found);
         }
     }

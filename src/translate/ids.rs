@@ -74,6 +74,11 @@ pub(super) fn original_id(id: &str, name: &str) -> Option<String> {
     is_ours.then(|| format!("functions.{name}:{index}"))
 }
 
+/// False for a text of calls that surely holds no id for [`original_id`]; spares reading it.
+pub(super) fn may_hold_kimis(calls: &str) -> bool {
+    memchr::memmem::find(calls.as_bytes(), KIMI.as_bytes()).is_some()
+}
+
 fn kimi_index(id: &str) -> Option<&str> {
     let (_, index) = id.strip_prefix("functions.")?.rsplit_once(':')?;
     let plain = !index.is_empty() && index.len() <= 9 && index.bytes().all(|byte| byte.is_ascii_digit());

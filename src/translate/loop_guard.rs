@@ -52,47 +52,56 @@ pub fn check_loops(messages: &[Message<'_>], limits: GuardLimits) -> Option<Loop
         return Some(LoopFound::TooManyResults(calls.len()));
     }
     let last = calls.last()?;
-    let repeats = calls.iter().rev().take_while(|call| *call == last).count();
-    (repeats >= limits.max_repeats).then(|| LoopFound::Repeated(last.name.clone(), repeats))
+    let repeats = calls.iter().rev().take_while(|call| call.repeats(last)).count();
+    (repeats >= limits.max_repeats).then(|| LoopFound::Repeated(last.asked.name.clone(), repeats))
 }
 
-#[derive(PartialEq, Eq)]
-struct Answered {
-    name: String,
+/// A call that a message of the conversation makes.
+#[derive(Clone, Default)]
+pub(super) struct Asked {
+    pub(super) name: String,
     arguments: String,
-    result: String,
+}
+
+struct Answered<'a> {
+    asked: Asked,
+    result: &'a str,
+}
+
+impl Answered<'_> {
+    fn repeats(&self, other: &Self) -> bool {
+        self.result == other.result
+            && self.asked.name == other.asked.name
+            && (self.asked.arguments == other.asked.arguments
+                || normalised(&self.asked.arguments) == normalised(&other.asked.arguments))
+    }
 }
 
 fn is_real_user(message: &Message<'_>) -> bool {
-    message.role() == "user" && !message.starts_with(INTERNAL_CONTEXT)
+    message.is_from("user") && !message.starts_with(INTERNAL_CONTEXT)
 }
 
-fn answered_calls(messages: &[Message<'_>]) -> Vec<Answered> {
+fn answered_calls<'a>(messages: &'a [Message<'_>]) -> Vec<Answered<'a>> {
     let mut asked = HashMap::new();
     let mut answered = Vec::new();
     for message in messages {
-        for (id, name, arguments) in message.object.get("tool_calls").map(calls_of).unwrap_or_default() {
-            asked.insert(id, (name, arguments));
-        }
-        if message.role() == "tool" {
+        asked.extend(message.object.get("tool_calls").map(calls_of).unwrap_or_default());
+        if message.is_from("tool") {
             let id = message.object.string("tool_call_id").unwrap_or_default();
-            let (name, arguments) = asked.get(&id).cloned().unwrap_or_default();
-            answered.push(Answered {
-                name,
-                arguments,
-                result: message.object.get("content").unwrap_or_default().to_owned(),
-            });
+            let asked = asked.get(&id).cloned().unwrap_or_default();
+            answered.push(Answered { asked, result: message.object.get("content").unwrap_or_default() });
         }
     }
     answered
 }
 
-/// Id, name and normalised arguments of each call of a `tool_calls` array.
-pub(super) fn calls_of(text: &str) -> Vec<(String, String, String)> {
+/// The calls in a message's `tool_calls`, by id.
+pub(super) fn calls_of(text: &str) -> Vec<(String, Asked)> {
     let call = |text: &&str| {
         let call = Object::parse(text).ok()?;
         let function = Object::parse(call.get("function")?).ok()?;
-        Some((call.string("id")?, function.string("name")?, normalised(&function.string("arguments")?)))
+        let asked = Asked { name: function.string("name")?, arguments: function.string("arguments")? };
+        Some((call.string("id")?, asked))
     };
     array(text).unwrap_or_default().iter().filter_map(call).collect()
 }

@@ -6,8 +6,8 @@
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 
-use super::ids::original_id;
-use crate::wire::{ChatRequest, Message, Object, array, decode_string, encode_string};
+use super::ids::{may_hold_kimis, original_id};
+use crate::wire::{ChatRequest, Message, Object, array, decode_string, encode_string, is_empty_array};
 
 /// What is known of the upstream that gets the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,10 +57,11 @@ pub fn outbound(
             edits.push(name);
         }
     };
+    let undescribed = request.functions.iter().any(|function| !function.is_described);
     let object = &mut request.object;
     note(stream_fields(object, how), "stream");
     note(empty_tools(object), "empty_tools");
-    note(tool_descriptions(object), "tool_description");
+    note(undescribed && tool_descriptions(object), "tool_description");
     note(reasoning_effort(object, target), "reasoning_effort");
     note(refused(object, target), "refused_parameter");
     note(raw && unparsed(object), "raw");
@@ -116,7 +117,7 @@ fn unparsed(object: &mut Object<'_>) -> bool {
 
 /// vLLM refuses an empty array since 0.20, and a `tool_choice` without tools always.
 fn empty_tools(object: &mut Object<'_>) -> bool {
-    if !object.raw("tools").is_some_and(|tools| array(tools).is_some_and(|tools| tools.is_empty())) {
+    if !object.raw("tools").is_some_and(is_empty_array) {
         return false;
     }
     object.remove("tool_choice");
@@ -217,16 +218,21 @@ fn messages(request: &mut ChatRequest<'_>, target: &Target) -> bool {
 }
 
 fn edited_message<'a>(message: &Message<'a>, target: &Target) -> Cow<'a, str> {
-    let mut object = message.object.clone();
-    let changed = match message.role().as_str() {
-        "developer" if target.refused.contains(DEVELOPER) => {
-            object.set("role", "\"system\"");
-            true
-        }
-        "assistant" => reasoning(&mut object, target) | arguments(&mut object),
-        _ => false,
+    let edited = if message.is_from("developer") && target.refused.contains(DEVELOPER) {
+        let mut object = message.object.clone();
+        object.set("role", "\"system\"");
+        Some(object)
+    } else if message.is_from("assistant") {
+        edited_assistant(&message.object, target)
+    } else {
+        None
     };
-    if changed { Cow::Owned(object.to_json()) } else { Cow::Borrowed(message.text) }
+    edited.map_or(Cow::Borrowed(message.text), |object| Cow::Owned(object.to_json()))
+}
+
+fn edited_assistant<'a>(object: &Object<'a>, target: &Target) -> Option<Object<'a>> {
+    let mut object = object.clone();
+    (reasoning(&mut object, target) | arguments(&mut object)).then_some(object)
 }
 
 /// Gives the reasoning the name(s) that the upstream reads.
@@ -283,8 +289,8 @@ fn as_object(text: &str) -> String {
 
 /// Ids to map back, for models whose template needs their own.
 fn original_ids(messages: &[Message<'_>]) -> HashMap<String, String> {
-    let calls =
-        messages.iter().filter_map(|message| message.object.get("tool_calls").and_then(array)).flatten();
+    let calls = messages.iter().filter_map(|message| message.object.get("tool_calls"));
+    let calls = calls.filter(|calls| may_hold_kimis(calls)).filter_map(array).flatten();
     let pair = |text: &str| {
         let call = Object::parse(text).ok()?;
         let name = Object::parse(call.get("function")?).ok()?.string("name")?;

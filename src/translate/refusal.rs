@@ -79,7 +79,7 @@ fn is_refusal(message: &str) -> bool {
 
 fn refuses_developer(message: &str, request: &ChatRequest<'_>) -> bool {
     let names_it = message.to_lowercase().contains("developer") || message.to_lowercase().contains("role");
-    names_it && request.messages.iter().any(|message| message.role() == "developer")
+    names_it && request.messages.iter().any(|message| message.is_from("developer"))
 }
 
 fn may_go(name: &str, request: &ChatRequest<'_>) -> bool {

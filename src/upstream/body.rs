@@ -16,6 +16,7 @@ use tokio::io::{AsyncBufRead, AsyncRead};
 use tokio_util::io::{ReaderStream, StreamReader};
 
 use super::failure::UpstreamError;
+use super::pool::Live;
 
 type Fault = Box<dyn std::error::Error + Send + Sync>;
 
@@ -87,7 +88,7 @@ impl Body for Outgoing {
 /// An answer's body.
 pub enum Incoming {
     /// As it comes.
-    Plain(hyper::body::Incoming),
+    Plain(Live),
     /// Through a decoder.
     Decoded(Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>),
 }
@@ -122,12 +123,12 @@ impl BodyFault {
 
 impl Incoming {
     /// The body as it is.
-    pub fn plain(body: hyper::body::Incoming) -> Self {
+    pub(super) fn plain(body: Live) -> Self {
         Self::Plain(body)
     }
 
     /// The body without its content-encoding; the header goes with it. An unknown encoding is left as it is.
-    pub fn decoded(body: hyper::body::Incoming, headers: &mut HeaderMap) -> Self {
+    pub(super) fn decoded(body: Live, headers: &mut HeaderMap) -> Self {
         let Some(encoding) = headers.get(header::CONTENT_ENCODING) else { return Self::Plain(body) };
         let encoding = encoding.to_str().unwrap_or_default().trim().to_ascii_lowercase();
         let decoded = match encoding.as_str() {
@@ -167,7 +168,7 @@ impl fmt::Debug for Incoming {
     }
 }
 
-fn reader(body: hyper::body::Incoming) -> impl AsyncBufRead + Send {
+fn reader(body: Live) -> impl AsyncBufRead + Send {
     let pieces = body.into_data_stream();
     StreamReader::new(pieces.map_err(|error| io::Error::new(io::ErrorKind::ConnectionAborted, error)))
 }

@@ -1,11 +1,11 @@
 //! One model server: sends requests, hands back answers, and says in clear words what went wrong on the way.
 //!
-//! Written on hyper's pooled client, because this is the path of every request and a general client costs as much again as
-//! all the rest (see docs/performance.md). `hyper` stays inside this file and `body.rs`. Dropping an [`Answer`], or the
+//! Written on hyper's connections (`pool`), because this is the path of every request and a general client costs as much
+//! again as all the rest (see docs/performance.md). `hyper` stays inside this file, `pool.rs` and `body.rs`. Dropping an [`Answer`], or the
 //! future that makes one, closes the connection, and vLLM stops working on the request within a quarter of a second.
 //! Called by `relay` and `server`.
 
-use std::error::Error as _;
+use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
@@ -13,27 +13,17 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures::FutureExt as _;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
-use hyper_rustls::{ConfigBuilderExt as _, MaybeHttpsStream};
+use hyper_rustls::ConfigBuilderExt as _;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::client::legacy::{self, Client};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::net::TcpStream;
 use tokio::time::Instant;
-use tower::timeout::Timeout;
-use tower::util::BoxCloneSyncService;
 
 use super::body::{Incoming, Outgoing};
 use super::config::{Address, UpstreamConfig};
 use super::failure::UpstreamError;
+use super::pool::{Pool, Unanswered};
 use crate::translate::Target;
 use crate::units::Secret;
 use crate::wire::Object;
-
-/// A server that does not even accept a connection for so long is not there.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// How long an unused connection is kept: less than uvicorn's 5 s, so that none is used while vLLM is closing it.
-const IDLE: Duration = Duration::from_secs(4);
 
 /// How much of an error's body is read, and how long it may take. Some servers echo the whole request in it.
 const EXCERPT: usize = 1 << 20;
@@ -54,10 +44,6 @@ const HOP_BY_HOP: [&str; 9] = [
     "transfer-encoding",
     "upgrade",
 ];
-
-/// The time for connecting covers the TLS handshake too: some servers accept and then say nothing.
-type Pool = Client<Connector, Outgoing>;
-type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<TcpStream>>, tower::BoxError>;
 
 /// One upstream of the configuration.
 #[derive(Debug)]
@@ -187,6 +173,7 @@ impl Upstream {
         Ok((status, answer.whole(4 << 20).await?))
     }
 
+    /// Path and query only: the pool knows the host.
     fn uri(&self, path_and_query: &str) -> Result<Uri, UpstreamError> {
         let Some(url) = self.address.endpoint(path_and_query) else {
             return Err(UpstreamError::broken(
@@ -197,7 +184,9 @@ impl Upstream {
                 "",
             ));
         };
-        Uri::try_from(url).map_err(|error| {
+        let path =
+            Uri::try_from(url).map(|url| url.into_parts().path_and_query.map(Uri::from).unwrap_or_default());
+        path.map_err(|error| {
             UpstreamError::broken(
                 &self.name,
                 400,
@@ -224,8 +213,11 @@ impl Upstream {
         UpstreamError::broken(&self.name, 504, "upstream_timeout", &what, "")
     }
 
-    fn unanswered(&self, error: &legacy::Error) -> UpstreamError {
-        let details = chain(error);
+    fn unanswered(&self, error: &Unanswered) -> UpstreamError {
+        let details = match error {
+            Unanswered::Connect(error) => chain(error.as_ref()),
+            Unanswered::Exchange(error) => chain(error),
+        };
         let lower = details.to_lowercase();
         let last = details.rsplit(": ").next().unwrap_or_default();
         let broken =
@@ -241,7 +233,7 @@ impl Upstream {
         {
             return broken(502, "upstream_tls", &format!("cannot be reached over TLS at {at}: {last}"));
         }
-        if error.is_connect() {
+        if matches!(error, Unanswered::Connect(_)) {
             return broken(503, "upstream_unreachable", &format!("cannot be reached at {at}: {last}"));
         }
         if lower.contains("parsing") || lower.contains("invalid http") || lower.contains("too large") {
@@ -381,11 +373,8 @@ fn pool(address: &Address) -> Result<Pool, String> {
         builder.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth()
     };
     let connector = tls.with_tls_config(config).https_or_http().enable_http1().wrap_connector(tcp);
-    let mut client = Client::builder(TokioExecutor::new());
-    Ok(client
-        .pool_timer(TokioTimer::new())
-        .pool_idle_timeout(IDLE)
-        .build(BoxCloneSyncService::new(Timeout::new(connector, CONNECT_TIMEOUT))))
+    let url = address.endpoint("").unwrap_or_else(|| "http://replay.invalid".to_owned());
+    Pool::new(connector, Uri::try_from(url).map_err(|error| format!("it has no usable address: {error}"))?)
 }
 
 fn bearer(key: &Secret, name: &str) -> Result<HeaderValue, String> {
@@ -403,7 +392,7 @@ fn parse_version(text: &str) -> Option<(u32, u32)> {
 }
 
 /// The error and its causes, outermost first.
-fn chain(error: &legacy::Error) -> String {
+fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -4,6 +4,7 @@ mod body;
 mod client;
 pub mod config;
 mod failure;
+mod pool;
 pub mod replay;
 mod retry;
 

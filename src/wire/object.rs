@@ -8,19 +8,40 @@ use super::scan::{Malformed, Scanner};
 #[derive(Clone, Debug, Default)]
 pub struct Object<'a> {
     fields: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+    /// A key is written with escapes.
+    escaped_keys: bool,
 }
 
 impl<'a> Object<'a> {
     /// Reads one object; anything else, or anything after it, is malformed.
     pub fn parse(text: &'a str) -> Result<Self, Malformed> {
+        Self::parse_with(text, |_, scanner| scanner.value())
+    }
+
+    /// The same, where `value` consumes each field's value, looks into it, and returns its text.
+    pub(super) fn parse_with(
+        text: &'a str,
+        value: impl FnMut(&'a str, &mut Scanner<'a>) -> Result<&'a str, Malformed>,
+    ) -> Result<Self, Malformed> {
         let mut scanner = Scanner::new(text);
-        let mut fields = Vec::with_capacity(16);
+        let object = Self::read(&mut scanner, value)?;
+        scanner.end()?;
+        Ok(object)
+    }
+
+    /// Reads the object that a scanner stands at.
+    pub(super) fn read(
+        scanner: &mut Scanner<'a>,
+        mut value: impl FnMut(&'a str, &mut Scanner<'a>) -> Result<&'a str, Malformed>,
+    ) -> Result<Self, Malformed> {
+        let mut fields = Vec::with_capacity(8);
+        let mut escaped_keys = false;
         scanner.object(|key, scanner| {
-            fields.push((Cow::Borrowed(key), Cow::Borrowed(scanner.value()?)));
+            escaped_keys |= key.contains('\\');
+            fields.push((Cow::Borrowed(key), Cow::Borrowed(value(key, scanner)?)));
             Ok::<_, Malformed>(())
         })?;
-        scanner.end()?;
-        Ok(Self { fields })
+        Ok(Self { fields, escaped_keys })
     }
 
     /// The text of a value; a missing field and `null` are both `None`.
@@ -30,16 +51,24 @@ impl<'a> Object<'a> {
 
     /// The text of a value, `null` included.
     pub fn raw(&self, key: &str) -> Option<&str> {
-        self.fields.iter().rev().find(|(name, _)| is_key(name, key)).map(|(_, value)| value.as_ref())
+        self.place(key).map(|place| self.fields[place].1.as_ref())
+    }
+
+    fn place(&self, key: &str) -> Option<usize> {
+        self.fields.iter().rposition(|(name, _)| name == key || (self.escaped_keys && is_key(name, key)))
     }
 
     /// The same as [`Object::get`], with the lifetime of the original text: `None` also for a value that was set here.
     pub fn original(&self, key: &str) -> Option<&'a str> {
-        let found = self.fields.iter().rev().find(|(name, _)| is_key(name, key));
-        match found {
-            Some((_, Cow::Borrowed(value))) if *value != "null" => Some(value),
+        match self.place(key).map(|place| &self.fields[place].1) {
+            Some(Cow::Borrowed(value)) if *value != "null" => Some(value),
             _ => None,
         }
+    }
+
+    /// True when the value is this string.
+    pub fn is_string(&self, key: &str, expected: &str) -> bool {
+        self.get(key).is_some_and(|value| is_string(value, expected))
     }
 
     /// A string value, decoded.
@@ -105,9 +134,20 @@ impl<'a> Object<'a> {
 }
 
 /// Keys are compared as written; one that is spelt with escapes is decoded first.
-fn is_key(written: &str, key: &str) -> bool {
+pub(super) fn is_key(written: &str, key: &str) -> bool {
     written == key
         || (written.contains('\\') && decode_string(&format!("\"{written}\"")).as_deref() == Some(key))
+}
+
+/// True when the JSON text is this string, however it is escaped.
+fn is_string(json: &str, expected: &str) -> bool {
+    let Some(inner) = json.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) else { return false };
+    is_key(inner, expected)
+}
+
+/// True when the JSON text is an array without elements.
+pub fn is_empty_array(json: &str) -> bool {
+    json.strip_prefix('[').is_some_and(|rest| rest.trim_start().starts_with(']'))
 }
 
 /// The element texts of a JSON array, `None` when the text is none.

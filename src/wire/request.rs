@@ -4,7 +4,7 @@
 //! Called by `translate` and `server`.
 
 use super::error::ApiError;
-use super::object::{Object, array, decode_string};
+use super::object::{Object, array, decode_string, is_empty_array, is_key};
 use super::scan::{Malformed, Scanner};
 
 /// Why a request body is no chat completion request.
@@ -67,6 +67,19 @@ pub struct ChatRequest<'a> {
     pub object: Object<'a>,
     /// The messages, in order.
     pub messages: Vec<Message<'a>>,
+    /// The functions among the declared tools, in order.
+    pub functions: Vec<DeclaredTool<'a>>,
+}
+
+/// One declared function, as spans of JSON text.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DeclaredTool<'a> {
+    /// Its `name`.
+    pub name: Option<&'a str>,
+    /// Its `parameters`.
+    pub parameters: Option<&'a str>,
+    /// Whether it has a `description`.
+    pub is_described: bool,
 }
 
 /// One message of the conversation.
@@ -86,12 +99,12 @@ impl<'a> ChatRequest<'a> {
     pub fn parse(body: &'a [u8]) -> Result<Self, BadRequest> {
         let text = std::str::from_utf8(body).map_err(|_| BadRequest::NotText)?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let object = Object::parse(text).map_err(|fault| not_an_object(text, &fault))?;
-        let list = object.original("messages").ok_or(BadRequest::NoMessages)?;
-        let list = array(list).ok_or(BadRequest::BadMessages)?;
-        let message = |text: &'a str| Some(Message { object: Object::parse(text).ok()?, text });
-        let messages = list.into_iter().map(message).collect::<Option<_>>().ok_or(BadRequest::BadMessages)?;
-        Ok(Self { object, messages })
+        let mut parts = Parts::default();
+        let object = Object::parse_with(text, |key, scanner| parts.field(key, scanner))
+            .map_err(|fault| not_an_object(text, &fault))?;
+        object.original("messages").ok_or(BadRequest::NoMessages)?;
+        let messages = parts.messages.ok_or(BadRequest::BadMessages)?;
+        Ok(Self { object, messages, functions: parts.functions })
     }
 
     /// The model's name, empty when none is given (vLLM then takes its first).
@@ -113,9 +126,7 @@ impl<'a> ChatRequest<'a> {
     /// The text of a non-empty `tools` array.
     pub fn tools(&self) -> Option<&str> {
         // The text has been scanned: what starts with a bracket is an array.
-        self.object
-            .get("tools")
-            .filter(|text| text.strip_prefix('[').is_some_and(|rest| !rest.trim_start().starts_with(']')))
+        self.object.get("tools").filter(|text| text.starts_with('[') && !is_empty_array(text))
     }
 
     /// What the client said about calling tools.
@@ -140,18 +151,118 @@ impl<'a> ChatRequest<'a> {
     }
 }
 
+/// What is found inside the large fields while the whole text is scanned: it is looked at only once.
+#[derive(Default)]
+struct Parts<'a> {
+    messages: Option<Vec<Message<'a>>>,
+    functions: Vec<DeclaredTool<'a>>,
+}
+
+impl<'a> Parts<'a> {
+    fn field(&mut self, key: &'a str, scanner: &mut Scanner<'a>) -> Result<&'a str, Malformed> {
+        if is_key(key, "messages") {
+            return scanner.span(|scanner| self.messages(scanner));
+        }
+        if is_key(key, "tools") {
+            return scanner.span(|scanner| self.tools(scanner));
+        }
+        scanner.value()
+    }
+
+    /// `None` is left by anything but an array of objects.
+    fn messages(&mut self, scanner: &mut Scanner<'a>) -> Result<(), Malformed> {
+        self.messages = None;
+        if scanner.peek() != b'[' {
+            return scanner.value().map(drop);
+        }
+        let mut messages = Vec::new();
+        let mut only_objects = true;
+        scanner.array(|scanner| {
+            match Message::read(scanner)? {
+                Some(message) => messages.push(message),
+                None => only_objects = false,
+            }
+            Ok::<_, Malformed>(())
+        })?;
+        self.messages = only_objects.then_some(messages);
+        Ok(())
+    }
+
+    /// Entries of another shape are passed over: the upstream judges them.
+    fn tools(&mut self, scanner: &mut Scanner<'a>) -> Result<(), Malformed> {
+        self.functions.clear();
+        if scanner.peek() != b'[' {
+            return scanner.value().map(drop);
+        }
+        scanner.array(|scanner| match scanner.peek() {
+            b'{' => scanner.object(|key, scanner| self.tool_field(key, scanner)),
+            _ => scanner.value().map(drop),
+        })
+    }
+
+    fn tool_field(&mut self, key: &str, scanner: &mut Scanner<'a>) -> Result<(), Malformed> {
+        if key != "function" || scanner.peek() != b'{' {
+            return scanner.value().map(drop);
+        }
+        self.functions.push(DeclaredTool::read(scanner)?);
+        Ok(())
+    }
+}
+
+impl<'a> DeclaredTool<'a> {
+    fn read(scanner: &mut Scanner<'a>) -> Result<Self, Malformed> {
+        let mut tool = Self::default();
+        scanner.object(|key, scanner| {
+            let value = Some(scanner.value()?).filter(|value| *value != "null");
+            match key {
+                "name" => tool.name = value,
+                "parameters" => tool.parameters = value,
+                "description" => tool.is_described = value.is_some(),
+                _ => {}
+            }
+            Ok::<_, Malformed>(())
+        })?;
+        Ok(tool)
+    }
+}
+
+impl<'a> Message<'a> {
+    /// Reads the message that a scanner stands at; `None` when it is no object.
+    fn read(scanner: &mut Scanner<'a>) -> Result<Option<Self>, Malformed> {
+        if scanner.peek() != b'{' {
+            return scanner.value().map(|_| None);
+        }
+        let mut object = Object::default();
+        let text = scanner.span(|scanner| {
+            object = Object::read(scanner, |_, scanner| scanner.value())?;
+            Ok::<_, Malformed>(())
+        })?;
+        Ok(Some(Self { object, text }))
+    }
+}
+
 impl Message<'_> {
-    /// The role, empty when missing.
-    pub fn role(&self) -> String {
-        self.object.string("role").unwrap_or_default()
+    /// True when this is its role.
+    pub fn is_from(&self, role: &str) -> bool {
+        self.object.is_string("role", role)
     }
 
     /// True when the content, a string or its first text part, starts with `mark`.
     pub fn starts_with(&self, mark: &str) -> bool {
         let Some(content) = self.object.get("content") else { return false };
-        let first = array(content)
-            .and_then(|parts| parts.first().and_then(|part| Object::parse(part).ok()?.string("text")));
-        first.or_else(|| decode_string(content)).is_some_and(|text| text.trim_start().starts_with(mark))
+        let first = array(content).and_then(|parts| {
+            parts.first().and_then(|part| Some(begins_with(Object::parse(part).ok()?.get("text")?, mark)))
+        });
+        first.unwrap_or_else(|| begins_with(content, mark))
+    }
+}
+
+/// True when a JSON string begins with `mark`, white space aside. Decodes a long text only where it must.
+fn begins_with(json: &str, mark: &str) -> bool {
+    let plain = json.strip_prefix('"').and_then(|text| text.trim_start().get(..mark.len()));
+    match plain {
+        Some(beginning) if !beginning.contains('\\') => beginning == mark,
+        _ => decode_string(json).is_some_and(|text| text.trim_start().starts_with(mark)),
     }
 }
 

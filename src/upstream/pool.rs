@@ -1,0 +1,233 @@
+//! Connections to one server, kept for the next request.
+//!
+//! A connection has no task of its own: whoever waits for an answer drives it. So neither a request nor a piece of a stream
+//! costs a switch between tasks, what has arrived together is handed over together, and a dropped answer closes its
+//! connection at once. Does not say what a failure means: `client` does, its only caller.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::uri::{Authority, Scheme};
+use http::{HeaderValue, Request, Response, Uri, header};
+use http_body::{Body, Frame, SizeHint};
+use hyper::client::conn::TrySendError;
+use hyper::client::conn::http1::{self, Connection, SendRequest};
+use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tower::util::ServiceExt as _;
+
+use super::body::Outgoing;
+
+/// A server that does not even accept a connection for so long is not there. Covers the TLS handshake too: some servers
+/// accept and then say nothing.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long an unused connection is kept: less than uvicorn's 5 s, so that none is used while vLLM is closing it.
+const IDLE: Duration = Duration::from_secs(4);
+
+/// Why no answer came.
+#[derive(Debug)]
+pub(super) enum Unanswered {
+    /// There is no connection.
+    Connect(tower::BoxError),
+    /// The connection broke, or what came is not HTTP.
+    Exchange(hyper::Error),
+}
+
+/// The connections to one server.
+#[derive(Clone, Debug)]
+pub(super) struct Pool {
+    connector: HttpsConnector<HttpConnector>,
+    to: Uri,
+    host: HeaderValue,
+    idle: Arc<Idle>,
+}
+
+#[derive(Debug, Default)]
+struct Idle(Mutex<Kept>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// The one that was used last is the last.
+    links: Vec<(Instant, Link)>,
+    /// A task closes those that nobody asks for.
+    swept: bool,
+}
+
+/// One connection: the end that takes requests, and the work that makes them happen.
+struct Link {
+    sender: SendRequest<Outgoing>,
+    connection: Pin<Box<Connection<MaybeHttpsStream<TokioIo<TcpStream>>, Outgoing>>>,
+    ended: bool,
+}
+
+/// An answer's body. Reading it drives its connection, which goes back to the pool at the end of the body.
+pub struct Live {
+    body: hyper::body::Incoming,
+    link: Option<Link>,
+    idle: Arc<Idle>,
+}
+
+impl Pool {
+    /// Connections to the host of `to`.
+    pub(super) fn new(connector: HttpsConnector<HttpConnector>, to: Uri) -> Result<Self, String> {
+        let host = host(&to).ok_or_else(|| format!("{to} names no host"))?;
+        Ok(Self { connector, to, host, idle: Arc::default() })
+    }
+
+    /// Sends a request, whose URI is only a path and query, and waits for the head of its answer.
+    pub(super) async fn request(&self, mut request: Request<Outgoing>) -> Result<Response<Live>, Unanswered> {
+        request.headers_mut().insert(header::HOST, self.host.clone());
+        loop {
+            let reused = self.idle.take();
+            let may_be_stale = reused.is_some();
+            let mut link = match reused {
+                Some(link) => link,
+                None => self.connect().await.map_err(Unanswered::Connect)?,
+            };
+            let mut error = match link.exchange(request).await {
+                Ok(answer) => {
+                    let idle = Arc::clone(&self.idle);
+                    return Ok(answer.map(|body| Live { body, link: Some(link), idle }));
+                }
+                Err(error) => error,
+            };
+            // The server closed the connection while it was idle, and nothing of the request has left.
+            match error.take_message().filter(|_| may_be_stale) {
+                Some(unsent) => request = unsent,
+                None => return Err(Unanswered::Exchange(error.into_error())),
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<Link, tower::BoxError> {
+        let connected = self.connector.clone().oneshot(self.to.clone());
+        let stream = tokio::time::timeout(CONNECT_TIMEOUT, connected).await??;
+        let (sender, connection) = http1::handshake(stream).await?;
+        Ok(Link { sender, connection: Box::pin(connection), ended: false })
+    }
+}
+
+impl Link {
+    /// Reads and writes what can be, without waiting. The exchange and its body are told what goes wrong.
+    fn drive(&mut self, context: &mut Context<'_>) {
+        if !self.ended {
+            self.ended = self.connection.as_mut().poll(context).is_ready();
+        }
+    }
+
+    async fn exchange(
+        &mut self,
+        request: Request<Outgoing>,
+    ) -> Result<Response<hyper::body::Incoming>, TrySendError<Request<Outgoing>>> {
+        let mut answer = pin!(self.sender.try_send_request(request));
+        poll_fn(|context| {
+            self.drive(context);
+            answer.as_mut().poll(context)
+        })
+        .await
+    }
+
+    /// True when it can take the next request.
+    fn is_idle(&mut self, context: &mut Context<'_>) -> bool {
+        self.drive(context);
+        !self.ended && self.sender.is_ready()
+    }
+}
+
+impl Idle {
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connection that is still open, as far as is known.
+    fn take(&self) -> Option<Link> {
+        let mut context = Context::from_waker(Waker::noop());
+        loop {
+            let (since, mut link) = self.kept().links.pop()?;
+            if since.elapsed() < IDLE && link.is_idle(&mut context) {
+                return Some(link);
+            }
+        }
+    }
+
+    fn put(self: &Arc<Self>, link: Link) {
+        let mut kept = self.kept();
+        kept.links.push((Instant::now(), link));
+        if !std::mem::replace(&mut kept.swept, true) {
+            tokio::spawn(Arc::clone(self).sweep());
+        }
+    }
+
+    /// Closes what nobody has asked for, until nothing is left.
+    async fn sweep(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(IDLE).await;
+            let mut kept = self.kept();
+            kept.links.retain(|(since, _)| since.elapsed() < IDLE);
+            if kept.links.is_empty() {
+                kept.swept = false;
+                return;
+            }
+        }
+    }
+}
+
+impl Live {
+    fn release(&mut self, context: &mut Context<'_>) {
+        let Some(mut link) = self.link.take() else { return };
+        if link.is_idle(context) {
+            self.idle.put(link);
+        }
+    }
+}
+
+impl Body for Live {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let this = self.get_mut();
+        if let Some(link) = &mut this.link {
+            link.drive(context);
+        }
+        let frame = ready!(Pin::new(&mut this.body).poll_frame(context));
+        if frame.is_none() || this.body.is_end_stream() {
+            this.release(context);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The `host` header for a server: the port only where it is not the scheme's own.
+fn host(to: &Uri) -> Option<HeaderValue> {
+    let authority = to.authority()?;
+    let usual = if to.scheme() == Some(&Scheme::HTTPS) { 443 } else { 80 };
+    let text =
+        if authority.port_u16() == Some(usual) { authority.host() } else { Authority::as_str(authority) };
+    HeaderValue::from_str(text).ok()
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Link")
+    }
+}
