@@ -3,5 +3,19 @@
 //!
 //! The modules are layers; one may import only lower ones (see ARCHITECTURE.md, a test enforces it).
 
+pub mod agent;
+pub mod cli;
+pub mod config;
+pub mod observe;
+mod pattern;
+pub mod relay;
+pub mod server;
+pub mod sse;
+pub mod store;
 pub mod tool_parser;
+pub mod tools;
+pub mod translate;
 pub mod turn;
+pub mod units;
+pub mod upstream;
+pub mod wire;

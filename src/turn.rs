@@ -27,6 +27,11 @@ impl FinishReason {
         }
     }
 
+    /// True for the names that OpenAI's API defines.
+    pub fn is_openai(name: &str) -> bool {
+        matches!(name, "stop" | "length" | "tool_calls" | "content_filter" | "function_call")
+    }
+
     /// Maps what an upstream said to a value OpenAI defines; `calls` tells whether the turn holds tool calls.
     ///
     /// vLLM's own values (`abort`, `eos`, `repetition`, null) end a client's run as an error when they leave as they are,

@@ -6,6 +6,8 @@
 
 use std::sync::LazyLock;
 
+use memchr::memchr3;
+
 use super::dialects::{Dialect, Found, MarkAt, Opens, Step, TABLE, View, Wait};
 use super::json_span::{JsonSpan, Span, Style};
 use super::ledger::Ledger;
@@ -24,8 +26,6 @@ const MAX_SPACE: usize = 1024;
 const CUT_MARK: usize = 6;
 /// In place of a backtick run's length: the line is quoted and holds no calls.
 const QUOTED_LINE: usize = usize::MAX;
-/// Every mark begins with one of these, stands at the start of a line, or ends in `to=`.
-const TRIGGERS: &[u8] = b"<[{`\n=";
 /// Marks in running text that begin with a letter; they are found by their `=`.
 const LATE: [&str; 8] = [
     "assistantcommentary to=",
@@ -138,15 +138,11 @@ static OPENERS: LazyLock<Vec<Vec<Opener>>> = LazyLock::new(|| {
     openers
 });
 
-static IS_TRIGGER: [bool; 256] = {
-    let mut table = [false; 256];
-    let mut index = 0;
-    while index < TRIGGERS.len() {
-        table[TRIGGERS[index] as usize] = true;
-        index += 1;
-    }
-    table
-};
+/// The first byte at which something may begin.
+fn trigger(bytes: &[u8]) -> Option<usize> {
+    let near = memchr3(b'`', b'\n', b'=', bytes);
+    memchr3(b'<', b'[', b'{', &bytes[..near.unwrap_or(bytes.len())]).or(near)
+}
 
 impl Scanner {
     /// A scanner for content, or, for `reasoning`, one that looks for calls and emits nothing else.
@@ -226,7 +222,7 @@ impl Scanner {
         let tail = &self.buffer.as_bytes()[self.head.max(end.saturating_sub(32))..end];
         let partial = |length: &usize| {
             let suffix = &tail[tail.len() - length..];
-            LATE.iter().any(|mark| mark.as_bytes().starts_with(suffix))
+            b"actf".contains(&suffix[0]) && LATE.iter().any(|mark| mark.as_bytes().starts_with(suffix))
         };
         let held = (1..=tail.len().min(24)).rev().find(partial).unwrap_or(0);
         end - held
@@ -329,7 +325,7 @@ impl Scanner {
 
     fn next_trigger(&mut self, io: &mut Io<'_>) -> bool {
         let bytes = &self.buffer.as_bytes()[self.scan..];
-        let Some(found) = bytes.iter().position(|byte| IS_TRIGGER[usize::from(*byte)]) else {
+        let Some(found) = trigger(bytes) else {
             self.scan = self.buffer.len();
             return false;
         };
@@ -442,6 +438,10 @@ impl Scanner {
         }
         let openers = &OPENERS[usize::from(self.buffer.as_bytes()[open.at])];
         while let Some(opener) = openers.get(open.opener) {
+            if !self.may_open(&open, opener, io) {
+                open.opener += 1;
+                continue;
+            }
             match self.ask(&open, opener, io) {
                 Step::Not(seen) => {
                     self.spend(&mut open, seen);
@@ -485,10 +485,20 @@ impl Scanner {
         wakes
     }
 
-    fn ask(&self, open: &Open, opener: &Opener, io: &Io<'_>) -> Step {
+    /// Tells most marks apart by their second byte, cheaply.
+    fn may_open(&self, open: &Open, opener: &Opener, io: &Io<'_>) -> bool {
+        let bytes = &self.buffer.as_bytes()[open.at..];
+        let mark = opener.mark.as_bytes();
         if opener.line && !open.line_start {
-            return Step::Not(0);
+            return false;
         }
+        match (mark.get(1), bytes.get(1)) {
+            (Some(mark), Some(byte)) => mark == byte,
+            _ => !mark.is_empty() || io.tools.may_begin_with(bytes[0]),
+        }
+    }
+
+    fn ask(&self, open: &Open, opener: &Opener, io: &Io<'_>) -> Step {
         let text = &self.buffer[open.at..];
         let mut view = self.view(open, io);
         view.mark = match (opener.dialect.opens, view.mark_at(0, &[opener.mark])) {
@@ -542,7 +552,7 @@ impl Scanner {
         if open.line_start && (char == b'`' || char == b'~') && fence >= 3 {
             self.lane = Lane::Fence(char, fence);
             self.scan = open.at + fence;
-        } else if open.line_start && IS_TRIGGER[usize::from(char)] && b"`\n=".contains(&char) {
+        } else if open.line_start && b"`=".contains(&char) {
             self.scan = open.at;
         }
     }

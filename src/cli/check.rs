@@ -1,0 +1,213 @@
+//! `respool check`: tries what a user would otherwise find out one failure at a time.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::serve::{app, runtime};
+use crate::config::Loaded;
+use crate::observe::{RequestLine, SharedLine};
+use crate::relay::Relay;
+use crate::server::App;
+use crate::translate::Reply;
+use crate::turn::Note;
+use crate::upstream::Upstream;
+use crate::wire::ApiError;
+
+/// A model that thinks longer than this over one word is reported as slow.
+const TURN_WITHIN: Duration = Duration::from_mins(5);
+const PROBE_WITHIN: Duration = Duration::from_secs(10);
+
+const TOOL: &str = "respool_check";
+
+/// Prints findings and counts the failures among them.
+#[derive(Default)]
+struct Findings {
+    failures: usize,
+}
+
+impl Findings {
+    fn ok(&mut self, text: &str) {
+        println!("  ok    {text}");
+    }
+
+    fn warn(&mut self, text: &str, todo: &str) {
+        println!("  warn  {text}\n        → {todo}");
+    }
+
+    fn fail(&mut self, text: &str, todo: &str) {
+        self.failures += 1;
+        println!("  FAIL  {text}\n        → {todo}");
+    }
+}
+
+pub(super) fn check(loaded: &Loaded) -> Result<(), String> {
+    let mut findings = Findings::default();
+    println!("configuration");
+    match &loaded.file {
+        Some(path) => findings.ok(&format!("{} is valid", path.display())),
+        None => findings.ok("no respool.toml found: defaults, environment and flags are valid"),
+    }
+    runtime()?.block_on(check_upstreams(loaded, &mut findings))?;
+    match findings.failures {
+        0 => Ok(()),
+        count => Err(format!("{count} check(s) failed")),
+    }
+}
+
+async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(), String> {
+    let abort = CancellationToken::new();
+    let app = app(&loaded.settings, &abort).await?;
+    let upstreams: Vec<Arc<Upstream>> = app.relay.upstreams().cloned().collect();
+    for (upstream, config) in upstreams.iter().zip(&loaded.settings.upstreams) {
+        println!("\nupstream `{}` ({})", upstream.name, config.url);
+        let Some(models) = models_of(upstream, findings).await else { continue };
+        version_of(upstream, findings).await;
+        for wanted in config.models.iter().flatten() {
+            if !models.contains(wanted) {
+                findings.fail(
+                    &format!("`models` names {wanted:?}, which it does not serve"),
+                    "correct `models` of this [[upstream]], or start the server with --served-model-name",
+                );
+            }
+        }
+        if let Some(model) =
+            config.models.iter().flatten().find(|model| models.contains(model)).or(models.first())
+        {
+            round_trip(&app, model, findings).await;
+        }
+    }
+    abort.cancel();
+    Ok(())
+}
+
+/// Reachable? Which models, with how large a window?
+async fn models_of(upstream: &Upstream, findings: &mut Findings) -> Option<Vec<String>> {
+    let began = Instant::now();
+    let asked = tokio::time::timeout(PROBE_WITHIN, upstream.get_json("/v1/models")).await;
+    let (status, body) = match asked {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(error)) => {
+            findings.fail(
+                &error.error.message,
+                "is the server running, and is `url` of this [[upstream]] right?",
+            );
+            return None;
+        }
+        Err(_) => {
+            findings.fail(
+                &format!("it does not answer /v1/models within {} s", PROBE_WITHIN.as_secs()),
+                "look at the server's own log",
+            );
+            return None;
+        }
+    };
+    match status.as_u16() {
+        200 => {}
+        401..=403 => {
+            let todo = "set `api_key` or `api_key_env` of this [[upstream]] to the key that vLLM was started with (--api-key)";
+            findings.fail(&format!("it refuses the key (HTTP {})", status.as_u16()), todo);
+            return None;
+        }
+        status => {
+            findings.fail(
+                &format!("/v1/models answers HTTP {status}"),
+                "is `url` the base URL of an OpenAI-compatible server?",
+            );
+            return None;
+        }
+    }
+    findings.ok(&format!("reachable in {} ms", began.elapsed().as_millis()));
+    let list: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let models = list["data"].as_array().cloned().unwrap_or_default();
+    if models.is_empty() {
+        findings.fail("it lists no models", "load a model, or correct `url`");
+        return None;
+    }
+    models.iter().for_each(|model| window_of(model, findings));
+    Some(models.iter().filter_map(|model| Some(model["id"].as_str()?.to_owned())).collect())
+}
+
+fn window_of(model: &Value, findings: &mut Findings) {
+    let id = model["id"].as_str().unwrap_or("?");
+    match model["max_model_len"].as_u64() {
+        Some(window) if window < 32_768 => findings.warn(
+            &format!("model {id}: context of {window} tokens"),
+            "OpenClaw's own prompt takes about 15,000; start vLLM with a larger --max-model-len if memory allows",
+        ),
+        Some(window) => findings.ok(&format!("model {id}: context of {window} tokens (set contextWindow in OpenClaw to this)")),
+        None => findings.ok(&format!("model {id}: the server does not tell its context length")),
+    }
+}
+
+async fn version_of(upstream: &Upstream, findings: &mut Findings) {
+    upstream.probe_version().await;
+    match upstream.target().version {
+        Some((major, minor)) => findings.ok(&format!("vLLM {major}.{minor}")),
+        None => findings.ok("it does not tell a vLLM version; respool adapts to what it refuses"),
+    }
+}
+
+/// A call, its result, and the answer, over the relay's own path.
+async fn round_trip(app: &App, model: &str, findings: &mut Findings) {
+    let question = json!({"role": "user", "content": format!("Call the tool {TOOL} with the word \"ping\", then tell me what it returned.")});
+    let began = Instant::now();
+    let reply = match ask(&app.relay, model, std::slice::from_ref(&question)).await {
+        Ok(reply) => reply,
+        Err(error) => return refused(&error, findings),
+    };
+    let Some((choice, call)) =
+        reply.choices.iter().find_map(|choice| Some((choice, choice.turn.calls.first()?)))
+    else {
+        return findings.warn(
+            &format!("model {model} answered without calling the tool it was asked to call"),
+            "try a model that is trained on tools; with vLLM, check that --tool-call-parser fits the model",
+        );
+    };
+    let dialect = choice.turn.notes.iter().find_map(|note| match note {
+        Note::Dialect(name) => Some(*name),
+        _ => None,
+    });
+    match dialect {
+        None => findings.ok("the server's own tool-call parser works"),
+        Some(name) => {
+            findings.ok(&format!("the server leaves calls in the text; respool reads them (dialect {name})"));
+        }
+    }
+    let called = json!({"role": "assistant", "content": null, "tool_calls": [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}]});
+    let result = json!({"role": "tool", "tool_call_id": call.id, "content": "pong"});
+    match ask(&app.relay, model, &[question, called, result]).await {
+        Ok(_) => findings
+            .ok(&format!("model {model}: call, result and answer in {:.1} s", began.elapsed().as_secs_f32())),
+        Err(error) => refused(&error, findings),
+    }
+}
+
+fn refused(error: &ApiError, findings: &mut Findings) {
+    let todo = match error.message.as_str() {
+        text if text.contains("--enable-auto-tool-choice") => {
+            "start vLLM with --enable-auto-tool-choice --tool-call-parser NAME (gpt-oss: openai, Qwen: hermes or qwen3_coder)"
+        }
+        text if text.contains("context length") => "start vLLM with a larger --max-model-len",
+        _ => "look at the server's own log for this request",
+    };
+    findings.fail(&format!("the tool-call round trip failed: {}", error.message), todo);
+}
+
+async fn ask(relay: &Arc<Relay>, model: &str, messages: &[Value]) -> Result<Reply, ApiError> {
+    let tool = json!({"type": "function", "function": {"name": TOOL, "description": "Returns an answer to a word.",
+        "parameters": {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}}});
+    let body = json!({"model": model, "messages": messages, "tools": [tool], "max_tokens": 1024});
+    let line = SharedLine::new(RequestLine::start("check".into(), "check".into()), false);
+    let body = Bytes::from(body.to_string());
+    let prepared = relay.prepare(body, HeaderMap::new(), "/v1/chat/completions", "respool-check").await?;
+    let turn = Arc::clone(relay).turn(prepared, line);
+    tokio::time::timeout(TURN_WITHIN, turn).await.unwrap_or_else(|_| {
+        Err(ApiError::new(504, "too_slow", format!("no reply within {} s", TURN_WITHIN.as_secs())))
+    })
+}

@@ -1,0 +1,103 @@
+//! The command line: arguments → checked configuration → subcommand → exit code.
+//!
+//! Exit codes: 0 done, 1 failed, 2 wrong usage, 78 bad configuration (`EX_CONFIG` of sysexits.h, which a systemd unit can
+//! be told not to restart on).
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is where respool speaks to a terminal")]
+
+mod check;
+mod demo;
+mod serve;
+
+pub use serve::app;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{Flags, Loaded, Problems};
+
+/// `EX_CONFIG`.
+const BAD_CONFIG: u8 = 78;
+
+/// Stands between OpenClaw (or any OpenAI client) and vLLM, so that tool calls work.
+#[derive(Debug, Parser)]
+#[command(version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the relay.
+    Serve {
+        #[command(flatten)]
+        flags: Configured,
+        /// Where to listen, HOST:PORT [default: 127.0.0.1:8003]
+        #[arg(long, value_name = "HOST:PORT")]
+        listen: Option<String>,
+    },
+    /// Show what the relay does, on recorded replies: needs no model, no network and no configuration.
+    Demo,
+    /// Check the configuration, try the upstreams, and say what to do about each finding.
+    Check {
+        #[command(flatten)]
+        flags: Configured,
+    },
+    /// Look at the configuration.
+    Config {
+        #[command(subcommand)]
+        command: ConfigCommand,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Print the effective values and where each comes from; secrets are hidden.
+    Show {
+        #[command(flatten)]
+        flags: Configured,
+    },
+}
+
+#[derive(Args, Debug)]
+struct Configured {
+    /// The model server: a vLLM base URL with or without /v1, or replay:DIR for recorded replies
+    #[arg(long, value_name = "URL")]
+    upstream: Option<String>,
+    /// The configuration file [default: respool.toml here, in the user's or in the system's configuration directory]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl Configured {
+    fn load(self, listen: Option<String>) -> Result<Loaded, Problems> {
+        Loaded::from_process(&Flags { listen, upstream: self.upstream, config: self.config })
+    }
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Serve { flags, listen } => flags.load(listen).map(|loaded| serve::serve(&loaded)),
+        Command::Demo => Ok(demo::demo()),
+        Command::Check { flags } => flags.load(None).map(|loaded| check::check(&loaded)),
+        Command::Config { command: ConfigCommand::Show { flags } } => flags.load(None).map(|loaded| {
+            print!("{}", loaded.show());
+            Ok(())
+        }),
+    };
+    match result {
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Err(message)) => {
+            eprintln!("respool: {message}");
+            ExitCode::FAILURE
+        }
+        Err(problems) => {
+            eprintln!("respool: the configuration has {} problem(s):\n{problems}", problems.len());
+            ExitCode::from(BAD_CONFIG)
+        }
+    }
+}

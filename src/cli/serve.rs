@@ -1,0 +1,148 @@
+//! `respool serve`: everything started in order, and ended in order.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{Loaded, Settings};
+use crate::observe;
+use crate::relay::{OnOverflow, Relay, RelayLimits};
+use crate::server::{App, Listen, Stop, router, run};
+use crate::translate::GuardLimits;
+use crate::upstream::replay::{self, Replay};
+use crate::upstream::{Address, Upstream, UpstreamConfig};
+
+pub(super) fn serve(loaded: &Loaded) -> Result<(), String> {
+    let flush = observe::init(&loaded.settings.log)?;
+    observe::metrics::install();
+    raise_descriptor_limit();
+    let result = runtime()?.block_on(run_server(loaded));
+    drop(flush);
+    result
+}
+
+/// The runtime that all commands use.
+pub(super) fn runtime() -> Result<tokio::runtime::Runtime, String> {
+    // Fails only when a provider is installed already, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.map_err(|error| format!("the runtime cannot be started: {error}"))
+}
+
+async fn run_server(loaded: &Loaded) -> Result<(), String> {
+    let settings = &loaded.settings;
+    let stop = Stop::default();
+    let app = app(settings, &stop.abort).await?;
+    let listener = bind(&settings.server.listen).await?;
+    warn_of_what_is_to_come(settings);
+    let names: Vec<String> = settings.upstreams.iter().map(|upstream| upstream.name.clone()).collect();
+    tracing::info!(
+        target: "respool::server",
+        version = env!("CARGO_PKG_VERSION"),
+        listen = listener.local_addr().map(|address| address.to_string()).unwrap_or_default(),
+        upstreams = names.join(","),
+        config = loaded.file.as_ref().map(|path| path.display().to_string()),
+        "ready"
+    );
+    tokio::spawn(on_signals(stop.clone(), signals()?));
+    run(listener, router(app), stop, settings.server.limits.drain).await;
+    tracing::info!(target: "respool::server", "stopped");
+    Ok(())
+}
+
+/// The relay over the configured upstreams; replays among them are started, and end with `abort`.
+///
+/// # Errors
+/// What is wrong with an upstream, for people.
+pub async fn app(settings: &Settings, abort: &CancellationToken) -> Result<App, String> {
+    let limits = &settings.server.limits;
+    let mut upstreams = Vec::new();
+    for config in &settings.upstreams {
+        let config = started(config, abort).await?;
+        upstreams.push((Arc::new(Upstream::new(&config)?), config.models.clone()));
+    }
+    let bounds = RelayLimits {
+        max_body: limits.max_body.bytes(),
+        commit_after: limits.commit_after,
+        guard: GuardLimits { max_tool_results: limits.max_tool_results, max_repeats: limits.max_repeats },
+    };
+    let relay = Arc::new(Relay::new(settings.relay.clone(), upstreams, bounds));
+    Ok(App { relay, limits: limits.clone(), log_content: settings.log.content, abort: abort.clone() })
+}
+
+async fn started(config: &UpstreamConfig, abort: &CancellationToken) -> Result<UpstreamConfig, String> {
+    let Address::Replay(dir) = &config.url else { return Ok(config.clone()) };
+    let replay = Replay::load(dir).map_err(|error| format!("upstream `{}`: {error}", config.name))?;
+    let url = start_replay(Arc::new(replay), abort).await?;
+    Ok(UpstreamConfig { url, ..config.clone() })
+}
+
+/// Serves a replay on a free loopback port until `abort`.
+pub(super) async fn start_replay(replay: Arc<Replay>, abort: &CancellationToken) -> Result<Address, String> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await;
+    let listener = listener.map_err(|error| format!("the replay upstream cannot listen: {error}"))?;
+    let address =
+        listener.local_addr().map_err(|error| format!("the replay upstream cannot listen: {error}"))?;
+    tokio::spawn(replay::serve(listener, replay, abort.clone()));
+    format!("http://{address}").parse()
+}
+
+async fn bind(listen: &Listen) -> Result<TcpListener, String> {
+    let bound = TcpListener::bind((listen.host.as_str(), listen.port)).await;
+    bound.map_err(|error| {
+        let what_to_do = match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                "another program uses this port (another respool?); stop it or choose another with --listen"
+            }
+            io::ErrorKind::PermissionDenied => {
+                "ports below 1024 need a privilege; choose a higher one with --listen"
+            }
+            _ => "correct --listen or `listen` in respool.toml",
+        };
+        format!("cannot listen on {listen}: {error}; {what_to_do}")
+    })
+}
+
+fn signals() -> Result<[Signal; 2], String> {
+    let handler = |kind| signal(kind).map_err(|error| format!("signals cannot be handled: {error}"));
+    Ok([handler(SignalKind::terminate())?, handler(SignalKind::interrupt())?])
+}
+
+/// The first signal drains, the second one ends what is left at once.
+async fn on_signals(stop: Stop, [mut terminate, mut interrupt]: [Signal; 2]) {
+    let mut next = async || tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} };
+    next().await;
+    tracing::info!(target: "respool::server", "stopping: no new requests; those in flight may finish");
+    stop.drain.cancel();
+    next().await;
+    tracing::warn!(target: "respool::server", "stopping at once");
+    stop.abort.cancel();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    std::process::exit(130);
+}
+
+/// A thousand streams need two thousand descriptors; many systems start a process with 1024 and allow it more.
+fn raise_descriptor_limit() {
+    if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
+        tracing::warn!(target: "respool::server", %error, "the limit of open files cannot be raised");
+    }
+}
+
+/// Settings that are accepted already, and whose feature is not built yet.
+fn warn_of_what_is_to_come(settings: &Settings) {
+    let relay = &settings.relay;
+    let limited = settings.upstreams.iter().any(|upstream| upstream.max_concurrency.is_some());
+    for (set, key) in [
+        (relay.context.on_overflow == OnOverflow::Trim, "context.on_overflow = \"trim\""),
+        (limited, "upstream.max_concurrency"),
+        (!settings.agents.is_empty(), "agents"),
+    ] {
+        if set {
+            tracing::warn!(target: "respool::server", key, "this setting is accepted, but has no effect in this version");
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The configuration: defaults ← file ← environment ← flags, checked whole, with every problem reported at once.
+//!
+//! The modules own their structs; here they are composed, layered and checked. One table ([`KEYS`]) says what exists: it
+//! drives the checks, `config show` and the generated page. [`resolve`] is pure: it gets file text, environment and flags
+//! as arguments. Only [`Loaded::from_process`] touches the process. No module imports this one but `main` and `cli`.
+
+mod contradictions;
+mod environment;
+mod file;
+mod flags;
+mod keys;
+mod page;
+mod problem;
+mod search;
+mod shape;
+mod show;
+mod tree;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+pub use flags::Flags;
+pub use keys::{KEYS, Key};
+pub use page::page;
+pub use problem::{Place, Problem, Problems};
+
+use crate::agent::AgentConfig;
+use crate::observe::LogConfig;
+use crate::relay::{
+    ContextConfig, ModelConfig, ReasoningField, RecoveryConfig, RelayConfig, ToolParsing, ToolsMode,
+};
+use crate::server::{LimitsConfig, Listen, ServerConfig};
+use crate::store::StoreConfig;
+use crate::tools::ToolsConfig;
+use crate::upstream::UpstreamConfig;
+use tree::Table;
+
+/// Environment variables, by name.
+pub type Environment = BTreeMap<String, String>;
+
+/// The whole configuration, checked. Its default is what holds when nothing at all is configured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// `listen` and `[limits]`.
+    pub server: ServerConfig,
+    /// The modes, `[models]`, `[recovery]` and `[context]`.
+    pub relay: RelayConfig,
+    /// `[[upstream]]`: at least one, each with a name; the first is the default one.
+    pub upstreams: Vec<UpstreamConfig>,
+    /// `[log]`.
+    pub log: LogConfig,
+    /// `state_dir`.
+    pub store: StoreConfig,
+    /// `[agents.NAME]`, by name.
+    pub agents: BTreeMap<String, AgentConfig>,
+    /// `[tools]`.
+    pub tools: ToolsConfig,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Document::default().settings(&Environment::new())
+    }
+}
+
+impl Settings {
+    /// Reads the file that is found, the process's environment and these flags.
+    ///
+    /// # Errors
+    /// Everything that is wrong, with where it was written and what to do about it.
+    pub fn load(flags: &Flags) -> Result<Self, Problems> {
+        Loaded::from_process(flags).map(|loaded| loaded.settings)
+    }
+}
+
+/// A configuration file's text and its name for messages.
+#[derive(Clone, Copy, Debug)]
+pub struct FileText<'a> {
+    /// The path as it is shown.
+    pub path: &'a Path,
+    /// The whole text.
+    pub text: &'a str,
+}
+
+/// Checked settings, and where each value came from.
+#[derive(Clone)]
+pub struct Loaded {
+    /// The settings.
+    pub settings: Settings,
+    /// The file that was used.
+    pub file: Option<PathBuf>,
+    tree: Table,
+}
+
+/// Without the tree, which holds secrets as they were written.
+impl fmt::Debug for Loaded {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Loaded")
+            .field("settings", &self.settings)
+            .field("file", &self.file)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Loaded {
+    /// Reads the file that is found, the process's environment and these flags.
+    ///
+    /// # Errors
+    /// Everything that is wrong, with where it was written and what to do about it.
+    pub fn from_process(flags: &Flags) -> Result<Self, Problems> {
+        let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+        let environment: Environment =
+            std::env::vars_os().map(|(name, value)| (lossy(name), lossy(value))).collect();
+        match search::find(flags.config.as_deref(), &environment)? {
+            Some((path, text)) => resolve(Some(FileText { path: &path, text: &text }), &environment, flags),
+            None => resolve(None, &environment, flags),
+        }
+    }
+
+    /// The effective values as TOML, each line with where its value came from; secrets are `"***"`.
+    pub fn show(&self) -> String {
+        show::show(&self.tree, self.file.as_deref())
+    }
+}
+
+/// What the merged and cleaned layers look like.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Document {
+    listen: Listen,
+    tools_mode: ToolsMode,
+    tool_parsing: ToolParsing,
+    reasoning: ReasoningField,
+    keep_fields: Vec<String>,
+    state_dir: Option<PathBuf>,
+    upstream: Vec<UpstreamConfig>,
+    models: BTreeMap<String, ModelConfig>,
+    limits: LimitsConfig,
+    recovery: RecoveryConfig,
+    context: ContextConfig,
+    log: LogConfig,
+    agents: BTreeMap<String, AgentConfig>,
+    tools: ToolsConfig,
+}
+
+impl Document {
+    fn settings(self, environment: &Environment) -> Settings {
+        let mut upstreams: Vec<_> = self.upstream.into_iter().map(UpstreamConfig::named).collect();
+        if upstreams.is_empty() {
+            upstreams.push(UpstreamConfig::default().named());
+        }
+        Settings {
+            server: ServerConfig { listen: self.listen, limits: self.limits },
+            relay: RelayConfig {
+                tools_mode: self.tools_mode,
+                tool_parsing: self.tool_parsing,
+                reasoning: self.reasoning,
+                keep_fields: self.keep_fields,
+                models: self.models,
+                recovery: self.recovery,
+                context: self.context,
+            },
+            upstreams,
+            log: self.log,
+            store: StoreConfig {
+                state_dir: self.state_dir.unwrap_or_else(|| search::state_dir(environment)),
+            },
+            agents: self.agents,
+            tools: self.tools,
+        }
+    }
+}
+
+/// Layers and checks a configuration from what it is made of, without looking at the process.
+///
+/// # Errors
+/// Everything that is wrong, with where it was written and what to do about it.
+pub fn resolve(
+    file: Option<FileText<'_>>,
+    environment: &Environment,
+    flags: &Flags,
+) -> Result<Loaded, Problems> {
+    let mut problems = Problems::default();
+    let home = environment.get("HOME").map(PathBuf::from);
+    let checker = shape::Checker::new(home);
+    let from_file = file.map(|file| file::read(file, &mut problems)).unwrap_or_default();
+    let from_file = checker.clean(from_file, &mut problems);
+    let from_environment = environment::layer(checker.schema(), &from_file, environment, &mut problems);
+    let from_environment = checker.clean(from_environment, &mut problems);
+    let tree = tree::merge(from_file, from_environment);
+    let from_flags = checker.clean(flags.layer(&tree), &mut problems);
+    let mut tree = tree::merge(tree, from_flags);
+    checker.required(&tree, &mut problems);
+    let document: Document = tree::deserialize(&tree, &mut problems);
+    let mut settings = document.settings(environment);
+    contradictions::check(&mut settings, &tree, environment, &mut problems);
+    problems.into_result()?;
+    tree::complete(&mut tree, &settings);
+    Ok(Loaded { settings, file: file.map(|file| file.path.to_owned()), tree })
+}
+
+#[cfg(test)]
+mod tests;

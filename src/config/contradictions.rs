@@ -1,0 +1,249 @@
+//! What no single value shows: keys that exclude each other, names that are taken twice or lead nowhere, variables that
+//! are not set. Keys kept in the environment are put in place here.
+
+use std::collections::BTreeMap;
+
+use super::problem::{Place, Problems};
+use super::tree::{Table, find, place_of};
+use super::{Environment, Settings};
+use crate::agent::AgentConfig;
+use crate::tools::McpConfig;
+use crate::units::Secret;
+
+/// Checks the whole and fills in what `*_env` keys name.
+pub(super) fn check(
+    settings: &mut Settings,
+    tree: &Table,
+    environment: &Environment,
+    problems: &mut Problems,
+) {
+    let mut check = Check { tree, environment, problems };
+    check.keys_in_environment(settings);
+    check.upstreams(settings);
+    check.model_ids(settings);
+    check.loops(settings);
+    check.gateway(settings);
+    for (name, agent) in &settings.agents {
+        check.agent(name, agent, settings);
+    }
+    for (name, server) in &settings.tools.mcp {
+        check.mcp(name, server);
+    }
+}
+
+struct Check<'a> {
+    tree: &'a Table,
+    environment: &'a Environment,
+    problems: &'a mut Problems,
+}
+
+impl Check<'_> {
+    fn place(&self, path: &[&str]) -> Place {
+        place_of(self.tree, path)
+    }
+
+    fn report(&mut self, path: &[&str], message: impl Into<String>) {
+        let place = self.place(path);
+        self.problems.add(place, written(path), message);
+    }
+
+    fn keys_in_environment(&mut self, settings: &mut Settings) {
+        for (index, upstream) in settings.upstreams.iter_mut().enumerate() {
+            let at = ["upstream", &index.to_string()];
+            self.secret(&at, "api_key", &mut upstream.api_key, upstream.api_key_env.as_deref());
+        }
+        let gateway = &mut settings.tools.gateway;
+        self.secret(&["tools", "gateway"], "token", &mut gateway.token, gateway.token_env.as_deref());
+    }
+
+    /// One secret that is written as `key` or named by `key_env`, not both.
+    fn secret(&mut self, section: &[&str], key: &str, secret: &mut Option<Secret>, variable: Option<&str>) {
+        let Some(variable) = variable else { return };
+        let by_name = format!("{key}_env");
+        let path = [section, &[by_name.as_str()]].concat();
+        if secret.is_some() {
+            let other = self.place(&[section, &[key]].concat());
+            self.report(&path, format!("{key} is set too ({other}); keep one of them"));
+            return;
+        }
+        let read = self.environment.get(variable).map(|text| text.trim()).filter(|text| !text.is_empty());
+        match read {
+            None => self.report(
+                &path,
+                format!("the environment variable {variable} is not set or empty; set it, or write {key}"),
+            ),
+            Some(text) if http::HeaderValue::from_str(text).is_err() => {
+                self.report(&path, format!("the environment variable {variable} holds a character that an HTTP header cannot carry"));
+            }
+            Some(text) => *secret = Some(Secret::new(text)),
+        }
+    }
+
+    fn upstreams(&mut self, settings: &Settings) {
+        let mut names = BTreeMap::new();
+        for (index, upstream) in settings.upstreams.iter().enumerate() {
+            let index = index.to_string();
+            let at = ["upstream", &index, "name"];
+            let here = self.place(&at);
+            if upstream.models.as_ref().is_some_and(Vec::is_empty) {
+                self.report(
+                    &["upstream", &index, "models"],
+                    "is empty; list models, or leave it out to ask the server",
+                );
+            }
+            let own = |key| find(self.tree, &["upstream", &index, key]).is_some();
+            if !own("name") && !own("url") {
+                continue;
+            }
+            if let Some(first) = names.insert(upstream.name.as_str(), here) {
+                self.report(
+                    &at,
+                    format!(
+                        "{:?} is the name of another upstream too ({first}); give each its own name",
+                        upstream.name
+                    ),
+                );
+            }
+        }
+    }
+
+    /// Agents, aliases and upstream models share one namespace: what a client writes as `model`.
+    fn model_ids(&mut self, settings: &Settings) {
+        let served = |id: &str| {
+            let serves = |models: &Vec<String>| models.iter().any(|model| model == id);
+            settings.upstreams.iter().find(|upstream| upstream.models.as_ref().is_some_and(serves))
+        };
+        for id in settings.relay.aliases() {
+            if let Some(upstream) = served(id) {
+                self.report(
+                    &["models", id, "target"],
+                    format!(
+                        "the upstream {:?} serves a model {id:?}; an alias needs an id of its own",
+                        upstream.name
+                    ),
+                );
+            }
+        }
+        for name in settings.agents.keys() {
+            let other = match (served(name), settings.relay.models.contains_key(name)) {
+                (Some(upstream), _) => format!("a model of the upstream {:?}", upstream.name),
+                (None, true) => format!("an entry of [models] ({})", self.place(&["models", name])),
+                (None, false) => continue,
+            };
+            self.report(
+                &["agents", name],
+                format!("{name:?} is {other} too; an agent needs an id of its own"),
+            );
+        }
+    }
+
+    fn loops(&mut self, settings: &Settings) {
+        let models = &settings.relay.models;
+        let target = |id: &str| models.get(id).and_then(|model| model.target.as_deref());
+        for id in settings.relay.aliases() {
+            let chain: Vec<&str> =
+                std::iter::successors(target(id), |id| target(id)).take(models.len()).collect();
+            let Some(end) = chain.iter().position(|step| *step == id) else { continue };
+            // Each circle is reported once, at the first of its ids.
+            if chain[..end].iter().all(|step| *step > id) {
+                let circle = [&[id], &chain[..=end]].concat().join(" -> ");
+                self.report(
+                    &["models", id, "target"],
+                    format!("the aliases go in a circle ({circle}); let one name a real model"),
+                );
+            }
+        }
+    }
+
+    fn agent(&mut self, name: &str, agent: &AgentConfig, settings: &Settings) {
+        let at = |key| ["agents", name, key];
+        let named = |wanted: &String| settings.upstreams.iter().any(|upstream| upstream.name == *wanted);
+        if let Some(wanted) = agent.upstream.as_ref().filter(|wanted| !named(wanted)) {
+            let known: Vec<_> = settings.upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
+            self.report(
+                &at("upstream"),
+                format!("there is no upstream {wanted:?}; there is {}", known.join(", ")),
+            );
+        }
+        if settings.agents.contains_key(settings.relay.target(&agent.model)) {
+            self.report(
+                &at("model"),
+                format!("{:?} is an agent; name a model that an upstream serves", agent.model),
+            );
+        }
+        for tool in &agent.tools {
+            let server = tool.strip_prefix("mcp:").map(|rest| rest.split('/').next().unwrap_or(rest));
+            if let Some(server) = server.filter(|server| !settings.tools.mcp.contains_key(*server)) {
+                let message =
+                    format!("{tool:?} names no MCP server that is configured; add [tools.mcp.{server}]");
+                self.report(&at("tools"), message);
+            }
+        }
+    }
+
+    fn gateway(&mut self, settings: &Settings) {
+        let gateway = &settings.tools.gateway;
+        let others = [
+            ("token", gateway.token.is_some() && gateway.token_env.is_none()),
+            ("token_env", gateway.token_env.is_some()),
+            ("session_key", gateway.session_key.is_some()),
+        ];
+        for (key, set) in others {
+            if set && gateway.url.is_none() {
+                self.report(
+                    &["tools", "gateway", key],
+                    "is of no use without tools.gateway.url; add it or leave this out",
+                );
+            }
+        }
+    }
+
+    fn mcp(&mut self, name: &str, server: &McpConfig) {
+        let at = |key| ["tools", "mcp", name, key];
+        match (&server.command, &server.url) {
+            (None, None) => {
+                self.report(&["tools", "mcp", name], "needs a command or a url; add one");
+            }
+            (Some(_), Some(_)) => {
+                let other = self.place(&at("command"));
+                self.report(
+                    &at("url"),
+                    format!("command is set too ({other}); a server has one or the other"),
+                );
+            }
+            (Some(_), None) if !server.headers.is_empty() => {
+                self.report(
+                    &at("headers"),
+                    "headers go with a url, and this server has a command; leave them out",
+                );
+            }
+            (None, Some(_)) => {
+                for (key, set) in [("args", !server.args.is_empty()), ("env", !server.env.is_empty())] {
+                    if set {
+                        self.report(
+                            &at(key),
+                            format!("{key} go with a command, and this server has a url; leave them out"),
+                        );
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A path as the keys of problems are written: `upstream[1].api_key`.
+fn written(path: &[&str]) -> String {
+    let mut out = String::new();
+    for step in path {
+        let step = if step.parse::<usize>().is_ok() && out == "upstream" {
+            format!("[{step}]")
+        } else if out.is_empty() {
+            (*step).to_owned()
+        } else {
+            format!(".{}", super::show::bare_or_quoted(step))
+        };
+        out.push_str(&step);
+    }
+    out
+}

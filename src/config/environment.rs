@@ -1,0 +1,153 @@
+//! The environment's layer: `RESPOOL__SECTION__KEY=value`.
+//!
+//! Two underscores stand for a dot. Text is taken as it is; numbers, switches, lists and tables are written as in TOML. A
+//! list's entry is reached by its number (`RESPOOL__UPSTREAM__0__URL`).
+
+use ::config::{Value, ValueKind};
+
+use super::Environment;
+use super::file::read_value;
+use super::keys::{Node, Section};
+use super::problem::{Place, Problems};
+use super::shape;
+use super::tree::{Step, Table, value};
+
+const PREFIX: &str = "RESPOOL__";
+
+/// The layer that the environment makes over the file's.
+pub(super) fn layer(
+    schema: &Section,
+    file: &Table,
+    environment: &Environment,
+    problems: &mut Problems,
+) -> Table {
+    let mut layer = Table::new();
+    for (name, text) in environment {
+        let Some(rest) = name.strip_prefix(PREFIX) else { continue };
+        let place = Place::environment(name);
+        let words: Vec<&str> = rest.split("__").collect();
+        match target(schema, Some(file), &words) {
+            Ok((steps, node)) => {
+                if let Err(why) = put(&mut layer, Some(file), &steps, read(&node, text, &place)) {
+                    problems.add(place, "", why);
+                }
+            }
+            Err(why) => problems.add(place, "", why),
+        }
+    }
+    layer
+}
+
+/// What a variable's words lead to.
+enum Target<'a> {
+    Section,
+    Leaf(&'a super::Key),
+}
+
+fn read(target: &Target<'_>, text: &str, place: &Place) -> Value {
+    let plain = matches!(target, Target::Leaf(key) if key.is_text());
+    let parsed = if plain { None } else { read_value(text, place) };
+    parsed.unwrap_or_else(|| value(place, text))
+}
+
+type Found<'a> = Result<(Vec<Step>, Target<'a>), String>;
+
+/// Follows a variable's words through the table of keys.
+fn target<'a>(section: &'a Section, file: Option<&Table>, words: &[&str]) -> Found<'a> {
+    let Some((word, rest)) = words.split_first() else { return Ok((Vec::new(), Target::Section)) };
+    let name = word.to_ascii_lowercase();
+    let Some(node) = section.get(&name) else { return Err(shape::unknown(section, &name)) };
+    let inner = file.and_then(|table| table.get(&name));
+    let mut steps = vec![Step::Key(name)];
+    let (more, target) = match node {
+        Node::Leaf(key) => leaf(key, rest)?,
+        Node::Section(section) => target(section, table_of(inner), rest)?,
+        Node::Named(section) => named(section, table_of(inner), rest)?,
+        Node::List(section) => listed(section, rest)?,
+    };
+    steps.extend(more);
+    Ok((steps, target))
+}
+
+fn table_of(value: Option<&Value>) -> Option<&Table> {
+    match value.map(|value| &value.kind) {
+        Some(ValueKind::Table(table)) => Some(table),
+        _ => None,
+    }
+}
+
+fn leaf<'a>(key: &'a super::Key, rest: &[&str]) -> Found<'a> {
+    match rest {
+        [] => Ok((Vec::new(), Target::Leaf(key))),
+        _ => Err(format!("{} has nothing below it; set the whole value, as {}", key.path, key.example)),
+    }
+}
+
+/// `AGENTS__NAME__…`: a name that the file has is found without regard to case and signs, since a variable's name cannot
+/// hold them; any other is taken in lower case.
+fn named<'a>(section: &'a Section, file: Option<&Table>, words: &[&str]) -> Found<'a> {
+    let Some((word, rest)) = words.split_first() else { return Ok((Vec::new(), Target::Section)) };
+    if word.is_empty() {
+        return Err("a name is missing between the underscores".into());
+    }
+    let fold = |name: &str| name.replace(|c: char| !c.is_ascii_alphanumeric(), "_").to_ascii_lowercase();
+    let known = file.and_then(|table| table.keys().find(|name| fold(name) == fold(word)));
+    let name = known.cloned().unwrap_or_else(|| word.to_ascii_lowercase());
+    let inner = table_of(file.and_then(|table| table.get(&name)));
+    let (more, target) = target(section, inner, rest)?;
+    Ok((std::iter::once(Step::Key(name)).chain(more).collect(), target))
+}
+
+fn listed<'a>(section: &'a Section, words: &[&str]) -> Found<'a> {
+    let Some((word, rest)) = words.split_first() else { return Ok((Vec::new(), Target::Section)) };
+    let index = word.parse().map_err(|_| {
+        format!("{word:?} is no entry of the list: write its number, counted from 0, or set the whole list as in TOML")
+    })?;
+    let (more, target) = target(section, None, rest)?;
+    Ok((std::iter::once(Step::Index(index)).chain(more).collect(), target))
+}
+
+/// Puts a value into the layer. A list of which one entry is set starts as the file's, since lists are replaced whole.
+fn put(layer: &mut Table, file: Option<&Table>, steps: &[Step], new: Value) -> Result<(), String> {
+    let Some((Step::Key(key), rest)) = steps.split_first() else { return Ok(()) };
+    let below = file.and_then(|table| table.get(key));
+    let place = super::tree::place(&new);
+    match rest.split_first() {
+        None => {
+            layer.insert(key.clone(), new);
+        }
+        Some((Step::Index(index), rest)) => {
+            let start = || below.cloned().unwrap_or_else(|| value(&place, Vec::<Value>::new()));
+            let list = layer.entry(key.clone()).or_insert_with(start);
+            put_entry(list, *index, rest, new)?;
+        }
+        Some((Step::Key(_), _)) => {
+            let inner = layer.entry(key.clone()).or_insert_with(|| value(&place, Table::new()));
+            put(as_table(inner)?, table_of(below), rest, new)?;
+        }
+    }
+    Ok(())
+}
+
+fn put_entry(list: &mut Value, index: usize, rest: &[Step], new: Value) -> Result<(), String> {
+    let ValueKind::Array(list) = &mut list.kind else { return Err("it is not a list".into()) };
+    if index > list.len() {
+        return Err(format!("the list has {} entries: the next one's number is {}", list.len(), list.len()));
+    }
+    if index == list.len() {
+        list.push(value(&super::tree::place(&new), Table::new()));
+    }
+    if rest.is_empty() {
+        list[index] = new;
+        return Ok(());
+    }
+    put(as_table(&mut list[index])?, None, rest, new)
+}
+
+/// The table in a value.
+fn as_table(value: &mut Value) -> Result<&mut Table, String> {
+    match &mut value.kind {
+        ValueKind::Table(table) => Ok(table),
+        _ => Err("another variable sets the whole to what is not a table".into()),
+    }
+}

@@ -1,0 +1,57 @@
+//! The command line's part of the configuration.
+
+use std::path::PathBuf;
+
+use ::config::ValueKind;
+
+use super::problem::Place;
+use super::tree::{Table, value};
+use crate::upstream::Address;
+
+/// The flags that set configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// `--listen HOST:PORT`.
+    pub listen: Option<String>,
+    /// `--upstream URL`: becomes the first upstream, which is the default one.
+    pub upstream: Option<String>,
+    /// `--config FILE`.
+    pub config: Option<PathBuf>,
+}
+
+impl Flags {
+    /// The layer that the flags make over what is configured below.
+    pub(super) fn layer(&self, below: &Table) -> Table {
+        let mut layer = Table::new();
+        if let Some(listen) = &self.listen {
+            layer.insert("listen".into(), value(&Place::named("--listen"), listen.as_str()));
+        }
+        if let Some(url) = &self.upstream {
+            let place = Place::named("--upstream");
+            layer.insert("upstream".into(), value(&place, first_upstream(url, &place, below)));
+        }
+        layer
+    }
+}
+
+/// The list of upstreams with this one first. One that is configured with the same URL moves, and keeps its settings.
+fn first_upstream(url: &str, place: &Place, below: &Table) -> ValueKind {
+    let mut list = match below.get("upstream").map(|list| &list.kind) {
+        Some(ValueKind::Array(list)) => list.clone(),
+        _ => Vec::new(),
+    };
+    let wanted = url.parse::<Address>().ok();
+    let same = |entry: &::config::Value| match &entry.kind {
+        ValueKind::Table(table) => match table.get("url").map(|url| &url.kind) {
+            Some(ValueKind::String(text)) => wanted.is_some() && text.parse().ok() == wanted,
+            _ => false,
+        },
+        _ => false,
+    };
+    let first = match list.iter().position(same) {
+        Some(index) => list.remove(index),
+        None => value(place, ValueKind::Table(Table::from([("url".to_owned(), value(place, url))]))),
+    };
+    list.insert(0, first);
+    ValueKind::Array(list)
+}

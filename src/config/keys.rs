@@ -1,0 +1,220 @@
+//! The table of keys: every key of the configuration, with its type, default, meaning and an example.
+//!
+//! It drives the checks, the reading of the environment, `config show` and the generated page; a test holds it against
+//! the structs. To add a key, add a field to its module's struct and a row here.
+
+mod schema;
+
+pub(super) use schema::{Node, Section, schema};
+
+use crate::agent::{OnDisconnect, Parser, Progress, ReadFirst};
+use crate::observe::{Level, LogFormat};
+use crate::relay::{OnOverflow, ReasoningField, ToolParsing, ToolsMode};
+use crate::server::Listen;
+use crate::tools::Verdict;
+use crate::upstream::Address;
+
+/// One key of the configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    /// Its path: `limits.max_body`, `upstream[].url` (a list of tables), `models.<ID>.target` (a name of the user's).
+    pub path: &'static str,
+    /// What one value is.
+    pub scalar: Scalar,
+    /// One value or several.
+    pub shape: Shape,
+    /// The default as TOML; empty when there is none.
+    pub default: &'static str,
+    /// What it means that the key is not set; only where there is no default.
+    pub unset: &'static str,
+    /// True when its section is of no use without it.
+    pub required: bool,
+    /// True when it is never shown.
+    pub secret: bool,
+    /// What it is for.
+    pub meaning: &'static str,
+    /// A value as TOML.
+    pub example: &'static str,
+}
+
+/// What one value is.
+#[derive(Clone, Copy, Debug)]
+pub enum Scalar {
+    /// Text, not empty where it is a value of its own.
+    Text,
+    /// A path; a leading `~/` is the home directory.
+    Path,
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// `true` or `false`.
+    Switch,
+    /// A whole number, at least this.
+    Count(u64),
+    /// A number between these.
+    Number(f64, f64),
+    /// A duration with unit; `false` when it may not be zero.
+    Duration(bool),
+    /// A size with unit, not zero.
+    Size,
+    /// Text of a form: what the form is called, and its parser.
+    Form(&'static str, fn(&str) -> Result<(), String>),
+}
+
+/// One value or several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// One.
+    One,
+    /// A list.
+    List,
+    /// A table whose keys are the user's.
+    Table,
+}
+
+impl Key {
+    const fn new(path: &'static str, scalar: Scalar, default: &'static str, meaning: &'static str) -> Self {
+        let (shape, required, secret) = (Shape::One, false, false);
+        Self { path, scalar, shape, default, unset: "", required, secret, meaning, example: default }
+    }
+
+    const fn optional(
+        path: &'static str,
+        scalar: Scalar,
+        unset: &'static str,
+        example: &'static str,
+        meaning: &'static str,
+    ) -> Self {
+        Self { unset, example, ..Self::new(path, scalar, "", meaning) }
+    }
+
+    const fn required(
+        path: &'static str,
+        scalar: Scalar,
+        example: &'static str,
+        meaning: &'static str,
+    ) -> Self {
+        Self { required: true, example, ..Self::new(path, scalar, "", meaning) }
+    }
+
+    const fn of(self, shape: Shape) -> Self {
+        Self { shape, ..self }
+    }
+
+    const fn example(self, example: &'static str) -> Self {
+        Self { example, ..self }
+    }
+
+    const fn secret(self) -> Self {
+        Self { secret: true, ..self }
+    }
+
+    /// True when the value is written as text, so that the environment's text is taken as it is.
+    pub(super) fn is_text(&self) -> bool {
+        let other = matches!(self.scalar, Scalar::Switch | Scalar::Count(_) | Scalar::Number(..));
+        self.shape == Shape::One && !other
+    }
+
+    /// The key's own name: the last part of its path.
+    pub fn name(&self) -> &'static str {
+        self.path.rsplit('.').next().unwrap_or(self.path)
+    }
+
+    /// The path of the section that it is in; empty for the top.
+    pub fn section(&self) -> &'static str {
+        self.path.rsplit_once('.').map_or("", |(section, _)| section)
+    }
+}
+
+const ADDRESS: Scalar = Scalar::Form("an address", |text| text.parse::<Listen>().map(drop));
+const BASE_URL: Scalar = Scalar::Form("a base URL", |text| text.parse::<Address>().map(drop));
+const HTTP_URL: Scalar = Scalar::Form("an http or https URL", http_url);
+const HEADER: Scalar = Scalar::Form("text that fits into an HTTP header", header);
+const PARSER: Scalar = Scalar::Form("a parser", |text| text.parse::<Parser>().map(drop));
+
+fn http_url(text: &str) -> Result<(), String> {
+    match text.parse::<Address>()? {
+        Address::Http { .. } => Ok(()),
+        Address::Replay(_) => Err(format!("{text:?} is no URL: write it as \"http://127.0.0.1:18789\"")),
+    }
+}
+
+/// Credentials end up in a header; this never repeats the text.
+fn header(text: &str) -> Result<(), String> {
+    match http::HeaderValue::from_str(text) {
+        Ok(_) if !text.is_empty() => Ok(()),
+        Ok(_) => Err("it is empty; write it or leave the key out".into()),
+        Err(_) => Err("it holds a character that an HTTP header cannot carry, perhaps a line end".into()),
+    }
+}
+
+/// Every key, in the order of the documentation.
+pub const KEYS: &[Key] = &[
+    Key::new("listen", ADDRESS, r#""127.0.0.1:8003""#, "Where respool listens, HOST:PORT. Port 0 takes any free one; without a host it is loopback."),
+    Key::new("tools_mode", Scalar::Word(ToolsMode::NAMES), r#""buffered""#, "How a reply with tools is asked for: whole (`buffered`) or as it comes (`live`)."),
+    Key::new("tool_parsing", Scalar::Word(ToolParsing::NAMES), r#""server""#, "Who reads tool calls out of the model's text: the server's parser first (`server`), or respool alone (`raw`)."),
+    Key::new("reasoning", Scalar::Word(ReasoningField::NAMES), r#""reasoning_content""#, "The name under which reasoning leaves; `drop` takes it out."),
+    Key::new("keep_fields", Scalar::Text, "[]", "Reply fields to keep although OpenAI's API has no such field.").of(Shape::List).example(r#"["prompt_logprobs"]"#),
+    Key::optional("state_dir", Scalar::Path, "the platform's state directory, `~/.local/state/respool`", r#""/var/lib/respool""#, "Where durable runs are kept."),
+    Key::optional("upstream[].name", Scalar::Text, "`url` without scheme and `/v1`", r#""box""#, "What logs, metrics and agents call it."),
+    Key::required("upstream[].url", BASE_URL, r#""http://127.0.0.1:8000""#, "The server, with or without `/v1`; or `replay:DIR`, recorded replies. Without any upstream it is `http://127.0.0.1:8000`."),
+    Key::optional("upstream[].api_key", HEADER, "the client's own key goes along", r#""sk-local""#, "The key that is sent instead of the client's.").secret(),
+    Key::optional("upstream[].api_key_env", Scalar::Text, "`api_key` holds", r#""VLLM_API_KEY""#, "The environment variable that holds the key."),
+    Key::optional("upstream[].models", Scalar::Text, "what its `/v1/models` says", r#"["gpt-oss-120b"]"#, "The models it serves.").of(Shape::List),
+    Key::new("upstream[].weight", Scalar::Count(1), "1", "Its share of the load among upstreams that serve the same model."),
+    Key::optional("upstream[].max_concurrency", Scalar::Count(1), "no limit", "64", "How many requests it gets at a time."),
+    Key::new("upstream[].max_queue", Scalar::Count(0), "128", "How many requests may wait for a place before a client gets a 429."),
+    Key::optional("upstream[].timeout", Scalar::Duration(false), "as long as it takes", r#""30m""#, "How long one request may take in all."),
+    Key::optional("models.<ID>.target", Scalar::Text, "the id is the model's own", r#""gpt-oss-120b""#, "The model that this id is another name for."),
+    Key::optional("models.<ID>.tools_mode", Scalar::Word(ToolsMode::NAMES), "as for all models", r#""live""#, "As `tools_mode`, for this model."),
+    Key::optional("models.<ID>.tool_parsing", Scalar::Word(ToolParsing::NAMES), "as for all models", r#""raw""#, "As `tool_parsing`, for this model."),
+    Key::optional("models.<ID>.reasoning", Scalar::Word(ReasoningField::NAMES), "as for all models", r#""drop""#, "As `reasoning`, for this model."),
+    Key::new("limits.max_body", Scalar::Size, r#""32MiB""#, "The largest request body; over it the answer is 413."),
+    Key::new("limits.max_tool_results", Scalar::Count(1), "500", "Tool results since the last real user message after which respool ends the loop."),
+    Key::new("limits.max_repeats", Scalar::Count(1), "8", "Identical consecutive tool calls after which respool ends the loop."),
+    Key::new("limits.commit_after", Scalar::Duration(true), r#""2s""#, "How long a silent upstream's true status is waited for before a stream's head is sent."),
+    Key::new("limits.heartbeat", Scalar::Duration(false), r#""10s""#, "The pause between heartbeats while upstream is silent."),
+    Key::new("limits.drain", Scalar::Duration(true), r#""30s""#, "How long streams in flight may go on after SIGTERM."),
+    Key::new("recovery.attempts", Scalar::Count(0), "2", "How often a reply that is no use is asked for again."),
+    Key::new("recovery.reasoning_memory", Scalar::Switch, "true", "Put the reasoning of a tool turn back when the client dropped it."),
+    Key::new("context.on_overflow", Scalar::Word(OnOverflow::NAMES), r#""pass""#, "A request larger than the model's window: pass the server's error on, or trim the oldest tool results."),
+    Key::new("log.format", Scalar::Word(LogFormat::NAMES), r#""auto""#, "The form of log lines; `auto` is text on a terminal and JSON otherwise."),
+    Key::new("log.level", Scalar::Word(Level::NAMES), r#""info""#, "The least severe level that is logged."),
+    Key::new("log.content", Scalar::Switch, "false", "Let message text into the log."),
+    Key::optional("log.file", Scalar::Path, "standard error only", r#""/var/log/respool.jsonl""#, "A file that gets the same lines as JSON."),
+    Key::new("log.errors_dir", Scalar::Path, r#""logs""#, "The directory of the daily error reports."),
+    Key::required("agents.<NAME>.model", Scalar::Text, r#""gpt-oss-120b""#, "The upstream model that thinks."),
+    Key::optional("agents.<NAME>.upstream", Scalar::Text, "any that serves the model", r#""box""#, "The upstream to ask, by name."),
+    Key::optional("agents.<NAME>.system_prompt_file", Scalar::Path, "no system prompt of its own", r#""prompts/researcher.md""#, "The file that holds the system prompt."),
+    Key::new("agents.<NAME>.tools", Scalar::Text, "[]", "The tools it may use: names, or `mcp:SERVER/*`.").of(Shape::List).example(r#"["read", "exec", "web_search", "mcp:files/*"]"#),
+    Key::new("agents.<NAME>.parsers", PARSER, r#"["native"]"#, "How calls are found, in this order: `native`, the name of a dialect, `guided_json`, `react`, `markers`, `fuzzy`.").of(Shape::List).example(r#"["native", "harmony", "fuzzy"]"#),
+    Key::new("agents.<NAME>.read_first", Scalar::Word(ReadFirst::NAMES), r#""content""#, "The field in which calls are looked for first."),
+    Key::new("agents.<NAME>.temperature", Scalar::Number(0.0, 2.0), "0.25", "The sampling temperature."),
+    Key::new("agents.<NAME>.max_tokens", Scalar::Count(1), "1000", "The most tokens one reply may have."),
+    Key::new("agents.<NAME>.max_iterations", Scalar::Count(1), "5", "The most model calls of one run."),
+    Key::optional("agents.<NAME>.token_budget", Scalar::Count(1), "no limit", "200000", "The most tokens of one run, prompts and replies together."),
+    Key::new("agents.<NAME>.run_timeout", Scalar::Duration(false), r#""300s""#, "How long a run may take."),
+    Key::new("agents.<NAME>.model_timeout", Scalar::Duration(false), r#""60s""#, "How long one model call may take."),
+    Key::new("agents.<NAME>.tool_timeout", Scalar::Duration(false), r#""30s""#, "How long one tool may take, unless `tools.timeouts` says otherwise."),
+    Key::new("agents.<NAME>.result_limit", Scalar::Size, r#""32KiB""#, "How much of one tool's result the model gets, unless `tools.result_limits` says otherwise."),
+    Key::new("agents.<NAME>.pause", Scalar::Duration(true), r#""0s""#, "The pause between iterations."),
+    Key::new("agents.<NAME>.progress", Scalar::Word(Progress::NAMES), r#""reasoning""#, "What the client sees of the work before the answer."),
+    Key::new("agents.<NAME>.on_disconnect", Scalar::Word(OnDisconnect::NAMES), r#""cancel""#, "What becomes of a run whose client went away."),
+    Key::optional("tools.local.workspace", Scalar::Path, "no local tools", r#""~/work""#, "The directory that local tools cannot leave."),
+    Key::optional("tools.gateway.url", HTTP_URL, "no gateway tools", r#""http://127.0.0.1:18789""#, "OpenClaw's gateway."),
+    Key::optional("tools.gateway.token", HEADER, "no token is sent", r#""secret""#, "The gateway's token or password.").secret(),
+    Key::optional("tools.gateway.token_env", Scalar::Text, "`token` holds", r#""OPENCLAW_GATEWAY_TOKEN""#, "The environment variable that holds the token."),
+    Key::optional("tools.gateway.session_key", Scalar::Text, "the gateway's main session", r#""agent:main:main""#, "The session on whose behalf tools run."),
+    Key::optional("tools.mcp.<NAME>.command", Scalar::Text, "`url` holds", r#""npx""#, "The program of an MCP server on standard input and output."),
+    Key::new("tools.mcp.<NAME>.args", Scalar::Text, "[]", "Its arguments.").of(Shape::List).example(r#"["-y", "@modelcontextprotocol/server-filesystem", "."]"#),
+    Key::new("tools.mcp.<NAME>.env", Scalar::Text, "{}", "Its environment.").of(Shape::Table).secret().example(r#"{ API_TOKEN = "secret" }"#),
+    Key::optional("tools.mcp.<NAME>.url", HTTP_URL, "`command` holds", r#""https://mcp.example.org/mcp""#, "An MCP server over streamable HTTP."),
+    Key::new("tools.mcp.<NAME>.headers", HEADER, "{}", "Headers sent to `url`.").of(Shape::Table).secret().example(r#"{ Authorization = "Bearer secret" }"#),
+    Key::new("tools.policy.default", Scalar::Word(Verdict::NAMES), r#""ask""#, "What holds when no rule matches. `ask` without anybody to ask is a denial."),
+    Key::optional("tools.policy.rule[].tool", Scalar::Text, "any tool", r#""exec""#, "The tool's name, `*` for any text in it. The first rule that matches decides."),
+    Key::optional("tools.policy.rule[].command", Scalar::Text, "any command", r#""git *""#, "A pattern for the command line."),
+    Key::optional("tools.policy.rule[].path", Scalar::Text, "any path", r#""src/**""#, "A pattern for the path."),
+    Key::optional("tools.policy.rule[].host", Scalar::Text, "any host", r#""*.example.org""#, "A pattern for the host."),
+    Key::required("tools.policy.rule[].then", Scalar::Word(Verdict::NAMES), r#""allow""#, "What the rule says."),
+    Key::new("tools.timeouts", Scalar::Duration(false), "{}", "How long a tool may take, by its name.").of(Shape::Table).example(r#"{ exec = "2m", "mcp:files/*" = "10s" }"#),
+    Key::new("tools.result_limits", Scalar::Size, "{}", "How much of a tool's result the model gets, by its name.").of(Shape::Table).example(r#"{ web_fetch = "64KiB" }"#),
+];

@@ -1,0 +1,68 @@
+//! The table of keys as the tree that a configuration is walked along.
+
+use super::{KEYS, Key};
+
+/// What may be in a table: names and what they lead to, in the order of the table of keys.
+#[derive(Debug, Default)]
+pub(in crate::config) struct Section(Vec<(&'static str, Node)>);
+
+/// What a name leads to.
+#[derive(Debug)]
+pub(in crate::config) enum Node {
+    /// A value.
+    Leaf(&'static Key),
+    /// A table.
+    Section(Section),
+    /// A table of tables whose names are the user's.
+    Named(Section),
+    /// A list of tables.
+    List(Section),
+}
+
+impl Section {
+    /// What a name leads to.
+    pub(in crate::config) fn get(&self, name: &str) -> Option<&Node> {
+        self.0.iter().find(|(known, _)| *known == name).map(|(_, node)| node)
+    }
+
+    /// The names, in order.
+    pub(in crate::config) fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.0.iter().map(|(name, _)| *name)
+    }
+
+    /// Names and what they lead to, in order.
+    pub(in crate::config) fn iter(&self) -> impl Iterator<Item = (&'static str, &Node)> {
+        self.0.iter().map(|(name, node)| (*name, node))
+    }
+
+    fn insert(&mut self, path: &'static str, key: &'static Key) {
+        let Some((head, rest)) = path.split_once('.') else {
+            self.0.push((path, Node::Leaf(key)));
+            return;
+        };
+        let below_name = rest.strip_prefix('<').and_then(|rest| rest.split_once('.'));
+        let (name, rest, node) = match (head.strip_suffix("[]"), below_name) {
+            (Some(name), _) => (name, rest, Node::List(Self::default())),
+            (None, Some((_, rest))) => (head, rest, Node::Named(Self::default())),
+            (None, None) => (head, rest, Node::Section(Self::default())),
+        };
+        if self.get(name).is_none() {
+            self.0.push((name, node));
+        }
+        match self.0.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, Node::Section(inner) | Node::Named(inner) | Node::List(inner))) => {
+                inner.insert(rest, key);
+            }
+            _ => debug_assert!(false, "{path} is below a value"),
+        }
+    }
+}
+
+/// The tree of all keys.
+pub(in crate::config) fn schema() -> Section {
+    let mut root = Section::default();
+    for key in KEYS {
+        root.insert(key.path, key);
+    }
+    root
+}

@@ -1,0 +1,71 @@
+//! The page of the configuration, generated from the table of keys.
+
+use std::fmt::Write;
+
+use super::KEYS;
+use super::keys::{Key, Scalar, Shape};
+
+const HEAD: &str = include_str!("page.md");
+
+/// The text of `docs/configuration.md`.
+pub fn page() -> String {
+    let mut out = HEAD.to_owned();
+    let mut section = None;
+    for key in KEYS {
+        if section != Some(key.section()) {
+            section = Some(key.section());
+            let _ = write!(
+                out,
+                "\n## {}\n\n| key | type | default | meaning | example |\n|-|-|-|-|-|\n",
+                title(key)
+            );
+        }
+        let cells =
+            [format!("`{}`", key.name()), kind(key), default(key), key.meaning.to_owned(), code(key.example)];
+        let _ = writeln!(out, "| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "));
+    }
+    out
+}
+
+fn title(key: &Key) -> String {
+    match key.section() {
+        "" => "Top level".into(),
+        section => match section.strip_suffix("[]") {
+            Some(list) => format!("`[[{list}]]`"),
+            None => format!("`[{}]`", section.replace("<ID>", "\"ID\"").replace(['<', '>'], "")),
+        },
+    }
+}
+
+fn code(text: &str) -> String {
+    format!("`{text}`")
+}
+
+fn default(key: &Key) -> String {
+    match (key.required, key.default) {
+        (true, _) => "required".into(),
+        (false, "") => format!("not set: {}", key.unset),
+        (false, default) => code(default),
+    }
+}
+
+fn kind(key: &Key) -> String {
+    let one = match key.scalar {
+        Scalar::Text => "text".into(),
+        Scalar::Path => "path".into(),
+        Scalar::Word(words) => words.iter().map(|word| code(word)).collect::<Vec<_>>().join(", "),
+        Scalar::Switch => "`true`, `false`".into(),
+        Scalar::Count(0) => "whole number".into(),
+        Scalar::Count(least) => format!("whole number from {least}"),
+        Scalar::Number(least, most) => format!("number from {least} to {most}"),
+        Scalar::Duration(true) => "duration".into(),
+        Scalar::Duration(false) => "duration over `0s`".into(),
+        Scalar::Size => "size".into(),
+        Scalar::Form(name, _) => name.trim_start_matches("a ").trim_start_matches("an ").to_owned(),
+    };
+    match key.shape {
+        Shape::One => one,
+        Shape::List => format!("list of {one}"),
+        Shape::Table => format!("table of {one}"),
+    }
+}

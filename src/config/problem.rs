@@ -1,0 +1,112 @@
+//! What is wrong with a configuration, where it was written, and what to do about it.
+
+use std::fmt;
+
+/// Where a value was written: `respool.toml:12`, `environment NAME`, `--listen` or `default`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place(String);
+
+impl Place {
+    /// A line of a file, counted from 1.
+    pub(super) fn line(file: &str, line: usize) -> Self {
+        Self(format!("{file}:{line}"))
+    }
+
+    /// An environment variable.
+    pub(super) fn environment(name: &str) -> Self {
+        Self(format!("environment {name}"))
+    }
+
+    /// A place by its text: a flag, a file, or one that was written with `Display`.
+    pub(super) fn named(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn order(&self) -> (&str, usize) {
+        let split = self.0.rsplit_once(':').and_then(|(file, line)| Some((file, line.parse().ok()?)));
+        split.unwrap_or((&self.0, 0))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Where it was written.
+    pub place: Place,
+    /// The key, as `limits.max_body`; empty when it is not about one.
+    pub key: String,
+    /// What is wrong and what to do about it.
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.key.as_str() {
+            "" => write!(out, "{}: {}", self.place, self.message),
+            key => write!(out, "{}: {key}: {}", self.place, self.message),
+        }
+    }
+}
+
+/// All that is wrong: one per line when written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Problems(Vec<Problem>);
+
+impl Problems {
+    /// Adds one.
+    pub(super) fn add(&mut self, place: Place, key: impl Into<String>, message: impl Into<String>) {
+        let problem = Problem { place, key: key.into(), message: message.into() };
+        if !self.0.contains(&problem) {
+            self.0.push(problem);
+        }
+    }
+
+    /// One problem that leaves nothing else to look at.
+    pub(super) fn one(place: Place, message: impl Into<String>) -> Self {
+        Self(vec![Problem { place, key: String::new(), message: message.into() }])
+    }
+
+    /// The problems, by place.
+    pub fn iter(&self) -> impl Iterator<Item = &Problem> {
+        self.0.iter()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// True when nothing is wrong.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// An error when there is any, in the order of file and line.
+    pub(super) fn into_result(mut self) -> Result<(), Self> {
+        self.0.sort_by(|a, b| a.place.order().cmp(&b.place.order()));
+        if self.is_empty() { Ok(()) } else { Err(self) }
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.0.iter().enumerate() {
+            let line_end = if index == 0 { "" } else { "\n" };
+            write!(out, "{line_end}{problem}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}

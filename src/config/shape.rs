@@ -1,0 +1,204 @@
+//! Holds a layer against the table of keys: unknown keys, wrong types, values out of range, sections without what they
+//! need. What is wrong is reported and taken out, so that the rest can be checked further.
+
+mod scalar;
+
+use std::path::PathBuf;
+
+use ::config::{Value, ValueKind};
+
+use super::KEYS;
+use super::keys::{Key, Node, Section, Shape, schema};
+use super::problem::{Place, Problems};
+use super::tree::{Table, place, value};
+
+/// Checks layers against the table of keys.
+pub(super) struct Checker {
+    schema: Section,
+    home: Option<PathBuf>,
+}
+
+impl Checker {
+    /// A checker that puts `home` for a leading `~/` of paths.
+    pub(super) fn new(home: Option<PathBuf>) -> Self {
+        Self { schema: schema(), home }
+    }
+
+    /// The table of keys as a tree.
+    pub(super) fn schema(&self) -> &Section {
+        &self.schema
+    }
+
+    /// The layer without what is wrong in it.
+    pub(super) fn clean(&self, layer: Table, problems: &mut Problems) -> Table {
+        self.section(&self.schema, layer, "", problems)
+    }
+
+    fn section(&self, section: &Section, table: Table, path: &str, problems: &mut Problems) -> Table {
+        let mut cleaned = Table::new();
+        for (name, entry) in table {
+            let path = join(path, &name);
+            let at = place(&entry);
+            match section.get(&name) {
+                Some(node) => {
+                    if let Some(kind) = self.node(node, entry, &path, problems) {
+                        cleaned.insert(name, value(&at, kind));
+                    }
+                }
+                None => problems.add(at, path, unknown(section, &name)),
+            }
+        }
+        cleaned
+    }
+
+    fn node(&self, node: &Node, entry: Value, path: &str, problems: &mut Problems) -> Option<ValueKind> {
+        let at = place(&entry);
+        match (node, entry.kind) {
+            (Node::Leaf(key), kind) => self.leaf(key, value(&at, kind), path, problems),
+            (Node::Section(section), ValueKind::Table(table)) => {
+                Some(ValueKind::Table(self.section(section, table, path, problems)))
+            }
+            (Node::Named(section), ValueKind::Table(table)) => {
+                Some(ValueKind::Table(self.named(section, table, path, problems)))
+            }
+            (Node::List(section), ValueKind::Array(list)) => {
+                let entries = list.into_iter().enumerate();
+                let cleaned = entries.filter_map(|(index, entry)| {
+                    self.table(section, entry, &format!("{path}[{index}]"), problems)
+                });
+                Some(ValueKind::Array(cleaned.collect()))
+            }
+            (node, kind) => {
+                problems.add(at, path, misplaced(node, path, &kind));
+                None
+            }
+        }
+    }
+
+    fn named(&self, section: &Section, table: Table, path: &str, problems: &mut Problems) -> Table {
+        let entries = table.into_iter();
+        let cleaned = entries.filter_map(|(name, entry)| {
+            let entry = self.table(section, entry, &join(path, &name), problems)?;
+            Some((name, entry))
+        });
+        cleaned.collect()
+    }
+
+    fn table(&self, section: &Section, entry: Value, path: &str, problems: &mut Problems) -> Option<Value> {
+        let at = place(&entry);
+        match entry.kind {
+            ValueKind::Table(table) => {
+                Some(value(&at, ValueKind::Table(self.section(section, table, path, problems))))
+            }
+            kind => {
+                problems.add(at, path, format!("expected a table, found {}", scalar::describe(&kind, false)));
+                None
+            }
+        }
+    }
+
+    fn leaf(&self, key: &Key, entry: Value, path: &str, problems: &mut Problems) -> Option<ValueKind> {
+        let at = place(&entry);
+        let mut one = |entry: Value, path: &str| {
+            let at = place(&entry);
+            let read = scalar::read(key, entry.kind, self.home.as_deref());
+            read.map_err(|why| problems.add(at.clone(), path, why)).ok().map(|kind| value(&at, kind))
+        };
+        match (key.shape, entry.kind) {
+            (Shape::One, kind) => one(value(&at, kind), path).map(|value| value.kind),
+            (Shape::List, ValueKind::Array(list)) => {
+                let entries = list.into_iter().enumerate();
+                let read = entries.filter_map(|(index, entry)| one(entry, &format!("{path}[{index}]")));
+                Some(ValueKind::Array(read.collect()))
+            }
+            (Shape::Table, ValueKind::Table(table)) => {
+                let entries = table.into_iter();
+                let read =
+                    entries.filter_map(|(name, entry)| Some((name.clone(), one(entry, &join(path, &name))?)));
+                Some(ValueKind::Table(read.collect()))
+            }
+            (shape, kind) => {
+                let wanted = if shape == Shape::List { "a list" } else { "a table" };
+                let found = scalar::describe(&kind, key.secret);
+                problems.add(at, path, format!("expected {wanted}, as {}, found {found}", key.example));
+                None
+            }
+        }
+    }
+
+    /// Reports the sections of the merged layers that lack what they need.
+    pub(super) fn required(&self, tree: &Table, problems: &mut Problems) {
+        required(&self.schema, tree, "", None, problems);
+    }
+}
+
+fn required(section: &Section, table: &Table, path: &str, at: Option<&Place>, problems: &mut Problems) {
+    for (name, node) in section.iter() {
+        let entry = table.get(name);
+        let path = join(path, name);
+        match (node, entry.map(|entry| &entry.kind)) {
+            (Node::Leaf(key), None) if key.required => {
+                let already = problems.iter().any(|problem| problem.key == path);
+                if let (Some(at), false) = (at, already) {
+                    problems.add(
+                        at.clone(),
+                        path,
+                        format!("is missing; add it, as {name} = {}", key.example),
+                    );
+                }
+            }
+            (Node::Section(inner), Some(ValueKind::Table(table))) => {
+                required(inner, table, &path, at, problems);
+            }
+            (Node::Named(inner), Some(ValueKind::Table(entries))) => {
+                entries
+                    .iter()
+                    .for_each(|(name, entry)| one_required(inner, entry, &join(&path, name), problems));
+            }
+            (Node::List(inner), Some(ValueKind::Array(list))) => {
+                let entries = list.iter().enumerate();
+                entries.for_each(|(index, entry)| {
+                    one_required(inner, entry, &format!("{path}[{index}]"), problems);
+                });
+            }
+            _ => {}
+        }
+    }
+}
+
+fn one_required(section: &Section, entry: &Value, path: &str, problems: &mut Problems) {
+    if let ValueKind::Table(table) = &entry.kind {
+        required(section, table, path, Some(&place(entry)), problems);
+    }
+}
+
+/// A path and one more name, quoted where TOML needs it.
+fn join(path: &str, name: &str) -> String {
+    let name = super::show::bare_or_quoted(name);
+    if path.is_empty() { name } else { format!("{path}.{name}") }
+}
+
+fn misplaced(node: &Node, path: &str, kind: &ValueKind) -> String {
+    let found = scalar::describe(kind, false);
+    match node {
+        Node::List(_) => format!("expected a list of tables: write [[{path}]], found {found}"),
+        Node::Named(_) => format!("expected tables by name: write [{path}.NAME], found {found}"),
+        _ => format!("expected a section: write [{path}], found {found}"),
+    }
+}
+
+/// What to say of a name that the section does not have.
+pub(super) fn unknown(section: &Section, name: &str) -> String {
+    let near = section.names().map(|known| (strsim::damerau_levenshtein(known, name), known)).min();
+    if let Some((distance, known)) = near
+        && distance <= known.len().max(name.len()).div_ceil(3)
+    {
+        return format!("unknown key; did you mean {known}?");
+    }
+    let elsewhere: Vec<_> =
+        KEYS.iter().filter(|key| key.name() == name || key.path == name).map(|key| key.path).collect();
+    match elsewhere.as_slice() {
+        [] => format!("unknown key; here may be: {}", section.names().collect::<Vec<_>>().join(", ")),
+        paths => format!("unknown key here; did you mean {}?", paths.join(" or ")),
+    }
+}

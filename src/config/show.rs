@@ -1,0 +1,134 @@
+//! `config show`: the effective values as TOML, each line with where its value came from, secrets covered.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use ::config::{Value, ValueKind};
+
+use super::keys::{Key, Node, Section, schema};
+use super::tree::{Table, place};
+
+/// The text. It is valid TOML; what is not set and has no default is a comment.
+pub(super) fn show(tree: &Table, file: Option<&Path>) -> String {
+    let mut out = match file {
+        Some(path) => format!("# file: {}\n", path.display()),
+        None => "# no file\n".to_owned(),
+    };
+    section(&schema(), tree, "", &mut out);
+    out
+}
+
+fn section(section: &Section, table: &Table, path: &str, out: &mut String) {
+    for (name, node) in section.iter() {
+        if let Node::Leaf(key) = node {
+            leaf(key, table.get(name), out);
+        }
+    }
+    for (name, node) in section.iter() {
+        let path = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+        match (node, table.get(name).map(|entry| &entry.kind)) {
+            (Node::Section(inner), entry) => {
+                let nothing = Table::new();
+                let entries = match entry {
+                    Some(ValueKind::Table(entries)) => entries,
+                    _ => &nothing,
+                };
+                one(inner, entries, &format!("[{path}]"), &path, out);
+            }
+            (Node::Named(inner), Some(ValueKind::Table(entries))) => {
+                for (name, entry) in entries {
+                    let path = format!("{path}.{}", bare_or_quoted(name));
+                    one_of_many(inner, entry, &format!("[{path}]"), &path, out);
+                }
+            }
+            (Node::List(inner), Some(ValueKind::Array(list))) => {
+                for entry in list {
+                    one_of_many(inner, entry, &format!("[[{path}]]"), &path, out);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn one(inner: &Section, table: &Table, header: &str, path: &str, out: &mut String) {
+    if inner.iter().any(|(_, node)| matches!(node, Node::Leaf(_))) {
+        let _ = writeln!(out, "\n{header}");
+    }
+    section(inner, table, path, out);
+}
+
+fn one_of_many(inner: &Section, entry: &Value, header: &str, path: &str, out: &mut String) {
+    if let ValueKind::Table(table) = &entry.kind {
+        one(inner, table, header, path, out);
+    }
+}
+
+fn leaf(key: &Key, entry: Option<&Value>, out: &mut String) {
+    let name = key.name();
+    let _ = match entry {
+        Some(entry) => {
+            let shown = toml_value(&entry.kind, key.secret);
+            writeln!(out, "{name} = {shown}  # {}", origin(entry))
+        }
+        None if key.default.is_empty() => writeln!(out, "# {name} is not set: {}", key.unset),
+        None => writeln!(out, "{name} = {}  # default", key.default),
+    };
+}
+
+/// A value's place; for a table that several layers fill, the places of its entries.
+fn origin(entry: &Value) -> String {
+    let places = match &entry.kind {
+        ValueKind::Table(entries) if !entries.is_empty() => {
+            let mut places: Vec<_> = entries.values().map(|entry| place(entry).to_string()).collect();
+            places.dedup();
+            places.join(", ")
+        }
+        _ => place(entry).to_string(),
+    };
+    places.replace(['\n', '\r'], " ")
+}
+
+fn toml_value(kind: &ValueKind, secret: bool) -> String {
+    match kind {
+        ValueKind::Table(entries) if entries.is_empty() => "{}".into(),
+        ValueKind::Table(entries) => {
+            let one = |(name, entry): (&String, &Value)| {
+                format!("{} = {}", bare_or_quoted(name), toml_value(&entry.kind, secret))
+            };
+            format!("{{ {} }}", entries.iter().map(one).collect::<Vec<_>>().join(", "))
+        }
+        ValueKind::Array(list) => {
+            let entries: Vec<_> = list.iter().map(|entry| toml_value(&entry.kind, secret)).collect();
+            format!("[{}]", entries.join(", "))
+        }
+        _ if secret => "\"***\"".into(),
+        ValueKind::String(text) => quoted(text),
+        ValueKind::Float(number) => toml::Value::Float(*number).to_string(),
+        other => other.to_string(),
+    }
+}
+
+/// A name as TOML writes a key.
+pub(super) fn bare_or_quoted(name: &str) -> String {
+    let bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    if !name.is_empty() && name.chars().all(bare) { name.to_owned() } else { quoted(name) }
+}
+
+/// Text as a TOML string on one line.
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            c if c.is_control() => {
+                let _ = write!(out, "\\u{:04X}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}

@@ -1,0 +1,198 @@
+//! Tables of (file, environment, flags) against settings or problems, and the table of keys against the structs.
+
+mod problems;
+mod table;
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::*;
+use crate::agent::Parser;
+use crate::tools::Verdict;
+use crate::units::{Secret, Size};
+use crate::upstream::Address;
+
+/// Resolves a file's text with an environment and the flags `--listen` and `--upstream`.
+fn load(file: &str, environment: &[(&str, &str)], flags: [Option<&str>; 2]) -> Result<Loaded, Problems> {
+    let pairs = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    let home = ("HOME".to_owned(), "/home/u".to_owned());
+    let flags = flags.map(|flag| flag.map(str::to_owned));
+    let [listen, upstream] = flags;
+    let file = FileText { path: Path::new("respool.toml"), text: file };
+    resolve(Some(file), &pairs.chain([home]).collect(), &Flags { listen, upstream, config: None })
+}
+
+fn settings(file: &str, environment: &[(&str, &str)], flags: [Option<&str>; 2]) -> Settings {
+    load(file, environment, flags).unwrap_or_else(|problems| panic!("{problems}")).settings
+}
+
+fn from_file(file: &str) -> Settings {
+    settings(file, &[], [None; 2])
+}
+
+#[test]
+fn nothing_configured_is_a_working_configuration() {
+    let loaded = resolve(None, &Environment::default(), &Flags::default()).unwrap();
+    let settings = loaded.settings;
+    assert_eq!(settings, Settings::default());
+    assert_eq!(settings.server, ServerConfig::default());
+    assert_eq!(settings.relay, RelayConfig::default());
+    assert_eq!(settings.upstreams, [UpstreamConfig::at("http://127.0.0.1:8000/v1".parse().unwrap())]);
+    assert_eq!(settings.upstreams[0].name, "127.0.0.1:8000");
+    assert_eq!(settings.store.state_dir, Path::new("/var/lib/respool"));
+    assert_eq!(from_file("").store.state_dir, Path::new("/home/u/.local/state/respool"));
+}
+
+#[test]
+fn later_layers_win() {
+    let file = "listen = 'a:1'\n[limits]\nheartbeat = '1s'\n";
+    let of = |environment: &[(&str, &str)], flags| {
+        let server = settings(file, environment, flags).server;
+        (server.listen.to_string(), server.limits.heartbeat.as_secs(), server.limits.drain.as_secs())
+    };
+    let environment = [("RESPOOL__LISTEN", "b:2"), ("RESPOOL__LIMITS__HEARTBEAT", "2s")];
+    assert_eq!(of(&[], [None; 2]), ("a:1".into(), 1, 30));
+    assert_eq!(of(&environment, [None; 2]), ("b:2".into(), 2, 30));
+    assert_eq!(of(&environment, [Some("localhost:0"), None]), ("localhost:0".into(), 2, 30));
+}
+
+#[test]
+fn every_kind_of_value_can_come_from_the_environment() {
+    let file = "[[upstream]]\nurl = \"http://a\"\n[[upstream]]\nurl = \"http://b\"\nweight = 2\n[models.\"gpt-oss-120b\"]\n";
+    let environment = [
+        ("RESPOOL__KEEP_FIELDS", r#"["a", "b"]"#),
+        ("RESPOOL__LIMITS__MAX_REPEATS", "3"),
+        ("RESPOOL__LIMITS__MAX_BODY", "1MiB"),
+        ("RESPOOL__LOG__CONTENT", "true"),
+        ("RESPOOL__LOG__LEVEL", "debug"),
+        ("RESPOOL__UPSTREAM__1__API_KEY", "123"),
+        ("RESPOOL__UPSTREAM__2__URL", "http://c"),
+        ("RESPOOL__MODELS__GPT_OSS_120B__REASONING", "drop"),
+        ("RESPOOL__MODELS__FAST", r#"{ target = "gpt-oss-120b" }"#),
+        ("RESPOOL__AGENTS__SCOUT__MODEL", "m"),
+        ("RESPOOL__AGENTS__SCOUT__TEMPERATURE", "1"),
+        ("RESPOOL__TOOLS__TIMEOUTS", r#"{ exec = "2m" }"#),
+        ("RESPOOL__TOOLS__POLICY__RULE", r#"[{ tool = "exec", then = "deny" }]"#),
+        ("RESPOOL_CONFIG", "not a layer"),
+    ];
+    let settings = settings(file, &environment, [None; 2]);
+    assert_eq!(settings.relay.keep_fields, ["a", "b"]);
+    assert_eq!(settings.server.limits.max_repeats, 3);
+    assert_eq!(settings.server.limits.max_body, Size::mib(1));
+    assert!(settings.log.content);
+    assert_eq!(settings.log.level.as_str(), "debug");
+    let upstreams: Vec<_> = settings.upstreams.iter().map(|one| (one.name.as_str(), one.weight)).collect();
+    assert_eq!(upstreams, [("a", 1), ("b", 2), ("c", 1)]);
+    assert_eq!(settings.upstreams[1].api_key, Some(Secret::new("123")));
+    assert_eq!(settings.relay.modes("fast").reasoning, ReasoningField::Drop);
+    assert!((settings.agents["scout"].temperature - 1.0).abs() < f64::EPSILON);
+    assert_eq!(settings.tools.timeouts["exec"], Duration::from_mins(2));
+    assert_eq!(settings.tools.policy.rule[0].then, Verdict::Deny);
+}
+
+#[test]
+fn the_upstream_flag_comes_first() {
+    let names = |file: &str, url| {
+        let settings = settings(file, &[], [None, Some(url)]);
+        settings.upstreams.into_iter().map(|upstream| upstream.name).collect::<Vec<_>>()
+    };
+    let file = "upstream = [{ name = 'one', url = 'http://a' }, { name = 'two', url = 'http://b/v1', api_key = 'k' }]";
+    assert_eq!(names("", "http://c"), ["c"]);
+    assert_eq!(names("", "replay:some/dir"), ["replay:some/dir"]);
+    assert_eq!(names(file, "http://c:1/v1"), ["c:1", "one", "two"]);
+    assert_eq!(names(file, "http://b"), ["two", "one"]);
+}
+
+#[test]
+fn keys_kept_in_the_environment_are_read() {
+    let file = "[[upstream]]\nurl = 'http://a'\napi_key_env = 'K'\n[tools.gateway]\nurl = 'http://g'\ntoken_env = 'T'";
+    let settings = settings(file, &[("K", "sk-1\n"), ("T", "t-1")], [None; 2]);
+    assert_eq!(settings.upstreams[0].api_key, Some(Secret::new("sk-1")));
+    assert_eq!(settings.tools.gateway.token, Some(Secret::new("t-1")));
+}
+
+#[test]
+fn agents_and_tools_have_their_types() {
+    let file = r#"
+        [agents.scout]
+        model = "m"
+        parsers = ["native", "harmony", "fuzzy"]
+        system_prompt_file = "~/prompt.md"
+        [tools.mcp.files]
+        command = "npx"
+        args = [""]
+        env = { A = "" }
+        [tools.local]
+        workspace = "~/work"
+    "#;
+    let settings = from_file(file);
+    let scout = &settings.agents["scout"];
+    assert_eq!(scout.parsers, [Parser::Native, Parser::Dialect("harmony".into()), Parser::Fuzzy]);
+    assert_eq!(scout.system_prompt_file.as_deref(), Some(Path::new("/home/u/prompt.md")));
+    assert_eq!(settings.tools.local.workspace.as_deref(), Some(Path::new("/home/u/work")));
+    assert_eq!(settings.tools.mcp["files"].args, [""]);
+}
+
+#[test]
+fn names_with_dots_and_slashes_are_names() {
+    let settings = from_file("[models.\"org/m-1.5\"]\nreasoning = \"drop\"\n");
+    assert_eq!(settings.relay.modes("org/m-1.5").reasoning, ReasoningField::Drop);
+}
+
+const SHOWN: &str = r#"
+listen = "0.0.0.0:80"
+[[upstream]]
+url = "https://box.example/v1"
+api_key = "sk-1"
+[models."a.b"]
+target = "c"
+[tools.gateway]
+url = "http://g"
+token = "t-1"
+[tools.mcp.files]
+url = "http://m"
+headers = { Authorization = "Bearer b-1", "X-Key" = "x-1" }
+[tools.mcp.more]
+command = "run"
+env = { SECRET = "e-1" }
+"#;
+
+#[test]
+fn config_show_is_toml_that_means_the_same_with_places_and_without_secrets() {
+    let environment = [("RESPOOL__LIMITS__DRAIN", "1m 5s")];
+    let loaded = load(SHOWN, &environment, [None, Some("http://127.0.0.1:9")]).unwrap();
+    let shown = loaded.show();
+    for line in [
+        "# file: respool.toml",
+        "listen = \"0.0.0.0:80\"  # respool.toml:2",
+        "url = \"http://127.0.0.1:9\"  # --upstream",
+        "api_key = \"***\"  # respool.toml:5",
+        "name = \"box.example\"  # default",
+        "weight = 1  # default",
+        "# timeout is not set: as long as it takes",
+        "[models.\"a.b\"]",
+        "drain = \"1m 5s\"  # environment RESPOOL__LIMITS__DRAIN",
+        "headers = { Authorization = \"***\", X-Key = \"***\" }  # respool.toml:13",
+        "state_dir = \"/home/u/.local/state/respool\"  # default",
+        "[recovery]",
+    ] {
+        assert!(shown.lines().any(|shown| shown == line), "{line} in:\n{shown}");
+    }
+    for secret in ["sk-1", "t-1", "b-1", "x-1", "e-1"] {
+        assert!(!shown.contains(secret), "{secret} in:\n{shown}");
+    }
+    let mut again = from_file(&shown);
+    let mut once = loaded.settings;
+    for settings in [&mut again, &mut once] {
+        settings.upstreams.iter_mut().for_each(|upstream| upstream.api_key = None);
+        settings.tools = ToolsConfig::default();
+    }
+    assert_eq!(again, once);
+    assert!(matches!(again.upstreams[0].url, Address::Http { .. }));
+}
+
+#[test]
+fn what_is_set_to_odd_text_is_still_shown_as_toml() {
+    let loaded = load("keep_fields = [\"a\\\"\\\\\\n\\u007f\\u00e9\"]", &[], [None; 2]).unwrap();
+    assert_eq!(from_file(&loaded.show()).relay.keep_fields, ["a\"\\\n\u{7f}é"]);
+}

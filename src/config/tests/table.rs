@@ -1,0 +1,141 @@
+//! The table of keys against the structs, the page and the example file.
+
+use super::*;
+
+/// What a key's section needs beside it.
+fn companions(key: &Key) -> &'static str {
+    match (key.section(), key.name()) {
+        ("upstream[]", name) if name != "url" => "url = 'http://a'\n",
+        ("agents.<NAME>", name) if name != "model" => "model = 'm'\n",
+        ("tools.policy.rule[]", name) if name != "then" => "then = 'deny'\n",
+        ("tools.gateway", name) if name != "url" => "url = 'http://a'\n",
+        ("tools.mcp.<NAME>", "args" | "env") => "command = 'c'\n",
+        ("tools.mcp.<NAME>", "headers") => "url = 'http://a'\n",
+        _ => "",
+    }
+}
+
+/// A file that sets one key to its example.
+fn with_example(key: &Key) -> String {
+    let table = match key.section() {
+        "" => String::new(),
+        section => match section.strip_suffix("[]") {
+            Some(list) => format!("[[{list}]]\n"),
+            None => format!("[{}]\n", section.replace("<ID>", "x").replace("<NAME>", "x")),
+        },
+    };
+    let elsewhere = match key.section() {
+        "agents.<NAME>" => "[[upstream]]\nname = 'box'\nurl = 'http://a'\n[tools.mcp.files]\ncommand = 'c'\n",
+        _ => "",
+    };
+    format!("{elsewhere}{table}{}{} = {}\n", companions(key), key.name(), key.example)
+}
+
+const VARIABLES: [(&str, &str); 2] = [("OPENCLAW_GATEWAY_TOKEN", "t"), ("VLLM_API_KEY", "k")];
+
+#[test]
+fn every_key_of_the_table_is_accepted_with_its_example() {
+    for key in KEYS {
+        let file = with_example(key);
+        let loaded =
+            load(&file, &VARIABLES, [None; 2]).unwrap_or_else(|problems| panic!("{file}\n{problems}"));
+        assert!(holds(&loaded.tree, key.path), "{}", key.path);
+    }
+}
+
+/// True when the tree has a value at a path of the table of keys, under any name and in any entry of a list.
+fn holds(table: &Table, path: &str) -> bool {
+    let Some((head, rest)) = path.split_once('.') else { return table.contains_key(path) };
+    let below = |value: &::config::Value, rest: &str| match &value.kind {
+        ::config::ValueKind::Table(table) => holds(table, rest),
+        _ => false,
+    };
+    match (head.strip_suffix("[]"), head.starts_with('<')) {
+        (Some(list), _) => match table.get(list).map(|list| &list.kind) {
+            Some(::config::ValueKind::Array(list)) => list.iter().any(|entry| below(entry, rest)),
+            _ => false,
+        },
+        (None, true) => table.values().any(|entry| below(entry, rest)),
+        (None, false) => table.get(head).is_some_and(|entry| below(entry, rest)),
+    }
+}
+
+/// The names that a struct reads, from serde's own words about one that it does not.
+fn fields(section: &str) -> Vec<String> {
+    let bogus = "zzz = 0";
+    let text = match (section, section.strip_suffix("[]")) {
+        ("", _) => bogus.to_owned(),
+        (_, Some(list)) => format!("[[{list}]]\n{bogus}"),
+        (_, None) => format!("[{}]\n{bogus}", section.replace("<ID>", "x").replace("<NAME>", "x")),
+    };
+    let error = toml::from_str::<Document>(&text).map(drop).unwrap_err().message().to_owned();
+    let (_, names) = error.split_once("expected").unwrap_or_else(|| panic!("{section}: {error}"));
+    names.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_field_of_the_structs_is_in_the_table_and_the_other_way_round() {
+    fn walk(section: &keys::Section, path: &str) {
+        let mut fields = fields(path);
+        let mut names: Vec<_> = section.names().map(str::to_owned).collect();
+        fields.sort();
+        names.sort();
+        assert_eq!(fields, names, "[{path}]");
+        for (name, node) in section.iter() {
+            let path = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+            match node {
+                keys::Node::Leaf(_) => {}
+                keys::Node::Section(inner) => walk(inner, &path),
+                keys::Node::Named(inner) => walk(inner, &format!("{path}.<NAME>")),
+                keys::Node::List(inner) => walk(inner, &format!("{path}[]")),
+            }
+        }
+    }
+    walk(&keys::schema(), "");
+}
+
+#[test]
+fn the_defaults_of_the_table_are_those_of_the_structs() {
+    let required = "[[upstream]]\nurl = 'http://a'\n[agents.x]\nmodel = 'm'\n[tools.mcp.x]\ncommand = 'c'\n";
+    let shown = load(required, &[], [None; 2]).unwrap().show();
+    assert!(
+        shown.contains("weight = 1  # default") && shown.contains("max_tokens = 1000  # default"),
+        "{shown}"
+    );
+    assert_eq!(from_file(&shown), from_file(required));
+}
+
+#[test]
+fn the_page_is_current() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration.md");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, page()).unwrap();
+    }
+    let written = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(written, page(), "write it anew: UPDATE_DOCS=1 cargo test --lib config");
+}
+
+const EXAMPLE: &str = include_str!("../../../respool.example.toml");
+
+/// The example with the lines in force that are commented out as `#key = …`; prose begins with `# `.
+fn uncommented() -> String {
+    let line = |line: &str| match line.strip_prefix('#') {
+        Some(rest) if !rest.starts_with(' ') => rest.to_owned(),
+        _ => line.to_owned(),
+    };
+    EXAMPLE.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn the_example_is_valid_and_says_the_defaults() {
+    let mut settings = from_file(EXAMPLE);
+    settings.upstreams[0].name = "127.0.0.1:8000".into();
+    assert_eq!(settings, from_file(""));
+}
+
+#[test]
+fn the_example_is_valid_with_everything_in_it_and_has_every_key() {
+    let loaded = load(&uncommented(), &VARIABLES, [None; 2]).unwrap_or_else(|problems| panic!("{problems}"));
+    let missing: Vec<_> = KEYS.iter().map(|key| key.path).filter(|path| !holds(&loaded.tree, path)).collect();
+    assert_eq!(missing, ["upstream[].api_key", "tools.gateway.token"], "these exclude those that it shows");
+}

@@ -1,0 +1,77 @@
+//! Sets logging up: lines on standard error (text on a terminal, JSON otherwise) and, if configured, JSON in a file.
+//!
+//! Lines are handed to a writer thread, so a slow terminal or disk never holds a request up; none is thrown away.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal as _};
+use std::path::Path;
+
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{Layer, Registry, fmt};
+
+use super::config::{Level, LogConfig, LogFormat};
+use super::writer::{self, Batches, LineWriter};
+
+/// Keeps the writer threads; dropping it writes out what is still waiting.
+#[derive(Debug)]
+pub struct Flush {
+    _batches: Vec<Batches>,
+}
+
+/// Installs the process's logger.
+///
+/// # Errors
+/// When the log file cannot be opened, with its path; or when a logger is installed already.
+pub fn init(config: &LogConfig) -> Result<Flush, String> {
+    let (stderr, batches) = writer::start(io::stderr());
+    let mut all = vec![batches];
+    let mut layers: Vec<Box<dyn Layer<Registry> + Send + Sync>> = vec![stderr_layer(config, stderr)];
+    if let Some(path) = &config.file {
+        let (file, batches) = writer::start(open(path)?);
+        all.push(batches);
+        layers.push(fmt::layer().json().flatten_event(true).with_writer(move || file.clone()).boxed());
+    }
+    let registry = tracing_subscriber::registry().with(layers.with_filter(filter(config.level)));
+    registry.try_init().map_err(|error| format!("logging cannot be set up: {error}"))?;
+    Ok(Flush { _batches: all })
+}
+
+fn stderr_layer(config: &LogConfig, stderr: LineWriter) -> Box<dyn Layer<Registry> + Send + Sync> {
+    let terminal = io::stderr().is_terminal();
+    let json = match config.format {
+        LogFormat::Auto => !terminal,
+        LogFormat::Json => true,
+        LogFormat::Text => false,
+    };
+    if json {
+        return fmt::layer().json().flatten_event(true).with_writer(move || stderr.clone()).boxed();
+    }
+    fmt::layer().with_ansi(terminal).with_target(false).with_writer(move || stderr.clone()).boxed()
+}
+
+fn filter(level: Level) -> tracing_subscriber::filter::Targets {
+    let level = match level {
+        Level::Off => LevelFilter::OFF,
+        Level::Error => LevelFilter::ERROR,
+        Level::Warn => LevelFilter::WARN,
+        Level::Info => LevelFilter::INFO,
+        Level::Debug => LevelFilter::DEBUG,
+        Level::Trace => LevelFilter::TRACE,
+    };
+    // Other crates' details may hold message text, and are of no use to an operator.
+    tracing_subscriber::filter::Targets::new()
+        .with_default(level.min(LevelFilter::WARN))
+        .with_target("respool", level)
+}
+
+fn open(path: &Path) -> Result<File, String> {
+    let opened = OpenOptions::new().create(true).append(true).open(path);
+    opened.map_err(|error| {
+        format!(
+            "[log] file {}: {error}; name a file in a directory that respool may write to",
+            path.display()
+        )
+    })
+}

@@ -1,0 +1,235 @@
+//! The canonical line: one per request, written when the request's guard is dropped, so also when the client hangs up.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::metrics;
+use crate::turn::{Note, Turn, Usage};
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nobody said otherwise: the client went away before the end.
+    #[default]
+    ClientGone,
+    /// The reply left whole.
+    Ok,
+    /// An error left, before or after the head.
+    Error,
+    /// The loop guard answered in the model's place.
+    LoopGuard,
+    /// respool was told to stop before the reply was whole.
+    Shutdown,
+}
+
+impl Outcome {
+    /// A stable name for logs and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ClientGone => "client_gone",
+            Self::Ok => "ok",
+            Self::Error => "error",
+            Self::LoopGuard => "loop_guard",
+            Self::Shutdown => "shutdown",
+        }
+    }
+}
+
+/// What is known of one request; dropping it writes the line and records the metrics.
+#[derive(Debug)]
+pub struct RequestLine {
+    /// The request id, as it went upstream and back.
+    pub id: String,
+    /// `METHOD path`, without the query.
+    pub request: String,
+    /// The route's name, one of a few.
+    pub route: &'static str,
+    /// The model the client asked for.
+    pub model: String,
+    /// The model as it may stand in a metric label: empty unless an upstream is known to serve it, so that a client
+    /// cannot make labels up.
+    pub known_model: String,
+    /// Whether the client asked for a stream.
+    pub stream: bool,
+    /// The upstream's name.
+    pub upstream: String,
+    /// The upstream's status, when it answered.
+    pub upstream_status: Option<u16>,
+    /// The status that left.
+    pub status: u16,
+    /// Names of the edits made to the request.
+    pub edits: Vec<&'static str>,
+    /// Attempts beyond the first.
+    pub retries: u32,
+    /// Heartbeats sent.
+    pub heartbeats: u32,
+    /// The dialects that calls were read in.
+    pub dialects: Vec<&'static str>,
+    /// Repairs made to calls.
+    pub repairs: Vec<&'static str>,
+    /// Calls that did not leave, by reason.
+    pub dropped: Vec<&'static str>,
+    /// Calls that left.
+    pub calls: usize,
+    /// Token counts.
+    pub usage: Option<Usage>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The error's code and text for people.
+    pub error: Option<String>,
+    started: Instant,
+    first_byte: Option<Duration>,
+}
+
+impl RequestLine {
+    /// A request that has just arrived.
+    pub fn start(id: String, request: String) -> Self {
+        ::metrics::gauge!(metrics::IN_FLIGHT).increment(1.0);
+        Self {
+            id,
+            request,
+            route: "other",
+            model: String::new(),
+            known_model: String::new(),
+            stream: false,
+            upstream: String::new(),
+            upstream_status: None,
+            status: 0,
+            edits: vec![],
+            retries: 0,
+            heartbeats: 0,
+            dialects: vec![],
+            repairs: vec![],
+            dropped: vec![],
+            calls: 0,
+            usage: None,
+            outcome: Outcome::default(),
+            error: None,
+            started: Instant::now(),
+            first_byte: None,
+        }
+    }
+
+    /// Since the request arrived.
+    pub fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// The first byte of the reply leaves now.
+    pub fn first_byte(&mut self) {
+        self.first_byte.get_or_insert_with(|| self.started.elapsed());
+    }
+
+    /// What the engine made of a turn.
+    pub fn turn(&mut self, turn: &Turn) {
+        self.calls += turn.calls.len();
+        for note in &turn.notes {
+            match note {
+                Note::Dialect(name) => self.dialects.push(name),
+                Note::Repaired(name) => self.repairs.push(name),
+                Note::Dropped { why, .. } => self.dropped.push(why.as_str()),
+            }
+        }
+    }
+
+    /// One more attempt.
+    pub fn retry(&mut self, reason: &'static str) {
+        self.retries += 1;
+        ::metrics::counter!(metrics::RETRIES, "reason" => reason).increment(1);
+    }
+
+    /// One more heartbeat.
+    pub fn heartbeat(&mut self) {
+        self.heartbeats += 1;
+        ::metrics::counter!(metrics::HEARTBEATS).increment(1);
+    }
+
+    fn record(&self, total: Duration) {
+        metrics::request(self.route, &self.known_model, self.outcome.as_str(), total, self.first_byte);
+        if let Some(usage) = self.usage {
+            ::metrics::counter!(metrics::TOKENS, "kind" => "prompt").increment(usage.prompt);
+            ::metrics::counter!(metrics::TOKENS, "kind" => "completion").increment(usage.completion);
+        }
+        let native = self.calls.saturating_sub(self.dialects.len());
+        let counts = [
+            (metrics::CALLS, "dialect", &self.dialects),
+            (metrics::REPAIRS, "kind", &self.repairs),
+            (metrics::DROPPED, "reason", &self.dropped),
+        ];
+        for (metric, label, names) in counts {
+            names.iter().for_each(|name| ::metrics::counter!(metric, label => *name).increment(1));
+        }
+        if native > 0 {
+            ::metrics::counter!(metrics::CALLS, "dialect" => "native").increment(native as u64);
+        }
+    }
+}
+
+/// A request's line, shared by what works on the request; it is written when the last of them is dropped.
+#[derive(Clone, Debug)]
+pub struct SharedLine {
+    line: Arc<Mutex<RequestLine>>,
+    content: bool,
+}
+
+impl SharedLine {
+    /// `content`: message text may be logged.
+    pub fn new(line: RequestLine, content: bool) -> Self {
+        Self { line: Arc::new(Mutex::new(line)), content }
+    }
+
+    /// Reads or changes the line.
+    pub fn with<T>(&self, change: impl FnOnce(&mut RequestLine) -> T) -> T {
+        change(&mut self.line.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Logs message text, when that is allowed.
+    pub fn content(&self, what: &'static str, text: &[u8]) {
+        if self.content {
+            let id = self.with(|line| line.id.clone());
+            let text = String::from_utf8_lossy(text);
+            tracing::info!(target: "respool::content", request_id = id, what, text = text.as_ref(), "content");
+        }
+    }
+}
+
+fn list(names: &[&'static str]) -> Option<String> {
+    (!names.is_empty()).then(|| names.join(","))
+}
+
+fn millis(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 10_000.0).round() / 10.0
+}
+
+impl Drop for RequestLine {
+    fn drop(&mut self) {
+        let total = self.elapsed();
+        ::metrics::gauge!(metrics::IN_FLIGHT).decrement(1.0);
+        self.record(total);
+        tracing::info!(
+            target: "respool::request",
+            request_id = self.id,
+            request = self.request,
+            route = self.route,
+            model = self.model,
+            stream = self.stream,
+            upstream = self.upstream,
+            upstream_status = self.upstream_status,
+            status = self.status,
+            outcome = self.outcome.as_str(),
+            error = self.error,
+            edits = list(&self.edits),
+            retries = self.retries,
+            heartbeats = self.heartbeats,
+            calls = self.calls,
+            dialect = list(&self.dialects),
+            repairs = list(&self.repairs),
+            dropped = list(&self.dropped),
+            prompt_tokens = self.usage.map(|usage| usage.prompt),
+            completion_tokens = self.usage.map(|usage| usage.completion),
+            first_byte_ms = self.first_byte.map(millis),
+            total_ms = millis(total),
+            "request"
+        );
+    }
+}

@@ -1,0 +1,92 @@
+//! Sends a prepared request until it is answered, refused for good, or retries are no longer brief.
+
+use std::time::{Duration, Instant};
+
+use http::{Method, header};
+
+use super::{Prepared, Relay};
+use crate::observe::SharedLine;
+use crate::translate::learn_refusals;
+use crate::upstream::{Answer, Call, Tier, UpstreamError};
+use crate::wire::ChatRequest;
+
+impl Relay {
+    /// The answer's head is a success when this returns; its body is not read yet.
+    pub(super) async fn dispatch(
+        &self,
+        prepared: &Prepared,
+        line: &SharedLine,
+    ) -> Result<Answer, UpstreamError> {
+        let started = Instant::now();
+        let mut body = prepared.body.clone();
+        let mut retries = 0;
+        let mut learnt = false;
+        loop {
+            let error = match self.attempt(prepared, body.clone(), line).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            if !learnt && error.status == Some(400) && self.learn(prepared, &error, line) {
+                learnt = true;
+                body = Self::edit_again(prepared);
+                continue;
+            }
+            if error.tier != Tier::Transient {
+                return Err(error);
+            }
+            let after = error.error.retry_after.map(Duration::from_secs);
+            let Some(wait) = self.retry.wait(retries, started.elapsed(), after) else { return Err(error) };
+            retries += 1;
+            line.with(|line| line.retry("transient"));
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    async fn attempt(
+        &self,
+        prepared: &Prepared,
+        body: bytes::Bytes,
+        line: &SharedLine,
+    ) -> Result<Answer, UpstreamError> {
+        line.content("upstream request", &body);
+        let call = Call {
+            method: Method::POST,
+            path_and_query: prepared.path_and_query.clone(),
+            headers: prepared.headers.clone(),
+            body: body.into(),
+            verbatim: false,
+        };
+        let answer = prepared.upstream.send(call).await?;
+        let status = answer.status();
+        line.with(|line| line.upstream_status = Some(status.as_u16()));
+        if status.is_success() {
+            return Ok(answer);
+        }
+        let retry_after =
+            answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let text = answer.excerpt().await;
+        let mut error = UpstreamError::from_answer(&prepared.upstream.name, status.as_u16(), &text);
+        error.error.retry_after = retry_after;
+        Err(error)
+    }
+
+    /// True when the error names parameters that can be left out, and did not before.
+    fn learn(&self, prepared: &Prepared, error: &UpstreamError, line: &SharedLine) -> bool {
+        let Ok(request) = ChatRequest::parse(&prepared.original) else { return false };
+        let upstream = &prepared.upstream;
+        let learn = |target: &mut _| learn_refusals(&error.said, error.param.as_deref(), &request, target);
+        let learnt = upstream.learn(learn);
+        if learnt.is_empty() {
+            return false;
+        }
+        tracing::warn!(
+            target: "respool::upstream",
+            upstream = upstream.name,
+            parameters = learnt.join(","),
+            said = error.error.message,
+            "this upstream refuses these parameters; they are left out from now on"
+        );
+        line.with(|line| line.retry("refused_parameter"));
+        true
+    }
+}

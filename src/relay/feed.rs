@@ -1,0 +1,269 @@
+//! A streaming upstream: takes what it has sent, and gives out the frames that may leave.
+//!
+//! On the passthrough each chunk is forwarded, changed where it must be; on the live route the tool-call engine reads them
+//! and new ones are written. No frame waits for a later one, except for text that may still become a call; what has arrived
+//! together leaves in one piece. The stream always has an end that says whether it was whole.
+
+use bytes::{Bytes, BytesMut};
+
+use crate::observe::SharedLine;
+use crate::sse::{DONE, Frame, Frames};
+use crate::translate::{Head, LiveTurn, Passed, StreamState};
+use crate::turn::Usage;
+use crate::upstream::{Answer, UpstreamError};
+use crate::wire::{ApiError, Malformed};
+
+/// At most so many bytes leave in one piece, so that a fast upstream cannot fill the memory.
+const LARGEST_BATCH: usize = 64 << 10;
+
+/// One open stream.
+#[derive(Debug)]
+pub struct Feed {
+    answer: Option<Answer>,
+    frames: Frames,
+    reader: Reader,
+    upstream: String,
+    line: SharedLine,
+    out: BytesMut,
+    sent: bool,
+    end: Option<Result<(), ApiError>>,
+}
+
+/// Who judges the chunks.
+#[derive(Debug)]
+pub(super) enum Reader {
+    /// They go through.
+    Passthrough(StreamState),
+    /// They are read for calls.
+    Live(Box<LiveTurn>),
+}
+
+/// What there is to send.
+#[derive(Debug)]
+pub enum Batch {
+    /// Whole frames.
+    Bytes(Bytes),
+    /// The stream failed; nothing follows.
+    Failed(ApiError),
+    /// The stream is complete; `[DONE]` has left.
+    End,
+}
+
+impl Feed {
+    pub(super) fn new(
+        answer: Answer,
+        frames: Frames,
+        reader: Reader,
+        upstream: String,
+        line: SharedLine,
+    ) -> Self {
+        Self {
+            answer: Some(answer),
+            frames,
+            reader,
+            upstream,
+            line,
+            out: BytesMut::new(),
+            sent: false,
+            end: None,
+        }
+    }
+
+    /// respool itself has sent this head; the upstream's chunks are made to fit.
+    pub fn head_was_sent(&mut self, head: &Head) {
+        match &mut self.reader {
+            Reader::Passthrough(state) => state.head_was_sent(&head.id, head.created, &head.model),
+            Reader::Live(turn) => turn.head_was_sent(head),
+        }
+    }
+
+    /// A chunk that carries nothing; `None` before the stream has an id.
+    pub fn heartbeat(&self) -> Option<String> {
+        match &self.reader {
+            Reader::Passthrough(state) => state.heartbeat(),
+            Reader::Live(turn) => turn.heartbeat(),
+        }
+    }
+
+    /// Token counts, once they are known.
+    pub fn usage(&self) -> Option<Usage> {
+        match &self.reader {
+            Reader::Passthrough(state) => state.usage(),
+            Reader::Live(turn) => turn.usage(),
+        }
+    }
+
+    fn has_begun(&self) -> bool {
+        match &self.reader {
+            Reader::Passthrough(state) => state.has_begun(),
+            Reader::Live(turn) => turn.has_begun(),
+        }
+    }
+
+    fn is_finished(&self) -> bool {
+        match &self.reader {
+            Reader::Passthrough(state) => state.is_finished(),
+            Reader::Live(turn) => turn.is_finished(),
+        }
+    }
+
+    /// Waits for the next frames. Safe to cancel: what has been read is kept.
+    pub async fn batch(&mut self) -> Batch {
+        loop {
+            self.drain();
+            self.take_ready();
+            if !self.out.is_empty() {
+                self.sent = true;
+                return Batch::Bytes(self.out.split().freeze());
+            }
+            if let Some(end) = self.end.clone() {
+                self.answer = None;
+                return match end {
+                    Ok(()) => Batch::End,
+                    Err(error) => Batch::Failed(error),
+                };
+            }
+            let Some(answer) = &mut self.answer else { return Batch::End };
+            let piece = answer.piece().await;
+            self.arrived(piece);
+        }
+    }
+
+    /// Takes in what has arrived already, without waiting.
+    fn take_ready(&mut self) {
+        while self.end.is_none() && self.out.len() < LARGEST_BATCH {
+            let Some(piece) = self.answer.as_mut().and_then(Answer::ready_piece) else { return };
+            self.arrived(piece);
+            self.drain();
+        }
+    }
+
+    fn arrived(&mut self, piece: Result<Option<Bytes>, UpstreamError>) {
+        match piece {
+            Ok(Some(bytes)) => self.frames.push(bytes),
+            Ok(None) => self.upstream_ended(),
+            Err(error) if self.is_finished() => {
+                // Everything had been said; only the way it closed was rude.
+                self.line.with(|line| line.error = Some(error.internal));
+                self.done();
+            }
+            Err(error) => self.fail(error),
+        }
+    }
+
+    fn drain(&mut self) {
+        while self.end.is_none() {
+            match self.frames.next_frame() {
+                Ok(Some(frame)) => self.frame(&frame),
+                Ok(None) => return,
+                Err(_) => self.fail(self.broken("upstream_frame_too_long", "sent an event without end")),
+            }
+        }
+    }
+
+    fn frame(&mut self, frame: &Frame) {
+        if !frame.is_text() {
+            return self.fail(self.broken("upstream_invalid_event", "sent an event that is not UTF-8"));
+        }
+        match frame.data() {
+            // Comments feed no watchdog; respool sends heartbeats of its own.
+            None => {}
+            Some(data) if data.trim() == DONE => self.upstream_said_done(),
+            Some(data) => self.chunk(frame, &data),
+        }
+    }
+
+    fn chunk(&mut self, frame: &Frame, data: &str) {
+        if let Some(error) = self.error_event(data) {
+            return self.fail(error);
+        }
+        let fault = match &mut self.reader {
+            Reader::Passthrough(state) => pass(state, frame, data, &mut self.out),
+            Reader::Live(turn) => turn.push(data, &mut self.out).err(),
+        };
+        if let Some(fault) = fault {
+            let what = format!("sent an event that is not valid JSON ({fault})");
+            self.fail(self.broken("upstream_invalid_event", &what));
+        }
+    }
+
+    fn error_event(&self, data: &str) -> Option<UpstreamError> {
+        // Looked for only where it can be: this is done for each chunk.
+        let suspicious = !data.contains("\"choices\"");
+        suspicious.then(|| UpstreamError::from_success(&self.upstream, data)).flatten()
+    }
+
+    fn upstream_said_done(&mut self) {
+        if self.has_begun() {
+            self.done();
+        } else {
+            self.fail(self.broken("upstream_empty_stream", "ended the stream without a single chunk"));
+        }
+    }
+
+    fn upstream_ended(&mut self) {
+        if let Some(rest) = self.frames.finish() {
+            self.frame(&rest);
+        }
+        if self.end.is_some() {
+            return;
+        }
+        match (self.is_finished(), self.has_begun()) {
+            (true, _) => self.done(),
+            (false, true) => {
+                self.fail(self.broken("upstream_broke_off", "ended the stream in the middle of the reply"));
+            }
+            (false, false) => {
+                self.fail(self.broken("upstream_empty_stream", "ended the stream without a single chunk"));
+            }
+        }
+    }
+
+    fn done(&mut self) {
+        match &mut self.reader {
+            Reader::Passthrough(_) => {
+                self.out.extend_from_slice(b"data: [DONE]\n\n");
+                self.end = Some(Ok(()));
+            }
+            Reader::Live(turn) => {
+                let ended = turn.finish(&mut self.out);
+                if ended.is_err() && !self.sent {
+                    // Nothing has left, so the failure can still be a true status.
+                    self.out.clear();
+                }
+                self.end = Some(
+                    ended.map(|turns| turns.iter().for_each(|turn| self.line.with(|line| line.turn(turn)))),
+                );
+            }
+        }
+    }
+
+    fn fail(&mut self, error: UpstreamError) {
+        self.end = Some(Err(error.logged(&self.line)));
+    }
+
+    fn broken(&self, code: &str, what: &str) -> UpstreamError {
+        UpstreamError::broken(&self.upstream, 502, code, what, "")
+    }
+}
+
+/// Forwards a chunk of the passthrough, as it is or changed.
+fn pass(state: &mut StreamState, frame: &Frame, data: &str, out: &mut BytesMut) -> Option<Malformed> {
+    match state.pass(data) {
+        Ok(Passed::Untouched) => {
+            out.extend_from_slice(&frame.bytes);
+            if !frame.is_closed() {
+                out.extend_from_slice(b"\n\n");
+            }
+        }
+        Ok(Passed::Changed) => {
+            out.reserve(state.text().len() + 8);
+            out.extend_from_slice(b"data: ");
+            out.extend_from_slice(state.text().as_bytes());
+            out.extend_from_slice(b"\n\n");
+        }
+        Ok(Passed::Withheld) => {}
+        Err(fault) => return Some(fault),
+    }
+    None
+}

@@ -1,0 +1,286 @@
+//! The one path to a model: a client's request in, a turn or a stream of its chunks out.
+//!
+//! Four routes, one preparation ([`Route`]): a request with tools is asked whole and read by the tool-call engine
+//! ([`Relay::turn`]), or read as it streams ([`Relay::open`]); one without is forwarded as it streams ([`Relay::open`]) or
+//! as it stands ([`Relay::whole`]). Nothing here knows HTTP's server
+//! side: `server` decides when a head leaves. Dropping any of the futures drops the upstream request.
+
+pub mod config;
+mod dispatch;
+mod feed;
+mod prepare;
+
+use std::sync::Arc;
+
+pub use config::{
+    ContextConfig, ModelConfig, OnOverflow, ReasoningField, RecoveryConfig, RelayConfig, ToolParsing,
+    ToolsMode,
+};
+use feed::Reader;
+pub use feed::{Batch, Feed};
+pub use prepare::{Facts, Prepared, Route};
+
+use crate::observe::SharedLine;
+use crate::sse::Frames;
+use crate::translate::{
+    ChunkRules, Ids, LiveRules, LiveTurn, Reply, StreamState, completion_json, interpret,
+};
+use crate::turn::FinishReason;
+use crate::upstream::{Answer, RetryPolicy, Upstream, UpstreamError, in_few_words};
+use crate::wire::{ApiError, COMPLETION, Completion, Edit, Editor, Tag, prune, usage_from};
+
+/// Relays requests to the configured upstreams.
+#[derive(Debug)]
+pub struct Relay {
+    config: RelayConfig,
+    upstreams: Vec<(Arc<Upstream>, Option<Vec<String>>)>,
+    retry: RetryPolicy,
+    max_body: usize,
+    guard: crate::translate::GuardLimits,
+}
+
+/// Bounds that the relay keeps.
+#[derive(Clone, Copy, Debug)]
+pub struct RelayLimits {
+    /// The largest reply, in bytes.
+    pub max_body: usize,
+    /// Retries end before the head of a stream is committed.
+    pub commit_after: std::time::Duration,
+    /// When the loop guard answers.
+    pub guard: crate::translate::GuardLimits,
+}
+
+/// What a passthrough request was answered with.
+#[derive(Debug)]
+pub enum Opened {
+    /// A stream.
+    Feed(Box<Feed>),
+    /// A whole completion, although a stream was asked for.
+    Reply(Box<Reply>),
+}
+
+impl Relay {
+    /// `upstreams`: each with the models it is said to serve; the first one is the default.
+    pub fn new(
+        config: RelayConfig,
+        upstreams: Vec<(Arc<Upstream>, Option<Vec<String>>)>,
+        limits: RelayLimits,
+    ) -> Self {
+        let retry = RetryPolicy::before(limits.commit_after);
+        Self { config, upstreams, retry, max_body: limits.max_body, guard: limits.guard }
+    }
+
+    /// The upstreams, the default one first.
+    pub fn upstreams(&self) -> impl Iterator<Item = &Arc<Upstream>> {
+        self.upstreams.iter().map(|(upstream, _)| upstream)
+    }
+
+    /// Names that stand for other models.
+    pub fn aliases(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.config.aliases().map(|alias| (alias, self.config.target(alias)))
+    }
+
+    /// The upstream for a model (as the upstream knows it): one that is said to serve it, else one of which nothing is
+    /// said, else the first.
+    pub fn upstream_for(&self, model: &str) -> Option<&Arc<Upstream>> {
+        let serves = |models: &Option<Vec<String>>| {
+            models.as_ref().is_some_and(|models| models.iter().any(|m| m == model))
+        };
+        let named = self.upstreams.iter().find(|(_, models)| serves(models));
+        let open = || self.upstreams.iter().find(|(_, models)| models.is_none());
+        named.or_else(open).or(self.upstreams.first()).map(|(upstream, _)| upstream)
+    }
+
+    /// A request with tools: asks for the whole reply and reads it.
+    ///
+    /// # Errors
+    /// What the client is to be told.
+    pub async fn turn(self: Arc<Self>, prepared: Prepared, line: SharedLine) -> Result<Reply, ApiError> {
+        let answer = self.dispatch(&prepared, &line).await.map_err(|error| error.logged(&line))?;
+        let reply = self.completion(answer, &prepared, &line).await.map_err(|error| error.logged(&line))?;
+        self.read(reply, &prepared, &line)
+    }
+
+    /// A request without tools that asks for no stream: the completion, without what OpenAI's API does not have.
+    ///
+    /// # Errors
+    /// What the client is to be told.
+    pub async fn whole(self: Arc<Self>, prepared: Prepared, line: SharedLine) -> Result<String, ApiError> {
+        let answer = self.dispatch(&prepared, &line).await.map_err(|error| error.logged(&line))?;
+        let upstream = prepared.upstream.name.clone();
+        let body = self.json_body(answer, &upstream).await.map_err(|error| error.logged(&line))?;
+        let mut editor = CompletionEditor { facts: &prepared.facts, reasoning_seen: false, line: &line };
+        let mut out = String::with_capacity(body.len());
+        match prune(&body, &COMPLETION, &mut editor, &mut out) {
+            Ok(true) => Ok(out),
+            Ok(false) => Ok(body),
+            Err(fault) => Err(not_json(&upstream, &fault.to_string()).logged(&line)),
+        }
+    }
+
+    /// A request without tools that asks for a stream.
+    ///
+    /// # Errors
+    /// What the client is to be told.
+    pub async fn open(self: Arc<Self>, prepared: Prepared, line: SharedLine) -> Result<Opened, ApiError> {
+        let answer = self.dispatch(&prepared, &line).await.map_err(|error| error.logged(&line))?;
+        match answer.media_type().as_str() {
+            "text/event-stream" => Ok(Opened::Feed(Box::new(self.feed(answer, &prepared, line)))),
+            "application/json" => {
+                let reply =
+                    self.completion(answer, &prepared, &line).await.map_err(|error| error.logged(&line))?;
+                self.read(reply, &prepared, &line).map(|reply| Opened::Reply(Box::new(reply)))
+            }
+            other => Err(self.not_a_stream(answer, other).await.logged(&line)),
+        }
+    }
+
+    fn feed(&self, answer: Answer, prepared: &Prepared, line: SharedLine) -> Feed {
+        let facts = &prepared.facts;
+        let reader = match facts.route {
+            Route::Live => Reader::Live(Box::new(self.live(prepared))),
+            _ => self.passthrough(facts),
+        };
+        Feed::new(answer, Frames::new(self.max_body), reader, prepared.upstream.name.clone(), line)
+    }
+
+    fn passthrough(&self, facts: &Facts) -> Reader {
+        let keep = self.config.keep_fields.clone();
+        Reader::Passthrough(StreamState::new(ChunkRules {
+            reasoning: facts.reasoning,
+            usage: facts.usage,
+            keep,
+        }))
+    }
+
+    fn live(&self, prepared: &Prepared) -> LiveTurn {
+        let facts = &prepared.facts;
+        let rules = LiveRules {
+            reply: prepared.rules.clone(),
+            reasoning: facts.reasoning,
+            usage: facts.usage,
+            keep: self.config.keep_fields.clone(),
+        };
+        let ids = Ids::new(rand::random(), prepared.taken.clone());
+        LiveTurn::new(rules, ids, facts.created, facts.model.clone())
+    }
+
+    fn read(
+        &self,
+        completion: Completion,
+        prepared: &Prepared,
+        line: &SharedLine,
+    ) -> Result<Reply, ApiError> {
+        line.with(|line| line.usage = completion.usage);
+        if let Some((_, fingerprint)) = completion.tags.iter().find(|(key, _)| *key == "system_fingerprint") {
+            prepared.upstream.learn_fingerprint(fingerprint);
+        }
+        let mut ids = Ids::new(rand::random(), prepared.taken.clone());
+        let mut reply = interpret(completion, &prepared.rules, &mut ids).inspect_err(|error| {
+            line.with(|line| line.error = Some(error.message.clone()));
+        })?;
+        reply.choices.iter().for_each(|choice| line.with(|line| line.turn(&choice.turn)));
+        if reply.head.created == 0 {
+            reply.head.created = prepared.facts.created;
+        }
+        if reply.head.model.is_empty() {
+            reply.head.model.clone_from(&prepared.facts.model);
+        }
+        Ok(reply)
+    }
+
+    async fn completion(
+        &self,
+        answer: Answer,
+        prepared: &Prepared,
+        line: &SharedLine,
+    ) -> Result<Completion, UpstreamError> {
+        let name = &prepared.upstream.name;
+        let body = self.json_body(answer, name).await?;
+        line.content("upstream reply", body.as_bytes());
+        Completion::parse(&body, &self.config.keep_fields).map_err(|fault| not_json(name, &fault.to_string()))
+    }
+
+    /// The text of a JSON answer that is no error in disguise.
+    async fn json_body(&self, answer: Answer, name: &str) -> Result<String, UpstreamError> {
+        let media_type = answer.media_type();
+        let body = answer.whole(self.max_body).await?;
+        let text = String::from_utf8(body.into()).map_err(|_| not_json(name, "it is not UTF-8"))?;
+        if let Some(error) = UpstreamError::from_success(name, &text) {
+            return Err(error);
+        }
+        if !media_type.is_empty() && !media_type.ends_with("json") && !text.trim_start().starts_with('{') {
+            let what = format!(
+                "answered with {media_type} instead of JSON ({}); is its `url` right?",
+                in_few_words(&text)
+            );
+            return Err(UpstreamError::broken(name, 502, "upstream_not_json", &what, text));
+        }
+        Ok(text)
+    }
+
+    async fn not_a_stream(&self, answer: Answer, media_type: &str) -> UpstreamError {
+        let name = answer.upstream().to_owned();
+        let status = answer.status();
+        let excerpt = answer.excerpt().await;
+        let what = format!(
+            "answered HTTP {} with {} instead of an event stream ({}); is its `url` right?",
+            status.as_u16(),
+            if media_type.is_empty() { "no content type" } else { media_type },
+            in_few_words(&excerpt),
+        );
+        UpstreamError::broken(&name, 502, "upstream_not_a_stream", &what, excerpt)
+    }
+}
+
+/// The reply as one JSON completion.
+pub fn reply_json(reply: &Reply, facts: &Facts) -> String {
+    completion_json(reply, facts.reasoning)
+}
+
+fn not_json(name: &str, fault: &str) -> UpstreamError {
+    let what = format!("sent a reply that is not a chat completion: {fault}");
+    UpstreamError::broken(name, 502, "upstream_invalid_json", &what, "")
+}
+
+/// Edits a completion on its way through.
+struct CompletionEditor<'a> {
+    facts: &'a Facts,
+    reasoning_seen: bool,
+    line: &'a SharedLine,
+}
+
+impl Editor for CompletionEditor<'_> {
+    fn field(&mut self, tag: Tag, value: &str) -> Edit {
+        match tag {
+            Tag::Reasoning => {
+                match self.facts.reasoning.filter(|_| !self.reasoning_seen && value != "null") {
+                    Some(name) => {
+                        self.reasoning_seen = true;
+                        Edit::Rename(name)
+                    }
+                    None => Edit::Drop,
+                }
+            }
+            Tag::Index => {
+                self.reasoning_seen = false;
+                Edit::Keep
+            }
+            // vLLM up to 0.22 writes an empty array, which OpenAI never does.
+            Tag::ToolCalls if value == "[]" => Edit::Drop,
+            Tag::FinishReason if !FinishReason::is_openai(value.trim_matches('"')) => {
+                let mapped = FinishReason::resolve(Some(value.trim_matches('"')), false);
+                Edit::Replace(format!("\"{}\"", mapped.as_str()))
+            }
+            Tag::Usage => {
+                self.line.with(|line| line.usage = usage_from(value));
+                Edit::Keep
+            }
+            _ => Edit::Keep,
+        }
+    }
+
+    fn keeps(&self, key: &str) -> bool {
+        self.facts.keep.iter().any(|kept| kept == key)
+    }
+}

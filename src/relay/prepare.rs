@@ -1,0 +1,285 @@
+//! Reads a request once: what the client wants, where it goes, and the bytes that go there.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, header};
+
+use super::Relay;
+use super::config::{Modes, ReasoningField, ToolParsing, ToolsMode};
+use crate::tool_parser::{Options, Tools};
+use crate::translate::{LoopFound, Outbound, ReplyRules, check_loops, needs_version, outbound};
+use crate::upstream::Upstream;
+use crate::wire::Object;
+use crate::wire::{ApiError, ChatRequest, ToolChoice, array, encode_string};
+
+/// How a request is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// With tools: asked whole, read by the engine.
+    Tools,
+    /// With tools: read by the engine as it streams.
+    Live,
+    /// Without tools: forwarded as it streams.
+    Stream,
+    /// Without tools: forwarded as it stands.
+    Plain,
+}
+
+impl Route {
+    /// A stable name for logs and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tools => "tools",
+            Self::Live => "live",
+            Self::Stream | Self::Plain => "passthrough",
+        }
+    }
+}
+
+/// What the client asked for, as far as the reply depends on it.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// The model's name as the client wrote it; empty when it gave none.
+    pub model: String,
+    /// True when an upstream's configuration names the model.
+    pub model_is_known: bool,
+    /// A stream was asked for.
+    pub stream: bool,
+    /// How it is served.
+    pub route: Route,
+    /// Usage was asked for; in a completion it always comes.
+    pub usage: bool,
+    /// How many choices.
+    pub choices: u64,
+    /// The name under which reasoning leaves; `None`: not at all.
+    pub reasoning: Option<&'static str>,
+    /// Fields to keep although OpenAI's API has no such field.
+    pub keep: Vec<String>,
+    /// When the request came, in seconds since 1970.
+    pub created: u64,
+}
+
+/// A request ready to be sent.
+#[derive(Debug)]
+pub struct Prepared {
+    /// What the client asked for.
+    pub facts: Facts,
+    /// Who gets it.
+    pub upstream: Arc<Upstream>,
+    /// What the loop guard found.
+    pub loop_found: Option<LoopFound>,
+    /// Names of the edits made so far.
+    pub edits: Vec<&'static str>,
+    pub(super) rules: ReplyRules,
+    pub(super) taken: HashSet<String>,
+    pub(super) how: Outbound,
+    pub(super) raw: bool,
+    pub(super) original: Bytes,
+    pub(super) body: Bytes,
+    pub(super) target_model: String,
+    pub(super) headers: HeaderMap,
+    pub(super) path_and_query: String,
+}
+
+enum Draft {
+    Ready(Box<Prepared>),
+    NeedsVersion(Arc<Upstream>),
+}
+
+fn no_upstream() -> ApiError {
+    ApiError::new(500, "no_upstream", "no upstream is configured")
+}
+
+impl Relay {
+    /// Reads a chat completion request. `request_id` goes along.
+    ///
+    /// # Errors
+    /// 400 when it is none.
+    pub async fn prepare(
+        &self,
+        body: Bytes,
+        headers: HeaderMap,
+        path_and_query: &str,
+        request_id: &str,
+    ) -> Result<Prepared, ApiError> {
+        let draft = match self.draft(&body, true)? {
+            Draft::Ready(draft) => draft,
+            Draft::NeedsVersion(upstream) => {
+                upstream.probe_version().await;
+                match self.draft(&body, false)? {
+                    Draft::Ready(draft) => draft,
+                    Draft::NeedsVersion(_) => return Err(no_upstream()),
+                }
+            }
+        };
+        let stream = draft.how == Outbound::Streamed;
+        Ok(Prepared {
+            headers: outgoing(headers, stream, request_id),
+            path_and_query: path_and_query.to_owned(),
+            original: body,
+            ..*draft
+        })
+    }
+
+    /// Everything that follows from the body. Its form may depend on the upstream's version: `may_ask` lets it say so
+    /// instead, when that is not known yet.
+    fn draft(&self, body: &Bytes, may_ask: bool) -> Result<Draft, ApiError> {
+        let mut request = ChatRequest::parse(body).map_err(|fault| ApiError::from(&fault))?;
+        let model = request.model();
+        let target_model = self.config.target(&model).to_owned();
+        let upstream = self.upstream_for(&target_model).cloned().ok_or_else(no_upstream)?;
+        if may_ask && upstream.target().version.is_none() && needs_version(&request) {
+            return Ok(Draft::NeedsVersion(upstream));
+        }
+        let modes = self.config.modes(&model);
+        let facts = self.facts(&request, model, modes);
+        let how = how(facts.route);
+        let raw = is_raw(&request, modes, &target_model);
+        let rules = rules(&request);
+        let taken = used_ids(&request);
+        let loop_found = check_loops(&request.messages, self.guard);
+        let (sent, edits) = edited(
+            &mut request,
+            body,
+            &Sending { how, raw, model: &facts.model, target_model: &target_model, upstream: &upstream },
+        );
+        Ok(Draft::Ready(Box::new(Prepared {
+            headers: HeaderMap::new(),
+            path_and_query: String::new(),
+            facts,
+            upstream,
+            loop_found,
+            edits,
+            rules,
+            taken,
+            how,
+            raw,
+            body: sent,
+            original: Bytes::new(),
+            target_model,
+        })))
+    }
+
+    /// The same request, edited again for what the upstream is now known to refuse.
+    pub(super) fn edit_again(prepared: &Prepared) -> Bytes {
+        let Ok(mut request) = ChatRequest::parse(&prepared.original) else { return prepared.body.clone() };
+        let Prepared { how, raw, facts, target_model, upstream, .. } = prepared;
+        let sending = Sending { how: *how, raw: *raw, model: &facts.model, target_model, upstream };
+        edited(&mut request, &prepared.original, &sending).0
+    }
+
+    fn facts(&self, request: &ChatRequest<'_>, model: String, modes: Modes) -> Facts {
+        let target = self.config.target(&model);
+        let named = |models: &Option<Vec<String>>| {
+            models.as_ref().is_some_and(|models| models.iter().any(|m| m == target))
+        };
+        Facts {
+            model_is_known: self.config.models.contains_key(&model)
+                || self.upstreams.iter().any(|(_, models)| named(models)),
+            model,
+            stream: request.wants_stream(),
+            route: route(request, modes.tools_mode),
+            usage: request.wants_usage(),
+            choices: request.choices().min(128),
+            reasoning: match modes.reasoning {
+                ReasoningField::ReasoningContent => Some("reasoning_content"),
+                ReasoningField::Reasoning => Some("reasoning"),
+                ReasoningField::Drop => None,
+            },
+            keep: self.config.keep_fields.clone(),
+            created: now(),
+        }
+    }
+}
+
+fn how(route: Route) -> Outbound {
+    match route {
+        Route::Tools => Outbound::Whole,
+        Route::Live | Route::Stream => Outbound::Streamed,
+        Route::Plain => Outbound::AsAsked,
+    }
+}
+
+fn route(request: &ChatRequest<'_>, mode: ToolsMode) -> Route {
+    match (request.tools().is_some(), request.wants_stream()) {
+        (true, true) if mode == ToolsMode::Live => Route::Live,
+        (true, _) => Route::Tools,
+        (false, true) => Route::Stream,
+        (false, false) => Route::Plain,
+    }
+}
+
+/// Whether to ask for unparsed text. gpt-oss has none: vLLM parses its calls and then drops them. A forced call needs the
+/// server's grammar.
+fn is_raw(request: &ChatRequest<'_>, modes: Modes, target_model: &str) -> bool {
+    let possible =
+        !target_model.to_lowercase().contains("gpt-oss") && request.tool_choice() == ToolChoice::Auto;
+    modes.tool_parsing == ToolParsing::Raw && request.tools().is_some() && possible
+}
+
+/// What decides the form in which a request goes up.
+struct Sending<'a> {
+    how: Outbound,
+    raw: bool,
+    model: &'a str,
+    target_model: &'a str,
+    upstream: &'a Upstream,
+}
+
+fn edited(
+    request: &mut ChatRequest<'_>,
+    original: &Bytes,
+    sending: &Sending<'_>,
+) -> (Bytes, Vec<&'static str>) {
+    let mut edits = outbound(request, sending.how, sending.raw, &sending.upstream.target());
+    if sending.model != sending.target_model {
+        request.object.set("model", encode_string(sending.target_model));
+        edits.push("model_alias");
+    }
+    if edits.is_empty() { (original.clone(), edits) } else { (Bytes::from(request.object.to_json()), edits) }
+}
+
+fn rules(request: &ChatRequest<'_>) -> ReplyRules {
+    let limit =
+        ["max_completion_tokens", "max_tokens"].into_iter().find_map(|key| request.object.number(key));
+    ReplyRules {
+        tools: Arc::new(request.tools().map(Tools::from_json).unwrap_or_default()),
+        options: Options {
+            calls_wanted: request.tool_choice() != ToolChoice::None,
+            parallel: !request.object.is_false("parallel_tool_calls"),
+            json_wanted: request.wants_json(),
+            fuzzy: false,
+        },
+        token_limit: limit,
+    }
+}
+
+/// The ids of all calls in the conversation.
+fn used_ids(request: &ChatRequest<'_>) -> HashSet<String> {
+    let calls = request
+        .messages
+        .iter()
+        .filter_map(|message| message.object.get("tool_calls").and_then(array))
+        .flatten();
+    calls.filter_map(|call| Object::parse(call).ok()?.string("id")).collect()
+}
+
+fn outgoing(mut headers: HeaderMap, stream: bool, request_id: &str) -> HeaderMap {
+    let accept = if stream { "text/event-stream" } else { "application/json" };
+    headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    // A compressed stream would wait in the compressor's buffer.
+    headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    if let Ok(id) = HeaderValue::from_str(request_id) {
+        headers.insert("x-request-id", id);
+    }
+    headers
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}

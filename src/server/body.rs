@@ -1,0 +1,63 @@
+//! Reads a request's body within the configured bound.
+
+use std::time::Duration;
+
+use axum::body::{Body, BodyDataStream};
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt as _;
+
+use crate::units::Size;
+use crate::wire::ApiError;
+
+/// How much of a body that is too large is taken in and thrown away, and for how long.
+const DISCARDED: usize = 64 << 20;
+const DISCARD_WITHIN: Duration = Duration::from_secs(2);
+
+/// The whole body.
+///
+/// # Errors
+/// 413 when it is larger than `max`, 400 when it breaks off.
+pub(super) async fn read(body: Body, max: Size) -> Result<Bytes, ApiError> {
+    let declared = http_body::Body::size_hint(&body).exact();
+    let mut pieces = body.into_data_stream();
+    if declared.is_some_and(|size| size > max.0) {
+        return Err(too_large(max, pieces).await);
+    }
+    let Some(first) = pieces.next().await.transpose().map_err(|error| broken(&error))? else {
+        return Ok(Bytes::new());
+    };
+    if declared == Some(first.len() as u64) {
+        return Ok(first);
+    }
+    let mut whole =
+        BytesMut::with_capacity(declared.and_then(|size| usize::try_from(size).ok()).unwrap_or(first.len()));
+    whole.extend_from_slice(&first);
+    while let Some(piece) = pieces.next().await.transpose().map_err(|error| broken(&error))? {
+        if whole.len() + piece.len() > max.bytes() {
+            return Err(too_large(max, pieces).await);
+        }
+        whole.extend_from_slice(&piece);
+    }
+    if whole.len() > max.bytes() { Err(too_large(max, pieces).await) } else { Ok(whole.freeze()) }
+}
+
+/// Takes in some of what is still being sent: a client that is answered and cut off while it writes often sees a reset
+/// connection instead of the answer.
+async fn too_large(max: Size, mut rest: BodyDataStream) -> ApiError {
+    let discard = async {
+        let mut left = DISCARDED;
+        while let Some(Ok(piece)) = rest.next().await {
+            left = left.saturating_sub(piece.len());
+            if left == 0 {
+                break;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(DISCARD_WITHIN, discard).await;
+    let message = format!("the request body is larger than {max} (`limits.max_body` in respool.toml)");
+    ApiError::new(413, "request_too_large", message)
+}
+
+fn broken(error: &axum::Error) -> ApiError {
+    ApiError::bad_request("incomplete_body", format!("the request body broke off: {error}"))
+}

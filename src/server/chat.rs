@@ -1,0 +1,354 @@
+//! `POST /v1/chat/completions`: decides when the head of a reply leaves, and keeps a silent stream alive.
+//!
+//! Up to `commit_after` a failure is a true HTTP status. Then the head and the role chunk leave, and heartbeats, until the
+//! upstream speaks. The client's going away drops everything here, and with it the upstream request.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use async_stream::stream;
+use axum::body::Body;
+use axum::extract::{OriginalUri, Request, State};
+use axum::response::Response;
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
+
+use super::{App, body, respond};
+use crate::observe::{Outcome, RequestLine, SharedLine};
+use crate::relay::{Batch, Facts, Feed, Opened, Prepared, Route, reply_json};
+use crate::sse::write_data;
+use crate::translate::{Head, Ids, Reply, Spool};
+use crate::wire::ApiError;
+
+type Pending<T> = Pin<Box<dyn Future<Output = Result<T, ApiError>> + Send>>;
+
+pub(super) async fn chat(
+    State(app): State<App>,
+    OriginalUri(uri): OriginalUri,
+    request: Request,
+) -> Response {
+    let (parts, body) = request.into_parts();
+    let id = respond::request_id(&parts.headers);
+    let mut line = RequestLine::start(id.clone(), "POST /v1/chat/completions".to_owned());
+    line.route = "chat";
+    let line = SharedLine::new(line, app.log_content);
+    let path = uri.path_and_query().map_or("/v1/chat/completions", |path| path.as_str());
+    match prepare(&app, body, parts.headers, path, &id, &line).await {
+        Ok(prepared) => answer(app, prepared, line).await,
+        Err(error) => respond::error(&error, &line),
+    }
+}
+
+async fn prepare(
+    app: &App,
+    body: Body,
+    headers: HeaderMap,
+    path: &str,
+    id: &str,
+    line: &SharedLine,
+) -> Result<Prepared, ApiError> {
+    if headers.get(http::header::CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
+        let message = "the request body is compressed; send it with `content-encoding: identity`";
+        return Err(ApiError::new(415, "unsupported_content_encoding", message));
+    }
+    let body = body::read(body, app.limits.max_body).await?;
+    line.content("client request", &body);
+    let prepared = app.relay.prepare(body, headers, path, id).await?;
+    line.with(|line| {
+        line.model.clone_from(&prepared.facts.model);
+        if prepared.facts.model_is_known {
+            line.known_model.clone_from(&prepared.facts.model);
+        }
+        line.stream = prepared.facts.stream;
+        line.route = prepared.facts.route.as_str();
+        line.upstream.clone_from(&prepared.upstream.name);
+        line.edits.clone_from(&prepared.edits);
+    });
+    Ok(prepared)
+}
+
+async fn answer(app: App, prepared: Prepared, line: SharedLine) -> Response {
+    let facts = prepared.facts.clone();
+    if let Some(found) = &prepared.loop_found {
+        line.with(|line| line.outcome = Outcome::LoopGuard);
+        return spooled(&Reply::canned(own_head(&facts), &found.answer()), &facts, &line);
+    }
+    let relay = Arc::clone(&app.relay);
+    match (facts.route, facts.stream) {
+        (Route::Tools, true) => {
+            Committer::new(app, facts, line.clone()).turn(Box::pin(relay.turn(prepared, line))).await
+        }
+        (Route::Tools, false) => match until_abort(&app, relay.turn(prepared, line.clone())).await {
+            Ok(reply) => spooled(&reply, &facts, &finished(line)),
+            Err(error) => respond::error(&error, &line),
+        },
+        (Route::Live | Route::Stream, _) => {
+            Committer::new(app, facts, line.clone()).feed(Box::pin(relay.open(prepared, line))).await
+        }
+        (Route::Plain, _) => match until_abort(&app, relay.whole(prepared, line.clone())).await {
+            Ok(body) => respond::json(StatusCode::OK, body, &finished(line)),
+            Err(error) => respond::error(&error, &line),
+        },
+    }
+}
+
+/// A whole reply in the form the client asked for.
+fn spooled(reply: &Reply, facts: &Facts, line: &SharedLine) -> Response {
+    if facts.stream {
+        let spool = Spool::new(&reply.head, facts.reasoning);
+        return respond::stream(Body::from(spool.rest(reply, false, facts.usage)), line);
+    }
+    respond::json(StatusCode::OK, reply_json(reply, facts), line)
+}
+
+fn finished(line: SharedLine) -> SharedLine {
+    line.with(|line| line.outcome = Outcome::Ok);
+    line
+}
+
+async fn until_abort<T>(app: &App, work: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
+    tokio::select! {
+        biased;
+        result = work => result,
+        () = app.abort.cancelled() => Err(stopped()),
+    }
+}
+
+fn stopped() -> ApiError {
+    ApiError::new(
+        503,
+        "shutting_down",
+        "respool was stopped before the reply was complete; send the request again",
+    )
+}
+
+fn own_head(facts: &Facts) -> Head {
+    let id = Ids::new(rand::random(), std::collections::HashSet::new()).reply_id();
+    Head { id, created: facts.created, model: facts.model.clone(), tags: vec![] }
+}
+
+/// Waits for a reply, and commits the head of a stream when it takes too long.
+struct Committer {
+    app: App,
+    facts: Facts,
+    line: SharedLine,
+    deadline: Instant,
+}
+
+impl Committer {
+    fn new(app: App, facts: Facts, line: SharedLine) -> Self {
+        let left = app.limits.commit_after.saturating_sub(line.with(|line| line.elapsed()));
+        Self { app, facts, line, deadline: Instant::now() + left }
+    }
+
+    /// A request with tools.
+    async fn turn(self, mut work: Pending<Reply>) -> Response {
+        tokio::select! {
+            biased;
+            result = &mut work => match result {
+                Ok(reply) => spooled(&reply, &self.facts, &finished(self.line)),
+                Err(error) => respond::error(&error, &self.line),
+            },
+            () = self.app.abort.cancelled() => respond::error(&stopped(), &self.line),
+            () = sleep_until(self.deadline) => self.committed_turn(work),
+        }
+    }
+
+    fn committed_turn(self, mut work: Pending<Reply>) -> Response {
+        let line = self.line.clone();
+        let chunks = stream! {
+            let head = own_head(&self.facts);
+            let spool = Spool::new(&head, self.facts.reasoning);
+            let mut pulse = self.pulse();
+            yield roles(&spool, &self.facts);
+            loop {
+                tokio::select! {
+                    biased;
+                    result = &mut work => {
+                        yield match result {
+                            Ok(reply) => {
+                                self.line.with(|line| line.outcome = Outcome::Ok);
+                                spool.rest(&reply, true, self.facts.usage).into()
+                            }
+                            Err(error) => respond::failed_tail(&error, &self.line),
+                        };
+                        break;
+                    }
+                    () = self.app.abort.cancelled() => {
+                        yield self.stopped_tail();
+                        break;
+                    }
+                    () = &mut pulse => {
+                        self.beat(&mut pulse);
+                        yield frame(&spool.heartbeat());
+                    }
+                }
+            }
+        };
+        streamed(chunks, &line)
+    }
+
+    /// A request without tools.
+    async fn feed(self, mut work: Pending<Opened>) -> Response {
+        let deadline = sleep_until(self.deadline);
+        tokio::pin!(deadline);
+        let opened = tokio::select! {
+            biased;
+            opened = &mut work => opened,
+            () = self.app.abort.cancelled() => Err(stopped()),
+            () = &mut deadline => return self.committed_feed(Source::Opening(work)),
+        };
+        let mut feed = match opened {
+            Ok(Opened::Feed(feed)) => feed,
+            Ok(Opened::Reply(reply)) => return spooled(&reply, &self.facts, &finished(self.line)),
+            Err(error) => return respond::error(&error, &self.line),
+        };
+        let first = tokio::select! {
+            biased;
+            first = feed.batch() => first,
+            () = self.app.abort.cancelled() => Batch::Failed(stopped()),
+            () = &mut deadline => return self.committed_feed(Source::Open(feed)),
+        };
+        match first {
+            Batch::Failed(error) => respond::error(&error, &self.line),
+            first => self.flowing_feed(feed, first),
+        }
+    }
+
+    /// The upstream spoke in time: its own head and chunks go through.
+    fn flowing_feed(self, feed: Box<Feed>, first: Batch) -> Response {
+        let line = self.line.clone();
+        streamed(self.rest_of(feed, Some(first)), &line)
+    }
+
+    /// It did not: respool sends the head, and makes the upstream's chunks fit it.
+    fn committed_feed(self, source: Source) -> Response {
+        let line = self.line.clone();
+        let chunks = stream! {
+            let head = own_head(&self.facts);
+            let spool = Spool::new(&head, self.facts.reasoning);
+            yield roles(&spool, &self.facts);
+            let mut source = source;
+            let mut pulse = self.pulse();
+            while let Source::Opening(work) = &mut source {
+                tokio::select! {
+                    biased;
+                    opened = work => source = Source::from(opened),
+                    () = self.app.abort.cancelled() => source = Source::Failed(stopped()),
+                    () = &mut pulse => {
+                        self.beat(&mut pulse);
+                        yield frame(&spool.heartbeat());
+                    }
+                }
+            }
+            match source {
+                Source::Open(mut feed) => {
+                    feed.head_was_sent(&head);
+                    for await bytes in self.rest_of(feed, None) {
+                        yield bytes;
+                    }
+                }
+                Source::Whole(reply) => {
+                    self.line.with(|line| line.outcome = Outcome::Ok);
+                    yield spool.rest(&reply, true, self.facts.usage).into();
+                }
+                Source::Failed(error) => yield respond::failed_tail(&error, &self.line),
+                Source::Opening(_) => {}
+            }
+        };
+        streamed(chunks, &line)
+    }
+
+    fn rest_of(self, mut feed: Box<Feed>, first: Option<Batch>) -> impl futures::Stream<Item = Bytes> + Send {
+        stream! {
+            let mut next = first;
+            let mut pulse = self.pulse();
+            loop {
+                let batch = if let Some(batch) = next.take() { batch } else { tokio::select! {
+                    biased;
+                    batch = feed.batch() => batch,
+                    () = self.app.abort.cancelled() => Batch::Failed(stopped()),
+                    () = &mut pulse => {
+                        if let Some(heartbeat) = feed.heartbeat() {
+                            self.line.with(RequestLine::heartbeat);
+                            yield frame(&heartbeat);
+                        }
+                        self.restart(&mut pulse);
+                        continue;
+                    }
+                } };
+                match batch {
+                    Batch::Bytes(bytes) => {
+                        self.restart(&mut pulse);
+                        yield bytes;
+                    }
+                    Batch::Failed(error) => {
+                        yield respond::failed_tail(&error, &self.line);
+                        break;
+                    }
+                    Batch::End => {
+                        self.line.with(|line| (line.outcome, line.usage) = (Outcome::Ok, feed.usage()));
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    fn pulse(&self) -> Pin<Box<Sleep>> {
+        Box::pin(sleep(self.app.limits.heartbeat))
+    }
+
+    fn restart(&self, pulse: &mut Pin<Box<Sleep>>) {
+        pulse.as_mut().reset(Instant::now() + self.app.limits.heartbeat);
+    }
+
+    fn beat(&self, pulse: &mut Pin<Box<Sleep>>) {
+        self.line.with(RequestLine::heartbeat);
+        self.restart(pulse);
+    }
+
+    fn stopped_tail(&self) -> Bytes {
+        let tail = respond::failed_tail(&stopped(), &self.line);
+        self.line.with(|line| line.outcome = Outcome::Shutdown);
+        tail
+    }
+}
+
+/// Where a committed stream's chunks come from.
+enum Source {
+    Opening(Pending<Opened>),
+    Open(Box<Feed>),
+    Whole(Box<Reply>),
+    Failed(ApiError),
+}
+
+impl From<Result<Opened, ApiError>> for Source {
+    fn from(opened: Result<Opened, ApiError>) -> Self {
+        match opened {
+            Ok(Opened::Feed(feed)) => Self::Open(feed),
+            Ok(Opened::Reply(reply)) => Self::Whole(reply),
+            Err(error) => Self::Failed(error),
+        }
+    }
+}
+
+/// The role chunk of every choice.
+fn roles(spool: &Spool, facts: &Facts) -> Bytes {
+    let mut out = Vec::new();
+    (0..facts.choices).for_each(|index| write_data(&mut out, &spool.role(index)));
+    out.into()
+}
+
+fn frame(payload: &str) -> Bytes {
+    let mut out = Vec::new();
+    write_data(&mut out, payload);
+    out.into()
+}
+
+fn streamed(chunks: impl futures::Stream<Item = Bytes> + Send + 'static, line: &SharedLine) -> Response {
+    let chunks = futures::StreamExt::map(chunks, Ok::<_, Infallible>);
+    respond::stream(Body::from_stream(chunks), line)
+}

@@ -1,0 +1,138 @@
+//! `listen` and `[limits]`: where the server listens and what it bounds.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::units::{Size, duration};
+
+/// What the server is told: the address and the bounds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerConfig {
+    /// Where to listen.
+    pub listen: Listen,
+    /// `[limits]`.
+    pub limits: LimitsConfig,
+}
+
+/// An address to listen on, `HOST:PORT`. The host may be a name, an IPv4 address or an IPv6 address in brackets; port 0
+/// lets the system choose. Without a host (`:8003`) it is loopback, so that nothing is open by accident.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listen {
+    /// A name or an address, an IPv6 one without its brackets.
+    pub host: String,
+    /// The port, 0 for any that is free.
+    pub port: u16,
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        Self { host: "127.0.0.1".into(), port: 8003 }
+    }
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong =
+            |why: &str| format!("{text:?} is not an address to listen on: {why}, as \"127.0.0.1:8003\"");
+        if text.contains("://") || text.contains('/') {
+            return Err(wrong("write HOST:PORT without scheme or path"));
+        }
+        let (host, port) =
+            text.trim().rsplit_once(':').ok_or_else(|| wrong("the port is missing; write HOST:PORT"))?;
+        let port = port.parse().map_err(|_| wrong("the port must be a number from 0 to 65535"))?;
+        let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        let valid = |host: &str| host.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));
+        match (host, bare) {
+            ("", _) => Ok(Self { port, ..Self::default() }),
+            (_, Some(v6)) if v6.parse::<std::net::Ipv6Addr>().is_ok() => Ok(Self { host: v6.into(), port }),
+            (host, None) if host.contains(':') => {
+                Err(wrong("an IPv6 address needs brackets ([::1]:8003); write HOST:PORT"))
+            }
+            (host, None) if valid(host) => Ok(Self { host: host.into(), port }),
+            _ => Err(wrong("the host is neither a name nor an address; write HOST:PORT")),
+        }
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(out, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(out, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Listen {
+    fn deserialize<D: serde::Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+        String::deserialize(source)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// `[limits]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LimitsConfig {
+    /// The largest request body.
+    pub max_body: Size,
+    /// Tool results since the last real user message after which the loop guard answers.
+    pub max_tool_results: usize,
+    /// Identical consecutive calls after which the loop guard answers.
+    pub max_repeats: usize,
+    /// How long a true HTTP status is waited for before the head of a stream is sent.
+    #[serde(deserialize_with = "duration")]
+    pub commit_after: Duration,
+    /// The pause between heartbeats while upstream is silent.
+    #[serde(deserialize_with = "duration")]
+    pub heartbeat: Duration,
+    /// How long streams in flight may go on after SIGTERM.
+    #[serde(deserialize_with = "duration")]
+    pub drain: Duration,
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        Self {
+            max_body: Size::mib(32),
+            max_tool_results: 500,
+            max_repeats: 8,
+            commit_after: Duration::from_secs(2),
+            heartbeat: Duration::from_secs(10),
+            drain: Duration::from_secs(30),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_to_listen_on() {
+        for (text, expected) in [
+            ("127.0.0.1:8003", Some("127.0.0.1:8003")),
+            ("127.0.0.1:0", Some("127.0.0.1:0")),
+            (":0", Some("127.0.0.1:0")),
+            ("localhost:80", Some("localhost:80")),
+            ("my_box-1.example.org:80", Some("my_box-1.example.org:80")),
+            ("[::1]:8003", Some("[::1]:8003")),
+            ("0.0.0.0:8003", Some("0.0.0.0:8003")),
+            ("::1:8003", None),
+            ("[nonsense]:1", None),
+            ("127.0.0.1", None),
+            ("127.0.0.1:70000", None),
+            ("http://127.0.0.1:8003", None),
+            ("a b:1", None),
+            ("", None),
+        ] {
+            let parsed = text.parse::<Listen>().ok().map(|listen| listen.to_string());
+            assert_eq!(parsed.as_deref(), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! `/v1/models`, `/v1/models/{id}` (which vLLM lacks) and `/ready`.
+
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::response::Response;
+use futures::future::join_all;
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::{App, READY_WITHIN, respond};
+use crate::observe::{Outcome, RequestLine, SharedLine};
+use crate::upstream::UpstreamError;
+use crate::wire::ApiError;
+
+pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
+    let line = line(&app, &request, "GET /v1/models");
+    match models(&app, &line).await {
+        Ok(models) => ok(&json!({"object": "list", "data": models}), &line),
+        Err(error) => respond::error(&error, &line),
+    }
+}
+
+pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
+    let line = line(&app, &request, "GET /v1/models/{id}");
+    let found = models(&app, &line).await.and_then(|models| {
+        let model = models.iter().find(|model| model["id"] == id.as_str()).cloned();
+        model.ok_or_else(|| {
+            let known: Vec<&str> = models.iter().filter_map(|model| model["id"].as_str()).collect();
+            let message = format!("The model `{id}` does not exist. There are: {}", known.join(", "));
+            ApiError::new(404, "model_not_found", message).with_param("model")
+        })
+    });
+    match found {
+        Ok(model) => ok(&model, &line),
+        Err(error) => respond::error(&error, &line),
+    }
+}
+
+/// `/ready`: this process is up, and so is at least one upstream.
+pub(super) async fn ready(State(app): State<App>) -> Response {
+    let checks = app.relay.upstreams().map(|upstream| async {
+        let asked = tokio::time::timeout(READY_WITHIN, upstream.get_json("/v1/models")).await;
+        let up = matches!(&asked, Ok(Ok((status, _))) if status.is_success());
+        let problem = match asked {
+            Ok(Ok((status, _))) => {
+                (!status.is_success()).then(|| format!("it answers HTTP {}", status.as_u16()))
+            }
+            Ok(Err(error)) => Some(error.error.message),
+            Err(_) => Some(format!("it does not answer within {} s", READY_WITHIN.as_secs())),
+        };
+        json!({"name": upstream.name, "ready": up, "problem": problem})
+    });
+    let upstreams: Vec<Value> = join_all(checks).await;
+    let any = upstreams.iter().any(|upstream| upstream["ready"] == true);
+    let mut response = Response::new(Body::from(json!({"ready": any, "upstreams": upstreams}).to_string()));
+    *response.status_mut() = if any { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let kind = http::HeaderValue::from_static("application/json");
+    response.headers_mut().insert(http::header::CONTENT_TYPE, kind);
+    response
+}
+
+fn line(app: &App, request: &Request, name: &str) -> SharedLine {
+    let mut line = RequestLine::start(respond::request_id(request.headers()), name.to_owned());
+    line.route = "models";
+    SharedLine::new(line, app.log_content)
+}
+
+fn ok(body: &Value, line: &SharedLine) -> Response {
+    line.with(|line| line.outcome = Outcome::Ok);
+    respond::json(StatusCode::OK, body.to_string(), line)
+}
+
+/// The models of all upstreams that answer, and the names that stand for them. Fails only when no upstream answers.
+async fn models(app: &App, line: &SharedLine) -> Result<Vec<Value>, ApiError> {
+    let asked = join_all(app.relay.upstreams().map(|upstream| upstream.get_json("/v1/models"))).await;
+    let names: Vec<&str> = app.relay.upstreams().map(|upstream| upstream.name.as_str()).collect();
+    let mut found: Vec<Value> = Vec::new();
+    let mut failed = None;
+    for (answer, name) in asked.into_iter().zip(names) {
+        match answer.and_then(|(status, body)| listed(name, status, &body)) {
+            Ok(models) => {
+                let new: Vec<Value> = models
+                    .into_iter()
+                    .filter(|model| found.iter().all(|known| known["id"] != model["id"]))
+                    .collect();
+                found.extend(new);
+            }
+            Err(error) => failed = Some(error),
+        }
+    }
+    if let Some(error) = failed.filter(|_| found.is_empty()) {
+        return Err(error.logged(line));
+    }
+    let aliases: Vec<Value> =
+        app.relay.aliases().filter_map(|(alias, target)| alias_of(&found, alias, target)).collect();
+    found.extend(aliases);
+    Ok(found)
+}
+
+fn listed(name: &str, status: StatusCode, body: &[u8]) -> Result<Vec<Value>, UpstreamError> {
+    if !status.is_success() {
+        return Err(UpstreamError::from_answer(name, status.as_u16(), &String::from_utf8_lossy(body)));
+    }
+    let list = serde_json::from_slice::<Value>(body).ok().and_then(|mut list| match list["data"].take() {
+        Value::Array(models) => Some(models),
+        _ => None,
+    });
+    let what = "answered /v1/models with something that is no list of models; is its `url` right?";
+    list.ok_or_else(|| UpstreamError::broken(name, 502, "upstream_invalid_json", what, ""))
+}
+
+fn alias_of(models: &[Value], alias: &str, target: &str) -> Option<Value> {
+    let mut model = models.iter().find(|model| model["id"] == target)?.clone();
+    model["id"] = alias.into();
+    model["root"] = target.into();
+    Some(model)
+}

@@ -1,0 +1,120 @@
+//! Replies: errors as HTTP in OpenAI's shape, JSON, the head of a stream, and respool's own small pages.
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+
+use crate::observe::{Outcome, SharedLine, metrics as recorded};
+use crate::wire::ApiError;
+
+/// The header that names a request in logs on both sides.
+pub(super) const REQUEST_ID: &str = "x-request-id";
+
+/// The longest request id that is taken over.
+const LONGEST_ID: usize = 128;
+
+/// The request's id: the client's own, its trace's, or a new one.
+pub(super) fn request_id(headers: &HeaderMap) -> String {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+    let own = text(REQUEST_ID).filter(|id| !id.is_empty() && id.len() <= LONGEST_ID && !id.contains(' '));
+    let trace = || text("traceparent").and_then(|value| value.split('-').nth(1)).filter(|id| id.len() == 32);
+    own.or_else(trace).map_or_else(|| format!("{:032x}", rand::random::<u128>()), str::to_owned)
+}
+
+/// A reply with a JSON body; notes in the line that it leaves.
+pub(super) fn json(status: StatusCode, body: String, line: &SharedLine) -> Response {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    leaves(&mut response, line);
+    response
+}
+
+/// An error as its own HTTP status.
+pub(super) fn error(error: &ApiError, line: &SharedLine) -> Response {
+    line.with(|line| {
+        line.outcome = Outcome::Error;
+        line.error.get_or_insert_with(|| error.message.clone());
+    });
+    let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::BAD_GATEWAY);
+    let mut response = json(status, error.to_json(), line);
+    if let Some(seconds) = error.retry_after {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+/// The head of a stream of events.
+pub(super) fn stream(body: Body, line: &SharedLine) -> Response {
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    leaves(&mut response, line);
+    response
+}
+
+/// Puts the request id on a reply and notes its status.
+pub(super) fn leaves(response: &mut Response, line: &SharedLine) {
+    let id = line.with(|line| {
+        line.status = response.status().as_u16();
+        line.first_byte();
+        line.id.clone()
+    });
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert(REQUEST_ID, id);
+    }
+}
+
+/// The end of a stream that failed after its head had left: an honest error event, and the end.
+pub(super) fn failed_tail(error: &ApiError, line: &SharedLine) -> Bytes {
+    line.with(|line| {
+        line.outcome = Outcome::Error;
+        line.error.get_or_insert_with(|| error.message.clone());
+    });
+    let mut out = Vec::new();
+    crate::sse::write_data(&mut out, &error.to_stream_json());
+    crate::sse::write_data(&mut out, crate::sse::DONE);
+    out.into()
+}
+
+/// `/health`: this process is up.
+pub(super) async fn health() -> Response {
+    let mut response = Response::new(Body::from(format!(
+        r#"{{"status":"ok","name":"respool","version":"{}"}}"#,
+        env!("CARGO_PKG_VERSION")
+    )));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// `/metrics`: Prometheus's text format.
+pub(super) async fn metrics() -> Response {
+    let mut response = Response::new(Body::from(recorded::page()));
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clients_own_id_is_taken() {
+        let check = |pairs: &[(&'static str, &'static str)]| {
+            let pairs =
+                pairs.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
+            request_id(&pairs.collect::<HeaderMap>())
+        };
+        assert_eq!(check(&[("x-request-id", "abc-1"), ("traceparent", "00-aa-b-01")]), "abc-1");
+        assert_eq!(
+            check(&[("traceparent", "00-e737c19a947e27451a1aaf3f07df61d9-077ce95b883eb76e-01")]),
+            "e737c19a947e27451a1aaf3f07df61d9"
+        );
+        assert_eq!(check(&[("x-request-id", "two words"), ("traceparent", "nonsense")]).len(), 32);
+        assert_ne!(check(&[]), check(&[]));
+    }
+}

@@ -1,0 +1,77 @@
+//! Runs the server on a listener until it is told to stop: no new work, time to drain, then an honest end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// A client that takes longer for the head of a request is cut off.
+const HEAD_WITHIN: Duration = Duration::from_mins(1);
+
+/// After the abort, streams get this long to write their last event.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// How the server is told to stop.
+#[derive(Clone, Debug, Default)]
+pub struct Stop {
+    /// No new connections and requests; those in flight may finish.
+    pub drain: CancellationToken,
+    /// What is still running ends now, with an error event.
+    pub abort: CancellationToken,
+}
+
+/// Serves until `stop.drain`, then waits for what is in flight: at most `drain`, or until `stop.abort`.
+pub async fn run(listener: TcpListener, router: Router, stop: Stop, drain: Duration) {
+    let connections = TaskTracker::new();
+    let router = Arc::new(router);
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.drain.cancelled() => break,
+            accepted = listener.accept() => match accepted {
+                Ok((socket, _)) => {
+                    connections.spawn(serve(socket, Router::clone(&router), stop.drain.clone()));
+                }
+                Err(error) => {
+                    // Out of descriptors: those in use will be given back.
+                    tracing::warn!(target: "respool::server", %error, "a connection could not be accepted");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            },
+        }
+    }
+    drop(listener);
+    connections.close();
+    tokio::select! {
+        () = connections.wait() => return,
+        () = tokio::time::sleep(drain) => {}
+        () = stop.abort.cancelled() => {}
+    }
+    stop.abort.cancel();
+    let _ = tokio::time::timeout(LAST_WORDS, connections.wait()).await;
+}
+
+async fn serve(socket: TcpStream, router: Router, drain: CancellationToken) {
+    // Without it small chunks wait for the client's delayed acknowledgement.
+    let _ = socket.set_nodelay(true);
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
+    let connection = builder.serve_connection(TokioIo::new(socket), TowerToHyperService::new(router));
+    tokio::pin!(connection);
+    let mut draining = false;
+    loop {
+        tokio::select! {
+            // An error here is a client that went away, or does not speak HTTP: hyper has answered what it could.
+            _ = connection.as_mut() => return,
+            () = drain.cancelled(), if !draining => {
+                draining = true;
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Server-sent events: cuts a byte stream into frames whose bytes stay as they are, and writes frames.
+//!
+//! A frame is what stands between two blank lines. A general SSE parser gives decoded events; here the bytes matter,
+//! because a frame that needs no change is forwarded untouched. Lines may end with LF, CRLF or CR (WHATWG HTML, section
+//! 9.2). Called by `relay`.
+
+use std::borrow::Cow;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use memchr::memchr2;
+
+/// A frame larger than the limit arrived: its sender is not sane, or not sending events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameTooLong;
+
+/// Collects pieces of a byte stream and gives out whole frames.
+#[derive(Debug)]
+pub struct Frames {
+    bytes: Bytes,
+    /// How much of `bytes` has been looked at: the start of the last line, and where the search for its end goes on.
+    line_start: usize,
+    searched: usize,
+    limit: usize,
+    first: bool,
+}
+
+/// One frame: its bytes, blank line included.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// The bytes as they came.
+    pub bytes: Bytes,
+}
+
+impl Frames {
+    /// `limit`: the most bytes a frame may have.
+    pub fn new(limit: usize) -> Self {
+        Self { bytes: Bytes::new(), line_start: 0, searched: 0, limit, first: true }
+    }
+
+    /// Takes the next piece of the stream.
+    pub fn push(&mut self, piece: Bytes) {
+        if self.bytes.is_empty() {
+            self.bytes = piece;
+            return;
+        }
+        // Ours alone once a first copy was made, so a long frame is not copied again for each piece.
+        let begun = std::mem::take(&mut self.bytes);
+        let mut joined = begun.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+        joined.extend_from_slice(&piece);
+        self.bytes = joined.freeze();
+    }
+
+    /// The next whole frame, `None` when more bytes are needed.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameTooLong> {
+        match self.frame_end() {
+            Some(end) => {
+                (self.line_start, self.searched) = (0, 0);
+                let bytes = self.bytes.split_to(end);
+                Ok(Some(self.frame(bytes)))
+            }
+            None if self.bytes.len() > self.limit => Err(FrameTooLong),
+            None => Ok(None),
+        }
+    }
+
+    /// One past the blank line that ends the first frame.
+    fn frame_end(&mut self) -> Option<usize> {
+        while let Some(found) = memchr2(b'\n', b'\r', &self.bytes[self.searched..]) {
+            let line_end = self.searched + found;
+            let mut next = line_end + 1;
+            if self.bytes[line_end] == b'\r' {
+                // A CR at the very end may be half of a CRLF: wait for what follows.
+                self.searched = line_end;
+                next += usize::from(*self.bytes.get(next)? == b'\n');
+            }
+            if line_end == self.line_start {
+                return Some(next);
+            }
+            (self.line_start, self.searched) = (next, next);
+        }
+        self.searched = self.bytes.len();
+        None
+    }
+
+    /// What is left when the stream has ended: a last frame whose blank line never came. `None` when nothing is left.
+    pub fn finish(&mut self) -> Option<Frame> {
+        let rest = std::mem::take(&mut self.bytes);
+        (!rest.iter().all(u8::is_ascii_whitespace)).then(|| self.frame(rest))
+    }
+
+    /// A byte order mark may stand before the first frame.
+    fn frame(&mut self, bytes: Bytes) -> Frame {
+        let marked = std::mem::take(&mut self.first) && bytes.starts_with(b"\xef\xbb\xbf");
+        Frame { bytes: if marked { bytes.slice(3..) } else { bytes } }
+    }
+}
+
+impl Frame {
+    /// The payload: the joined `data` lines; `None` when there is none (comments, bare ids), or it is not UTF-8.
+    pub fn data(&self) -> Option<Cow<'_, str>> {
+        let text = std::str::from_utf8(&self.bytes).ok()?;
+        let mut found: Option<Cow<'_, str>> = None;
+        for line in text.split(['\n', '\r']) {
+            let Some(value) = line.strip_prefix("data:").or((line == "data").then_some("")) else { continue };
+            let value = value.strip_prefix(' ').unwrap_or(value);
+            found = Some(match found {
+                None => Cow::Borrowed(value),
+                Some(before) => Cow::Owned(format!("{before}\n{value}")),
+            });
+        }
+        found
+    }
+
+    /// False for a last frame whose blank line never came.
+    pub fn is_closed(&self) -> bool {
+        [&b"\n\n"[..], b"\r\n\r\n", b"\r\r"].iter().any(|end| self.bytes.ends_with(end))
+    }
+
+    /// False when the bytes are not UTF-8, which the specification demands.
+    pub fn is_text(&self) -> bool {
+        std::str::from_utf8(&self.bytes).is_ok()
+    }
+}
+
+/// Writes one `data` frame.
+pub fn write_data(out: &mut impl BufMut, payload: &str) {
+    out.put_slice(b"data: ");
+    out.put_slice(payload.as_bytes());
+    out.put_slice(b"\n\n");
+}
+
+/// The last frame of a chat completion stream.
+pub const DONE: &str = "[DONE]";
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn frames(pieces: &[&[u8]]) -> Vec<String> {
+        let mut frames = Frames::new(1000);
+        let mut found = Vec::new();
+        for piece in pieces {
+            frames.push(Bytes::copy_from_slice(piece));
+            while let Some(frame) = frames.next_frame().unwrap() {
+                found.push(frame);
+            }
+        }
+        found.extend(frames.finish());
+        found.iter().map(|frame| frame.data().unwrap_or("-".into()).into_owned()).collect()
+    }
+
+    #[test]
+    fn every_line_ending_and_form() {
+        assert_eq!(
+            frames(&[b"data: a\n\ndata:b\r\n\r\n: note\n\ndata\rdata: c\r\rdata: d"]),
+            ["a", "b", "-", "\nc", "d"]
+        );
+        assert_eq!(frames(&[b"\xef\xbb\xbfdata: a\n\n"]), ["a"]);
+        assert_eq!(frames(&[b"\n\n  \n"]), ["-", "-"]);
+    }
+
+    #[test]
+    fn a_frame_without_end_is_refused() {
+        let mut frames = Frames::new(10);
+        frames.push(Bytes::from_static(b"data: 0123456789"));
+        assert_eq!(frames.next_frame(), Err(FrameTooLong));
+    }
+
+    proptest! {
+        #[test]
+        fn any_split_gives_the_same_frames(cuts in prop::collection::vec(0usize..60, 0..8)) {
+            let stream = "data: äö\r\n\r\n: hi\n\ndata: 1\ndata: 2\n\nevent: x\ndata: 3\r\rdata: [DONE]\n\n".as_bytes();
+            let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(stream.len())).collect();
+            cuts.sort_unstable();
+            let mut pieces = Vec::new();
+            let mut start = 0;
+            for cut in cuts.into_iter().chain([stream.len()]) {
+                pieces.push(&stream[start..cut]);
+                start = cut;
+            }
+            prop_assert_eq!(frames(&pieces), frames(&[stream]));
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Durable state: runs, invocations, costs.
+
+pub mod config;
+
+pub use config::StoreConfig;

@@ -1,0 +1,111 @@
+//! `[tools.*]`: where tools come from, what bounds them and what they may do.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer};
+
+use crate::units::{Secret, Size, parse_duration, words};
+
+words! {
+    /// What the policy says to a call.
+    Verdict {
+        /// It runs.
+        Allow = "allow",
+        /// Somebody is asked; without anybody to ask it is denied.
+        #[default]
+        Ask = "ask",
+        /// It does not run, and the model is told.
+        Deny = "deny",
+    }
+}
+
+/// `[tools]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ToolsConfig {
+    /// `[tools.local]`.
+    pub local: LocalConfig,
+    /// `[tools.gateway]`.
+    pub gateway: GatewayConfig,
+    /// `[tools.mcp.NAME]`, by name.
+    pub mcp: BTreeMap<String, McpConfig>,
+    /// `[tools.policy]`.
+    pub policy: PolicyConfig,
+    /// How long a tool may take, by its name.
+    #[serde(deserialize_with = "durations")]
+    pub timeouts: BTreeMap<String, Duration>,
+    /// How much of a tool's result the model gets, by its name.
+    pub result_limits: BTreeMap<String, Size>,
+}
+
+fn durations<'de, D: Deserializer<'de>>(source: D) -> Result<BTreeMap<String, Duration>, D::Error> {
+    let written = BTreeMap::<String, String>::deserialize(source)?;
+    let read = |(name, text): (String, String)| parse_duration(&text).map(|duration| (name, duration));
+    written.into_iter().map(read).collect::<Result<_, _>>().map_err(serde::de::Error::custom)
+}
+
+/// `[tools.local]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LocalConfig {
+    /// The directory that local tools cannot leave; `None`: no local tools.
+    pub workspace: Option<PathBuf>,
+}
+
+/// `[tools.gateway]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GatewayConfig {
+    /// The gateway's base URL; `None`: no gateway tools.
+    pub url: Option<String>,
+    /// The gateway's token. Once the configuration is loaded, this holds the value of `token_env` too.
+    pub token: Option<Secret>,
+    /// The environment variable that holds the token.
+    pub token_env: Option<String>,
+    /// The session on whose behalf tools run (the gateway's `sessionKey`).
+    pub session_key: Option<String>,
+}
+
+/// One `[tools.mcp.NAME]`: a command (stdio) or a URL (streamable HTTP).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct McpConfig {
+    /// The program to start.
+    pub command: Option<String>,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Its environment, beside what it needs to run.
+    pub env: BTreeMap<String, Secret>,
+    /// The server's URL.
+    pub url: Option<String>,
+    /// Headers sent to the URL.
+    pub headers: BTreeMap<String, Secret>,
+}
+
+/// `[tools.policy]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PolicyConfig {
+    /// What holds when no rule matches.
+    pub default: Verdict,
+    /// `[[tools.policy.rule]]`, in order: the first that matches decides.
+    pub rule: Vec<Rule>,
+}
+
+/// One `[[tools.policy.rule]]`. It matches when all the patterns it has match; `*` stands for any text.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Rule {
+    /// The tool's name.
+    pub tool: Option<String>,
+    /// The command line.
+    pub command: Option<String>,
+    /// The path.
+    pub path: Option<String>,
+    /// The host.
+    pub host: Option<String>,
+    /// What the rule says.
+    pub then: Verdict,
+}

@@ -1,0 +1,111 @@
+//! Tool-call ids that every client carries back unchanged, and every chat template accepts.
+//!
+//! OpenClaw strips what is not alphanumeric and cuts at 40, so ids match `[A-Za-z0-9]{9,40}`; Mistral's template needs
+//! exactly 9. Kimi's template needs its own `functions.NAME:IDX` in the history, so such an id leaves as `kimiIDXzRANDOM`
+//! and is mapped back, without any memory, when the conversation returns.
+
+use std::collections::HashSet;
+
+const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+const LENGTH: usize = 9;
+const KIMI: &str = "kimi";
+
+/// Chooses ids for one reply; no id is used twice in the conversation.
+#[derive(Clone, Debug)]
+pub struct Ids {
+    taken: HashSet<String>,
+    state: u64,
+}
+
+impl Ids {
+    /// `seed`: random, from the caller. `taken`: the ids that the conversation has used already.
+    pub fn new(seed: u64, taken: HashSet<String>) -> Self {
+        Self { taken, state: seed }
+    }
+
+    /// The id that leaves for a call: the upstream's own if it is well formed and new, else a new one.
+    pub fn choose(&mut self, upstream: Option<&str>) -> String {
+        let id = match upstream {
+            Some(id) if is_well_formed(id) && !self.taken.contains(id) => id.to_owned(),
+            Some(id) => match kimi_index(id) {
+                Some(index) => self.fresh(&format!("{KIMI}{index}z")),
+                None => self.fresh(""),
+            },
+            None => self.fresh(""),
+        };
+        self.taken.insert(id.clone());
+        id
+    }
+
+    /// A new reply id in OpenAI's form.
+    pub fn reply_id(&mut self) -> String {
+        format!("chatcmpl-{:016x}{:016x}", self.next(), self.next())
+    }
+
+    fn fresh(&mut self, prefix: &str) -> String {
+        loop {
+            let id: String = prefix.chars().chain((0..LENGTH).map(|_| self.letter())).collect();
+            if !self.taken.contains(&id) {
+                return id;
+            }
+        }
+    }
+
+    fn letter(&mut self) -> char {
+        let index = usize::try_from(self.next() % ALPHABET.len() as u64).unwrap_or_default();
+        char::from(ALPHABET[index])
+    }
+
+    /// `SplitMix64`: ids must differ, not be secret.
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+/// The model's own id for a call that left as `id`: `functions.NAME:IDX` for Kimi's, `None` for every other.
+pub(super) fn original_id(id: &str, name: &str) -> Option<String> {
+    let (index, random) = id.strip_prefix(KIMI)?.split_once('z')?;
+    let is_ours =
+        random.len() == LENGTH && !index.is_empty() && index.bytes().all(|byte| byte.is_ascii_digit());
+    is_ours.then(|| format!("functions.{name}:{index}"))
+}
+
+fn kimi_index(id: &str) -> Option<&str> {
+    let (_, index) = id.strip_prefix("functions.")?.rsplit_once(':')?;
+    let plain = !index.is_empty() && index.len() <= 9 && index.bytes().all(|byte| byte.is_ascii_digit());
+    plain.then_some(index)
+}
+
+fn is_well_formed(id: &str) -> bool {
+    (LENGTH..=40).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_well_formed_id_is_kept_once() {
+        let mut ids = Ids::new(1, HashSet::from(["used12345".to_owned()]));
+        assert_eq!(ids.choose(Some("abcDEF123")), "abcDEF123");
+        for id in [Some("abcDEF123"), Some("used12345"), Some("call_abc"), Some("short"), Some(""), None] {
+            let chosen = ids.choose(id);
+            assert!(chosen.len() == 9 && is_well_formed(&chosen), "{id:?} {chosen}");
+            assert_ne!(Some(chosen.as_str()), id);
+        }
+    }
+
+    #[test]
+    fn kimis_ids_come_back() {
+        let mut ids = Ids::new(2, HashSet::new());
+        let left = ids.choose(Some("functions.web_search:13"));
+        assert!(is_well_formed(&left));
+        assert_eq!(original_id(&left, "web_search").as_deref(), Some("functions.web_search:13"));
+        assert_eq!(original_id("kimonoz12", "x"), None);
+        assert_eq!(original_id("callv1abc", "x"), None);
+    }
+}

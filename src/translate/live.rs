@@ -1,0 +1,399 @@
+//! The live turn: chunks of a streaming upstream go through the tool-call engine, and what is certain leaves at once.
+//!
+//! The same engine, ids and chunks as for a whole reply; only the order is that of arrival. The end of the turn waits for
+//! the end of the stream, because only the usage that comes last tells whether the token limit cut a call. Pure. Called by
+//! `relay`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::BufMut;
+
+use super::ids::Ids;
+use super::interpret::{ReplyRules, fault_of, lost};
+use super::synthesize::{Ending, Head, Spool};
+use crate::sse::{DONE, write_data};
+use crate::tool_parser::{End, Engine, Field, NativeCall};
+use crate::turn::{Dropped, FinishReason, Note, Turn, TurnEvent, Usage};
+use crate::wire::{ApiError, Malformed, Object, array, decode_string, pruned_logprobs, text_of, usage_from};
+
+/// What the client is to see of a live turn.
+#[derive(Debug)]
+pub struct LiveRules {
+    /// What the request says about its reply.
+    pub reply: ReplyRules,
+    /// The name under which reasoning leaves; `None`: not at all.
+    pub reasoning: Option<&'static str>,
+    /// Whether the client asked for usage.
+    pub usage: bool,
+    /// Fields to keep although OpenAI's API has no such field.
+    pub keep: Vec<String>,
+}
+
+/// Follows one live reply.
+#[derive(Debug)]
+pub struct LiveTurn {
+    rules: LiveRules,
+    ids: Ids,
+    head: Head,
+    spool: Option<Spool>,
+    choices: BTreeMap<u64, LiveChoice>,
+    usage: Option<Usage>,
+    kept: Vec<(String, String)>,
+    roles_sent: bool,
+}
+
+#[derive(Debug)]
+struct LiveChoice {
+    engine: Engine,
+    native: Option<(Option<u64>, NativeCall)>,
+    gap: String,
+    logprobs: Vec<String>,
+    finish_reason: Option<String>,
+    /// What has left so far. Its texts are not kept, only whether there were any.
+    turn: Turn,
+    kept: Vec<(String, String)>,
+    began: bool,
+}
+
+impl LiveTurn {
+    /// A reply from its beginning. `created` and `model` stand in for what the upstream does not tell.
+    pub fn new(rules: LiveRules, ids: Ids, created: u64, model: String) -> Self {
+        let head = Head { id: String::new(), created, model, tags: vec![] };
+        Self {
+            rules,
+            ids,
+            head,
+            spool: None,
+            choices: BTreeMap::new(),
+            usage: None,
+            kept: vec![],
+            roles_sent: false,
+        }
+    }
+
+    /// respool itself has sent this head and the role chunks.
+    pub fn head_was_sent(&mut self, head: &Head) {
+        self.spool = Some(Spool::new(head, self.rules.reasoning));
+        self.roles_sent = true;
+        self.choices.values_mut().for_each(|choice| choice.began = true);
+    }
+
+    /// A chunk that carries nothing; `None` before the stream has an id.
+    pub fn heartbeat(&self) -> Option<String> {
+        self.spool.as_ref().map(Spool::heartbeat)
+    }
+
+    /// Token counts, once they are known.
+    pub fn usage(&self) -> Option<Usage> {
+        self.usage
+    }
+
+    /// True once a chunk with a choice has come.
+    pub fn has_begun(&self) -> bool {
+        !self.choices.is_empty()
+    }
+
+    /// True when every choice has its finish reason.
+    pub fn is_finished(&self) -> bool {
+        self.has_begun() && self.choices.values().all(|choice| choice.finish_reason.is_some())
+    }
+
+    /// Takes one chunk; appends to `out` the frames that may leave.
+    ///
+    /// # Errors
+    /// When the payload is not a JSON object.
+    pub fn push(&mut self, payload: &str, out: &mut impl BufMut) -> Result<(), Malformed> {
+        let chunk = Object::parse(payload)?;
+        self.begin(&chunk);
+        self.usage = chunk.get("usage").and_then(usage_from).or(self.usage);
+        keep_last(&mut self.kept, &chunk, &self.rules.keep);
+        for (place, text) in chunk.get("choices").and_then(array).unwrap_or_default().into_iter().enumerate()
+        {
+            let choice = Object::parse(text)?;
+            let index = choice.number("index").unwrap_or(place as u64).min(4096);
+            let keep = self.rules.keep.clone();
+            let events = self.choice(index).push(&choice, &keep);
+            self.emit(index, events, out);
+        }
+        Ok(())
+    }
+
+    /// Ends the turn: settles what was held back, and appends finish chunks, usage and `[DONE]`. `broken`: the stream ended
+    /// before its end.
+    ///
+    /// # Errors
+    /// As [`super::interpret`] has it, when there is nothing to show but calls that cannot leave.
+    pub fn finish(&mut self, out: &mut impl BufMut) -> Result<Vec<Turn>, ApiError> {
+        let used = self.usage.map(|usage| usage.completion);
+        let limit = self.rules.reply.token_limit;
+        let spent =
+            self.choices.len() == 1 && used.is_some_and(|used| limit.is_some_and(|limit| used >= limit));
+        let indexes: Vec<u64> = self.choices.keys().copied().collect();
+        for &index in &indexes {
+            let events = self.choice(index).finish(spent);
+            self.emit(index, events, out);
+            if let Some(gap) = self.choice(index).last_gap() {
+                self.send(index, gap, out);
+            }
+        }
+        let turns: Vec<Turn> = self.choices.values().map(|choice| choice.turn.clone()).collect();
+        let faults: Option<Vec<ApiError>> = turns.iter().map(fault_of).collect();
+        let fault = faults.and_then(|faults| faults.into_iter().next());
+        if let Some(error) = fault.or_else(|| lost(turns.iter(), self.usage)) {
+            return Err(error);
+        }
+        for index in indexes {
+            self.end_choice(index, out);
+        }
+        let spool = self.spool();
+        if let Some(usage) = self.usage.filter(|_| self.rules.usage) {
+            write_data(out, &spool.usage(&usage));
+        }
+        write_data(out, DONE);
+        Ok(turns)
+    }
+
+    fn begin(&mut self, chunk: &Object<'_>) {
+        if self.spool.is_some() {
+            return;
+        }
+        self.head.id = chunk.string("id").filter(|id| !id.is_empty()).unwrap_or_else(|| self.ids.reply_id());
+        self.head.created = chunk.number("created").unwrap_or(self.head.created);
+        self.head.model = chunk.string("model").unwrap_or_else(|| std::mem::take(&mut self.head.model));
+        self.spool = Some(Spool::new(&self.head, self.rules.reasoning));
+    }
+
+    fn spool(&self) -> Spool {
+        self.spool.clone().unwrap_or_else(|| Spool::new(&self.head, self.rules.reasoning))
+    }
+
+    fn choice(&mut self, index: u64) -> &mut LiveChoice {
+        let Self { choices, rules, roles_sent, .. } = self;
+        choices.entry(index).or_insert_with(|| LiveChoice {
+            engine: Engine::new(Arc::clone(&rules.reply.tools), rules.reply.options),
+            native: None,
+            gap: String::new(),
+            logprobs: vec![],
+            finish_reason: None,
+            turn: Turn::default(),
+            kept: vec![],
+            began: *roles_sent,
+        })
+    }
+
+    fn emit(&mut self, index: u64, events: Vec<TurnEvent>, out: &mut impl BufMut) {
+        for mut event in events {
+            if !self.choice(index).holds_gap(&mut event) {
+                self.send(index, event, out);
+            }
+        }
+    }
+
+    fn send(&mut self, index: u64, mut event: TurnEvent, out: &mut impl BufMut) {
+        let spool = self.spool();
+        if let TurnEvent::ToolCall(call) = &mut event {
+            call.id = Some(self.ids.choose(call.id.as_deref()));
+        }
+        let choice = self.choice(index);
+        let leaves =
+            matches!(event, TurnEvent::Reasoning(_) | TurnEvent::Content(_) | TurnEvent::ToolCall(_));
+        if leaves && !std::mem::replace(&mut choice.began, true) {
+            write_data(out, &spool.role(index));
+        }
+        let logprobs = matches!(event, TurnEvent::Content(_)).then(|| choice.take_logprobs()).flatten();
+        if let Some(chunk) = spool.event(index, &event, choice.turn.calls.len(), logprobs.as_deref()) {
+            write_data(out, &chunk);
+        }
+        choice.turn.apply(event);
+    }
+
+    fn end_choice(&mut self, index: u64, out: &mut impl BufMut) {
+        let spool = self.spool();
+        let kept = self.kept.clone();
+        let choice = self.choice(index);
+        if !std::mem::replace(&mut choice.began, true) {
+            write_data(out, &spool.role(index));
+        }
+        let logprobs = choice.take_logprobs();
+        let end = Ending {
+            reason: choice.reason(),
+            logprobs: logprobs.as_deref(),
+            reply: &kept,
+            choice: &choice.kept,
+            message: &[],
+        };
+        write_data(out, &spool.finish_chunk(index, &end));
+    }
+}
+
+impl LiveChoice {
+    fn push(&mut self, choice: &Object<'_>, keep: &[String]) -> Vec<TurnEvent> {
+        let mut events = Vec::new();
+        let delta = choice.get("delta").or_else(|| choice.get("message")).unwrap_or("{}");
+        let Ok(delta) = Object::parse(delta) else { return events };
+        let reasoning =
+            ["reasoning", "reasoning_content"].iter().find_map(|key| delta.get(key).and_then(text_of));
+        for (field, text) in
+            [(Field::Reasoning, reasoning), (Field::Content, delta.get("content").and_then(text_of))]
+        {
+            if let Some(text) = text.filter(|text| !text.is_empty()) {
+                self.engine.push(field, &text, &mut events);
+            }
+        }
+        if let Some(logprobs) = choice.get("logprobs") {
+            self.logprobs.push(pruned_logprobs(logprobs).into_owned());
+        }
+        for call in delta.get("tool_calls").and_then(array).unwrap_or_default() {
+            self.native_piece(call, &mut events);
+        }
+        self.finish_reason = choice.string("finish_reason").or_else(|| self.finish_reason.take());
+        keep_last(&mut self.kept, choice, keep);
+        events
+    }
+
+    fn finish(&mut self, spent: bool) -> Vec<TurnEvent> {
+        let mut events = Vec::new();
+        self.native_complete(&mut events);
+        let cut = spent || self.finish_reason.as_deref().is_none_or(|reason| reason == "length");
+        self.engine.finish(End { cut }, &mut events);
+        events
+    }
+
+    /// White space that is all the content there was, unless calls stood around it.
+    fn last_gap(&mut self) -> Option<TurnEvent> {
+        let gap = std::mem::take(&mut self.gap);
+        (!gap.is_empty() && self.turn.calls.is_empty()).then_some(TurnEvent::Content(gap))
+    }
+
+    fn reason(&self) -> FinishReason {
+        let truncated =
+            self.turn.notes.iter().any(|note| matches!(note, Note::Dropped { why: Dropped::Truncated, .. }));
+        let upstream = if truncated { Some("length") } else { self.finish_reason.as_deref() };
+        FinishReason::resolve(upstream, !self.turn.calls.is_empty())
+    }
+
+    /// Line breaks before anything else wait: around calls that were taken out of the text they mean nothing, before a
+    /// text they are part of it. True when the event was kept for later.
+    fn holds_gap(&mut self, event: &mut TurnEvent) -> bool {
+        let TurnEvent::Content(text) = event else { return false };
+        if !self.turn.content.is_empty() {
+            return false;
+        }
+        self.gap.push_str(text);
+        if self.gap.trim().is_empty() {
+            return true;
+        }
+        *text = std::mem::take(&mut self.gap);
+        false
+    }
+
+    /// The log probabilities that wait for a chunk, as one object.
+    fn take_logprobs(&mut self) -> Option<String> {
+        let waiting = std::mem::take(&mut self.logprobs);
+        if waiting.len() < 2 {
+            return waiting.into_iter().next();
+        }
+        let objects: Vec<Object<'_>> = waiting.iter().filter_map(|text| Object::parse(text).ok()).collect();
+        let entries = |key: &str| -> Vec<&str> {
+            objects.iter().filter_map(|object| object.get(key).and_then(array)).flatten().collect()
+        };
+        Some(format!(
+            r#"{{"content":[{}],"refusal":[{}]}}"#,
+            entries("content").join(","),
+            entries("refusal").join(",")
+        ))
+    }
+
+    /// Collects a native call, whose arguments come in pieces. A call is whole when the next one begins, or at the end.
+    fn native_piece(&mut self, text: &str, events: &mut Vec<TurnEvent>) {
+        let Ok(piece) = Object::parse(text) else { return };
+        let index = piece.number("index");
+        if self.native.as_ref().is_none_or(|(current, _)| *current != index) {
+            self.native_complete(events);
+        }
+        let (_, call) = self.native.get_or_insert_with(|| (index, NativeCall::default()));
+        let function = piece.get("function").and_then(|text| Object::parse(text).ok()).unwrap_or_default();
+        call.id = call.id.take().or(piece.string("id").filter(|id| !id.is_empty()));
+        if call.name.is_empty() {
+            call.name = function.string("name").unwrap_or_default();
+        }
+        if let Some(arguments) = function.get("arguments") {
+            call.arguments.push_str(&decode_string(arguments).unwrap_or_else(|| arguments.to_owned()));
+        }
+    }
+
+    fn native_complete(&mut self, events: &mut Vec<TurnEvent>) {
+        if let Some((_, call)) = self.native.take() {
+            self.engine.native(call, events);
+        }
+    }
+}
+
+/// Remembers the last value of each field that the user asked to keep.
+fn keep_last(kept: &mut Vec<(String, String)>, object: &Object<'_>, keep: &[String]) {
+    for key in keep {
+        let Some(value) = object.get(key) else { continue };
+        kept.retain(|(known, _)| known != key);
+        kept.push((key.clone(), value.to_owned()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tool_parser::{Options, Tools};
+
+    fn live(token_limit: Option<u64>) -> LiveTurn {
+        let tools = Tools::from_json(
+            r#"[{"type":"function","function":{"name":"read","parameters":{"type":"object","properties":{"path":{"type":"string"}}}}}]"#,
+        );
+        let reply = ReplyRules { tools: Arc::new(tools), options: Options::default(), token_limit };
+        let rules = LiveRules { reply, reasoning: Some("reasoning_content"), usage: true, keep: vec![] };
+        LiveTurn::new(rules, Ids::new(1, std::collections::HashSet::new()), 5, "m".into())
+    }
+
+    fn chunk(delta: &str, finish: &str) -> String {
+        format!(
+            r#"{{"id":"x","created":1,"model":"m","choices":[{{"index":0,"delta":{{{delta}}},"finish_reason":{finish}}}]}}"#
+        )
+    }
+
+    fn run(turn: &mut LiveTurn, chunks: &[String]) -> (String, Result<Vec<Turn>, ApiError>) {
+        let mut out = Vec::new();
+        chunks.iter().for_each(|chunk| turn.push(chunk, &mut out).unwrap());
+        let ended = turn.finish(&mut out);
+        (String::from_utf8(out).unwrap(), ended)
+    }
+
+    #[test]
+    fn text_leaves_at_once_and_a_native_call_whole() {
+        let mut turn = live(None);
+        let mut out = Vec::new();
+        turn.push(&chunk(r#""role":"assistant","content":"""#, "null"), &mut out).unwrap();
+        turn.push(&chunk(r#""reasoning":"why""#, "null"), &mut out).unwrap();
+        assert!(String::from_utf8_lossy(&out).contains("why"));
+        let calls = [
+            chunk(
+                r#""tool_calls":[{"index":0,"id":"abcdefghi","type":"function","function":{"name":"read","arguments":"{\"pa"}}]"#,
+                "null",
+            ),
+            chunk(r#""tool_calls":[{"index":0,"function":{"arguments":"th\":\"a\"}"}}]"#, "null"),
+            chunk("", r#""stop""#),
+        ];
+        let (out, ended) = run(&mut turn, &calls);
+        assert_eq!(ended.unwrap()[0].calls.len(), 1);
+        assert!(out.contains(r#""id":"abcdefghi","type":"function","function":{"name":"read","arguments":"{\"path\":\"a\"}"}"#), "{out}");
+        assert!(
+            out.contains(r#""finish_reason":"tool_calls""#) && out.ends_with("data: [DONE]\n\n"),
+            "{out}"
+        );
+    }
+
+    #[test]
+    fn a_stream_without_finish_reason_counts_as_cut() {
+        let mut turn = live(None);
+        turn.push(&chunk(r#""content":"a""#, "null"), &mut Vec::new()).unwrap();
+        assert!(turn.has_begun() && !turn.is_finished());
+    }
+}

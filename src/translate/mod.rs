@@ -1,0 +1,21 @@
+//! Translation, both ways and pure: what a request becomes on its way up, and what a reply becomes on its way down.
+//!
+//! No I/O, no clock, no randomness (a seed comes in from `relay`). Called by `relay`.
+
+mod ids;
+mod interpret;
+mod live;
+mod loop_guard;
+mod outbound;
+mod refusal;
+mod stream;
+mod synthesize;
+
+pub use ids::Ids;
+pub use interpret::{ReplyRules, interpret};
+pub use live::{LiveRules, LiveTurn};
+pub use loop_guard::{GuardLimits, LoopFound, check_loops};
+pub use outbound::{Outbound, Target, needs_version, outbound};
+pub use refusal::learn_refusals;
+pub use stream::{ChunkRules, Passed, StreamState};
+pub use synthesize::{Head, Reply, ReplyChoice, Spool, completion_json};

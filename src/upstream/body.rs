@@ -1,0 +1,177 @@
+//! Bodies on the upstream side: what is sent, and what comes back, decoded when the server compressed it.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use async_compression::tokio::bufread::{BrotliDecoder, DeflateDecoder, GzipDecoder, ZstdDecoder};
+use bytes::Bytes;
+use futures::{Stream, StreamExt as _, TryStreamExt as _};
+use http::{HeaderMap, header};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use tokio::io::{AsyncBufRead, AsyncRead};
+use tokio_util::io::{ReaderStream, StreamReader};
+
+use super::failure::UpstreamError;
+
+type Fault = Box<dyn std::error::Error + Send + Sync>;
+
+/// A request's body: whole, or passed on as it comes.
+pub enum Outgoing {
+    /// All of it.
+    Whole(Full<Bytes>),
+    /// Piece by piece.
+    Streamed(Pin<Box<dyn Body<Data = Bytes, Error = Fault> + Send>>),
+}
+
+impl Outgoing {
+    /// For methods without a body.
+    pub fn empty() -> Self {
+        Self::Whole(Full::default())
+    }
+
+    /// A body that is passed on as it comes.
+    pub fn streamed<E: Into<Fault> + 'static>(
+        pieces: impl Stream<Item = Result<Bytes, E>> + Send + 'static,
+    ) -> Self {
+        Self::Streamed(Box::pin(StreamBody::new(pieces.map_ok(Frame::data).map_err(Into::into))))
+    }
+}
+
+impl From<Bytes> for Outgoing {
+    fn from(bytes: Bytes) -> Self {
+        Self::Whole(Full::new(bytes))
+    }
+}
+
+impl fmt::Debug for Outgoing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Outgoing")
+    }
+}
+
+impl Body for Outgoing {
+    type Data = Bytes;
+    type Error = Fault;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+        match self.get_mut() {
+            Self::Whole(body) => {
+                Pin::new(body).poll_frame(context).map_err(|never: Infallible| match never {})
+            }
+            Self::Streamed(body) => body.as_mut().poll_frame(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(body) => body.is_end_stream(),
+            Self::Streamed(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(body) => body.size_hint(),
+            Self::Streamed(body) => body.size_hint(),
+        }
+    }
+}
+
+/// An answer's body.
+pub enum Incoming {
+    /// As it comes.
+    Plain(hyper::body::Incoming),
+    /// Through a decoder.
+    Decoded(Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>),
+}
+
+/// Why a body ended before its end.
+#[derive(Debug)]
+pub enum BodyFault {
+    /// The connection broke, or the framing was wrong.
+    BrokeOff(String),
+    /// The content-encoding could not be decoded.
+    Undecodable(String),
+}
+
+impl BodyFault {
+    /// What the client is told.
+    pub fn as_upstream_error(&self, name: &str) -> UpstreamError {
+        match self {
+            Self::BrokeOff(details) => UpstreamError::broken(
+                name,
+                502,
+                "upstream_broke_off",
+                "broke off in the middle of its reply",
+                details,
+            ),
+            Self::Undecodable(details) => {
+                let what = "sent a reply whose content-encoding cannot be decoded";
+                UpstreamError::broken(name, 502, "upstream_bad_encoding", what, details)
+            }
+        }
+    }
+}
+
+impl Incoming {
+    /// The body as it is.
+    pub fn plain(body: hyper::body::Incoming) -> Self {
+        Self::Plain(body)
+    }
+
+    /// The body without its content-encoding; the header goes with it. An unknown encoding is left as it is.
+    pub fn decoded(body: hyper::body::Incoming, headers: &mut HeaderMap) -> Self {
+        let Some(encoding) = headers.get(header::CONTENT_ENCODING) else { return Self::Plain(body) };
+        let encoding = encoding.to_str().unwrap_or_default().trim().to_ascii_lowercase();
+        let decoded = match encoding.as_str() {
+            "gzip" | "x-gzip" => boxed(GzipDecoder::new(reader(body))),
+            "br" => boxed(BrotliDecoder::new(reader(body))),
+            "deflate" => boxed(DeflateDecoder::new(reader(body))),
+            "zstd" => boxed(ZstdDecoder::new(reader(body))),
+            _ => return Self::Plain(body),
+        };
+        headers.remove(header::CONTENT_ENCODING);
+        headers.remove(header::CONTENT_LENGTH);
+        Self::Decoded(decoded)
+    }
+
+    /// The next piece; `None` at the end. Safe to cancel.
+    pub async fn piece(&mut self) -> Result<Option<Bytes>, BodyFault> {
+        match self {
+            Self::Plain(body) => loop {
+                let Some(frame) = body.frame().await else { return Ok(None) };
+                let frame = frame.map_err(|error| BodyFault::BrokeOff(error.to_string()))?;
+                // Trailers say nothing that a client of this API reads.
+                if let Ok(data) = frame.into_data() {
+                    return Ok(Some(data));
+                }
+            },
+            Self::Decoded(pieces) => pieces.next().await.transpose().map_err(|error| match error.kind() {
+                io::ErrorKind::ConnectionAborted => BodyFault::BrokeOff(error.to_string()),
+                _ => BodyFault::Undecodable(error.to_string()),
+            }),
+        }
+    }
+}
+
+impl fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Incoming")
+    }
+}
+
+fn reader(body: hyper::body::Incoming) -> impl AsyncBufRead + Send {
+    let pieces = body.into_data_stream();
+    StreamReader::new(pieces.map_err(|error| io::Error::new(io::ErrorKind::ConnectionAborted, error)))
+}
+
+fn boxed(decoder: impl AsyncRead + Send + 'static) -> Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>> {
+    Box::pin(ReaderStream::new(decoder))
+}

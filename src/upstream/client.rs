@@ -1,0 +1,415 @@
+//! One model server: sends requests, hands back answers, and says in clear words what went wrong on the way.
+//!
+//! Written on hyper's pooled client, because this is the path of every request and a general client costs as much again as
+//! all the rest (see docs/performance.md). `hyper` stays inside this file and `body.rs`. Dropping an [`Answer`], or the
+//! future that makes one, closes the connection, and vLLM stops working on the request within a quarter of a second.
+//! Called by `relay` and `server`.
+
+use std::error::Error as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::FutureExt as _;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use hyper_rustls::{ConfigBuilderExt as _, MaybeHttpsStream};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{self, Client};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+use tower::timeout::Timeout;
+use tower::util::BoxCloneSyncService;
+
+use super::body::{Incoming, Outgoing};
+use super::config::{Address, UpstreamConfig};
+use super::failure::UpstreamError;
+use crate::translate::Target;
+use crate::units::Secret;
+use crate::wire::Object;
+
+/// A server that does not even accept a connection for so long is not there.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long an unused connection is kept: less than uvicorn's 5 s, so that none is used while vLLM is closing it.
+const IDLE: Duration = Duration::from_secs(4);
+
+/// How much of an error's body is read, and how long it may take. Some servers echo the whole request in it.
+const EXCERPT: usize = 1 << 20;
+const EXCERPT_WITHIN: Duration = Duration::from_secs(3);
+
+/// How long a probe may hold up a request.
+const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Headers that belong to one connection, not to the message (RFC 9110, section 7.6.1).
+const HOP_BY_HOP: [&str; 9] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// The time for connecting covers the TLS handshake too: some servers accept and then say nothing.
+type Pool = Client<Connector, Outgoing>;
+type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<TcpStream>>, tower::BoxError>;
+
+/// One upstream of the configuration.
+#[derive(Debug)]
+pub struct Upstream {
+    /// Its name in logs and errors.
+    pub name: String,
+    address: Address,
+    authorization: Option<HeaderValue>,
+    timeout: Option<Duration>,
+    pool: Pool,
+    target: RwLock<Target>,
+    probed: AtomicBool,
+}
+
+/// A request to an upstream.
+#[derive(Debug)]
+pub struct Call {
+    /// Its method.
+    pub method: Method,
+    /// Path and query as the client wrote them, for example `/v1/chat/completions`.
+    pub path_and_query: String,
+    /// The client's headers; hop-by-hop ones and the client's key (when the upstream has its own) are left out here.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub body: Outgoing,
+    /// True to pass an encoded answer on as it is; false to get it decoded.
+    pub verbatim: bool,
+}
+
+/// An upstream's answer: its head, and its body as it comes.
+#[derive(Debug)]
+pub struct Answer {
+    upstream: String,
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Incoming,
+    deadline: Option<Instant>,
+}
+
+impl Upstream {
+    /// A client for this upstream.
+    ///
+    /// # Errors
+    /// When the key cannot stand in a header, or TLS cannot be set up.
+    pub fn new(config: &UpstreamConfig) -> Result<Self, String> {
+        let authorization = config.api_key.as_ref().map(|key| bearer(key, &config.name)).transpose()?;
+        Ok(Self {
+            name: config.name.clone(),
+            address: config.url.clone(),
+            authorization,
+            timeout: config.timeout,
+            pool: pool(&config.url).map_err(|error| format!("upstream `{}`: {error}", config.name))?,
+            target: RwLock::default(),
+            probed: AtomicBool::new(false),
+        })
+    }
+
+    /// What is known of this upstream.
+    pub fn target(&self) -> Target {
+        self.target.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Lets `learn` add to what is known.
+    pub fn learn<T>(&self, learn: impl FnOnce(&mut Target) -> T) -> T {
+        learn(&mut self.target.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Sends a request and waits for the head of its answer, whatever its status.
+    ///
+    /// # Errors
+    /// When no answer comes.
+    pub async fn send(&self, call: Call) -> Result<Answer, UpstreamError> {
+        let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
+        let mut request = http::Request::new(call.body);
+        *request.uri_mut() = self.uri(&call.path_and_query)?;
+        *request.method_mut() = call.method;
+        *request.headers_mut() = self.outgoing(call.headers);
+        let sent = self.pool.request(request);
+        let sent = match deadline {
+            None => sent.await,
+            Some(at) => tokio::time::timeout_at(at, sent).await.map_err(|_| self.timed_out("answer"))?,
+        };
+        let (head, body) = sent.map_err(|error| self.unanswered(&error))?.into_parts();
+        let mut headers = head.headers;
+        let body = if call.verbatim { Incoming::plain(body) } else { Incoming::decoded(body, &mut headers) };
+        Ok(Answer { upstream: self.name.clone(), status: head.status, headers, body, deadline })
+    }
+
+    /// Asks once for vLLM's version; later calls return at once. A server that does not tell is not asked again.
+    pub async fn probe_version(&self) {
+        if self.probed.swap(true, Ordering::Relaxed) || self.target().version.is_some() {
+            return;
+        }
+        let Ok(Ok((_, body))) = tokio::time::timeout(PROBE_TIMEOUT, self.get_json("/version")).await else {
+            // It did not answer: a later request may ask again.
+            self.probed.store(false, Ordering::Relaxed);
+            return;
+        };
+        let object = std::str::from_utf8(&body).ok().and_then(|text| Object::parse(text).ok());
+        let version =
+            object.and_then(|object| object.string("version")).and_then(|text| parse_version(&text));
+        self.learn(|target| target.version = target.version.or(version));
+    }
+
+    /// Takes the version from a reply's `system_fingerprint` (`"vllm-0.32.0-d13fe2ed"`, as JSON text; since 0.22).
+    pub fn learn_fingerprint(&self, fingerprint: &str) {
+        let Some(text) = fingerprint.trim_matches('"').strip_prefix("vllm-") else { return };
+        if let Some(version) = parse_version(text).filter(|version| self.target().version != Some(*version)) {
+            self.learn(|target| target.version = Some(version));
+        }
+    }
+
+    /// Asks for a small JSON document.
+    ///
+    /// # Errors
+    /// When no answer comes.
+    pub async fn get_json(&self, path: &str) -> Result<(StatusCode, Bytes), UpstreamError> {
+        let call = Call {
+            method: Method::GET,
+            path_and_query: path.to_owned(),
+            headers: HeaderMap::new(),
+            body: Outgoing::empty(),
+            verbatim: false,
+        };
+        let answer = self.send(call).await?;
+        let status = answer.status();
+        Ok((status, answer.whole(4 << 20).await?))
+    }
+
+    fn uri(&self, path_and_query: &str) -> Result<Uri, UpstreamError> {
+        let Some(url) = self.address.endpoint(path_and_query) else {
+            return Err(UpstreamError::broken(
+                &self.name,
+                500,
+                "replay_not_started",
+                "is a replay that was not started",
+                "",
+            ));
+        };
+        Uri::try_from(url).map_err(|error| {
+            UpstreamError::broken(
+                &self.name,
+                400,
+                "bad_path",
+                "cannot be asked for this path",
+                error.to_string(),
+            )
+        })
+    }
+
+    fn outgoing(&self, mut headers: HeaderMap) -> HeaderMap {
+        strip_hop_by_hop(&mut headers);
+        headers.remove(header::HOST);
+        headers.remove(header::CONTENT_LENGTH);
+        headers.remove(header::EXPECT);
+        if let Some(authorization) = &self.authorization {
+            headers.insert(header::AUTHORIZATION, authorization.clone());
+        }
+        headers
+    }
+
+    fn timed_out(&self, what: &str) -> UpstreamError {
+        let what = format!("did not {what} within its `timeout`");
+        UpstreamError::broken(&self.name, 504, "upstream_timeout", &what, "")
+    }
+
+    fn unanswered(&self, error: &legacy::Error) -> UpstreamError {
+        let details = chain(error);
+        let lower = details.to_lowercase();
+        let last = details.rsplit(": ").next().unwrap_or_default();
+        let broken =
+            |status, code, what: &str| UpstreamError::broken(&self.name, status, code, what, details.clone());
+        let at = self.address.endpoint("").unwrap_or_default();
+        if lower.contains("dns error") || lower.contains("failed to lookup") {
+            return broken(503, "upstream_dns", &format!("has a host name that cannot be resolved: {at}"));
+        }
+        if lower.contains("certificate")
+            || lower.contains("tls")
+            || lower.contains("handshake")
+            || lower.contains("corrupt message")
+        {
+            return broken(502, "upstream_tls", &format!("cannot be reached over TLS at {at}: {last}"));
+        }
+        if error.is_connect() {
+            return broken(503, "upstream_unreachable", &format!("cannot be reached at {at}: {last}"));
+        }
+        if lower.contains("parsing") || lower.contains("invalid http") || lower.contains("too large") {
+            return broken(
+                502,
+                "upstream_not_http",
+                &format!("answers with something that is not HTTP/1.1: {last}"),
+            );
+        }
+        broken(502, "upstream_closed", "closed the connection without answering")
+    }
+}
+
+impl Answer {
+    /// The upstream's name.
+    pub fn upstream(&self) -> &str {
+        &self.upstream
+    }
+
+    /// The status.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The headers.
+    pub fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    /// The media type without parameters, in lower case; empty when missing.
+    pub fn media_type(&self) -> String {
+        let value =
+            self.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+    }
+
+    /// The next piece of the body as it arrives; `None` at its end. Safe to cancel.
+    pub async fn piece(&mut self) -> Result<Option<Bytes>, UpstreamError> {
+        let piece = match self.deadline {
+            None => self.body.piece().await,
+            Some(at) => {
+                if let Ok(piece) = tokio::time::timeout_at(at, self.body.piece()).await {
+                    piece
+                } else {
+                    let what = "did not finish within its `timeout`";
+                    return Err(UpstreamError::broken(&self.upstream, 504, "upstream_timeout", what, ""));
+                }
+            }
+        };
+        piece.map_err(|fault| fault.as_upstream_error(&self.upstream))
+    }
+
+    /// A piece that has arrived already; `None` when there is none yet.
+    pub fn ready_piece(&mut self) -> Option<Result<Option<Bytes>, UpstreamError>> {
+        self.piece().now_or_never()
+    }
+
+    /// The beginning of an error's body, as text; waits no longer than a few seconds for it.
+    pub async fn excerpt(mut self) -> String {
+        let mut body = BytesMut::new();
+        let read = async {
+            while let Ok(Some(piece)) = self.piece().await {
+                body.extend_from_slice(&piece);
+                if body.len() > EXCERPT {
+                    break;
+                }
+            }
+        };
+        // An error whose text does not come is an error all the same.
+        let _ = tokio::time::timeout(EXCERPT_WITHIN, read).await;
+        body.truncate(EXCERPT);
+        String::from_utf8_lossy(&body).into_owned()
+    }
+
+    /// The whole body, of at most `limit` bytes.
+    ///
+    /// # Errors
+    /// When it breaks off, cannot be decoded, or is longer.
+    pub async fn whole(mut self, limit: usize) -> Result<Bytes, UpstreamError> {
+        let Some(first) = self.piece().await? else { return Ok(Bytes::new()) };
+        let Some(second) = self.piece().await? else { return self.within(first, limit) };
+        let mut body = BytesMut::from(&first[..]);
+        body.extend_from_slice(&second);
+        while let Some(piece) = self.piece().await? {
+            if body.len() + piece.len() > limit {
+                return Err(self.too_long(limit));
+            }
+            body.extend_from_slice(&piece);
+        }
+        self.within(body.freeze(), limit)
+    }
+
+    /// The head and the body for passing on; hop-by-hop headers are left out.
+    pub fn into_parts(self) -> (StatusCode, HeaderMap, Incoming) {
+        let mut headers = self.headers;
+        strip_hop_by_hop(&mut headers);
+        (self.status, headers, self.body)
+    }
+
+    fn within(&self, body: Bytes, limit: usize) -> Result<Bytes, UpstreamError> {
+        if body.len() > limit { Err(self.too_long(limit)) } else { Ok(body) }
+    }
+
+    fn too_long(&self, limit: usize) -> UpstreamError {
+        let what = format!("sent a reply of more than {limit} bytes (`limits.max_body`)");
+        UpstreamError::broken(&self.upstream, 502, "upstream_reply_too_long", &what, "")
+    }
+}
+
+/// Takes out the headers of the one connection, and those that `connection` names.
+fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    let named: Vec<String> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(',').map(|name| name.trim().to_ascii_lowercase()))
+        .collect();
+    for name in HOP_BY_HOP.into_iter().chain(named.iter().map(String::as_str)) {
+        headers.remove(name);
+    }
+}
+
+fn pool(address: &Address) -> Result<Pool, String> {
+    let mut tcp = HttpConnector::new();
+    tcp.set_nodelay(true);
+    tcp.enforce_http(false);
+    let tls = hyper_rustls::HttpsConnectorBuilder::new();
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder.map_err(|error| format!("TLS cannot be set up: {error}"))?;
+    let config = if address.is_tls() {
+        let roots = builder.with_native_roots();
+        roots
+            .map_err(|error| format!("the system's certificates cannot be read: {error}"))?
+            .with_no_client_auth()
+    } else {
+        builder.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth()
+    };
+    let connector = tls.with_tls_config(config).https_or_http().enable_http1().wrap_connector(tcp);
+    let mut client = Client::builder(TokioExecutor::new());
+    Ok(client
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(IDLE)
+        .build(BoxCloneSyncService::new(Timeout::new(connector, CONNECT_TIMEOUT))))
+}
+
+fn bearer(key: &Secret, name: &str) -> Result<HeaderValue, String> {
+    let value = HeaderValue::from_str(&format!("Bearer {}", key.expose()));
+    let mut value = value
+        .map_err(|_| format!("the key of upstream `{name}` holds characters that no header can carry"))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// `0.32.0rc1` as (0, 32).
+fn parse_version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split('.');
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// The error and its causes, outermost first.
+fn chain(error: &legacy::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,383 @@
+//! What went wrong upstream, told so that a client can act on it.
+//!
+//! Errors of vLLM (nested, flat, string, `detail`), of proxies before it (HTML) and of the network become one shape; texts
+//! are cut and made readable; statuses that make OpenClaw punish the whole provider are replaced. Sources: field notes
+//! `vllm.md` section 2, `openclaw.md` section 2.3. Called by `client` and `relay`.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+use crate::observe::SharedLine;
+use crate::pattern::pattern;
+use crate::wire::{ApiError, Object, array};
+
+/// What a caller may do about a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tier {
+    /// It may pass: nothing reached the model. Worth another try at once.
+    Transient,
+    /// The model wrote something its server could not read. Worth asking again.
+    Glitch,
+    /// The conversation does not fit the model's window.
+    ContextOverflow,
+    /// The upstream refuses this request; the same one will be refused again.
+    Rejected,
+    /// The upstream answered with something that is no answer.
+    Fatal,
+}
+
+/// A failed upstream call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpstreamError {
+    /// What may be done.
+    pub tier: Tier,
+    /// What the client is told.
+    pub error: ApiError,
+    /// The upstream's own status, when it answered.
+    pub status: Option<u16>,
+    /// The refused field, as the upstream named it.
+    pub param: Option<String>,
+    /// What the upstream said, whole.
+    pub said: String,
+    /// For the log: what really happened, with details that are not the client's business.
+    pub internal: String,
+}
+
+/// The longest error text that leaves, in bytes.
+const LONGEST: usize = 800;
+
+/// Texts of vLLM and of the harmony library that mean: the model's tokens could not be read. Sources: openai/harmony#114,
+/// vllm#23567, captures of 0.10 to 0.25.
+const GLITCHES: [&str; 6] = [
+    "unexpected tokens remaining in message header",
+    "while expecting start token",
+    "channel marker present but no channel value",
+    "list index out of range",
+    "harmonyerror",
+    "harmony parse",
+];
+
+static OVERFLOW: LazyLock<Regex> = LazyLock::new(|| {
+    pattern(
+        r"(?i)maximum context length|context_length_exceeded|exceeds model's maximum|max_tokens must be at least 1, got -|longer than the maximum model length|context (?:window|length) (?:is )?exceeded",
+    )
+});
+
+/// One item of a pydantic dump: where, and what is wrong; the rest of such a text echoes the request.
+static PYDANTIC: LazyLock<Regex> =
+    LazyLock::new(|| pattern(r#"'loc': (\([^)]*\)|'[^']*'), 'msg': ("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"#));
+
+static TITLE: LazyLock<Regex> = LazyLock::new(|| pattern(r"(?is)<title>\s*(.*?)\s*</title>"));
+
+/// The parts of an error, whatever the shape it came in.
+#[derive(Debug, Default)]
+struct Said {
+    message: String,
+    param: Option<String>,
+    code: Option<u16>,
+}
+
+impl UpstreamError {
+    /// An answer with an error status. `name`: the upstream's name in the configuration.
+    pub fn from_answer(name: &str, status: u16, body: &str) -> Self {
+        let said = read(body);
+        let message = readable(&said.message);
+        let internal = format!("HTTP {status}");
+        let (tier, mut error) = judge(name, status, &message);
+        error.param.clone_from(&said.param);
+        let internal = if tame(name, &mut error) { format!("{internal}: {message}") } else { internal };
+        Self { tier, error, status: Some(status), param: said.param, said: said.message, internal }
+    }
+
+    /// Notes the failure in the request's line, and gives what the client is told.
+    pub fn logged(self, line: &SharedLine) -> ApiError {
+        line.with(|line| {
+            line.upstream_status = line.upstream_status.or(self.status);
+            let details =
+                if self.internal.is_empty() { String::new() } else { format!(" ({})", self.internal) };
+            line.error = Some(format!("{}{details}", self.error.message));
+        });
+        self.error
+    }
+
+    /// A 200 whose body, or an event of whose stream, is an error; `None` when it is none.
+    pub fn from_success(name: &str, body: &str) -> Option<Self> {
+        let object = Object::parse(body).ok()?;
+        let flat = object.string("object").as_deref() == Some("error");
+        if object.get("choices").is_some() || (object.get("error").is_none() && !flat) {
+            return None;
+        }
+        let code = read(body).code.filter(|code| (400..600).contains(code)).unwrap_or(502);
+        Some(Self::from_answer(name, code, body))
+    }
+
+    /// No answer, or a broken one. `code` names the fault, `what` says it for people.
+    pub fn broken(name: &str, status: u16, code: &str, what: &str, internal: impl Into<String>) -> Self {
+        let message = format!("upstream `{name}` {what}");
+        let tier = if status == 503 { Tier::Transient } else { Tier::Fatal };
+        let error = ApiError::new(status, code, message);
+        Self { tier, error, status: None, param: None, said: String::new(), internal: internal.into() }
+    }
+}
+
+/// Chooses the status and code that leave.
+fn judge(name: &str, status: u16, message: &str) -> (Tier, ApiError) {
+    let lower = message.to_lowercase();
+    if OVERFLOW.is_match(message) {
+        return (
+            Tier::ContextOverflow,
+            ApiError::new(400, "context_length_exceeded", overflow_text(message)),
+        );
+    }
+    let stray_role = lower.contains("unknown role:") && lower.contains("<|");
+    if stray_role || GLITCHES.iter().any(|glitch| lower.contains(glitch)) {
+        let text = format!(
+            "the model behind upstream `{name}` wrote a reply that its server could not read: {message}"
+        );
+        return (Tier::Glitch, ApiError::new(502, "model_glitch", text));
+    }
+    match status {
+        401..=403 => (Tier::Rejected, refused_credentials(name)),
+        404 => (Tier::Rejected, ApiError::new(404, "not_found", message)),
+        429 => (Tier::Rejected, ApiError::new(429, "rate_limit_exceeded", message)),
+        400..500 => (Tier::Rejected, ApiError::new(status, "", hinted(message))),
+        502..=504 => (Tier::Transient, ApiError::new(status, "upstream_unavailable", from(name, message))),
+        500..600 => (Tier::Fatal, ApiError::new(status, "upstream_error", from(name, message))),
+        _ => (
+            Tier::Fatal,
+            ApiError::new(
+                502,
+                "upstream_error",
+                format!("upstream `{name}` answered HTTP {status}: {message}"),
+            ),
+        ),
+    }
+}
+
+/// OpenClaw disables the whole provider for a minute over a 401, 402 or 403; 422 ends this one run and nothing else.
+fn refused_credentials(name: &str) -> ApiError {
+    ApiError::new(
+        422,
+        "upstream_credentials_refused",
+        format!(
+            "the model server `{name}` does not accept the API key that respool sends. Set api_key for this upstream in \
+             respool.toml (when none is set there, respool passes the client's own on)."
+        ),
+    )
+}
+
+/// vLLM's wording is kept, because clients key on it; the one form that says nothing is put into words.
+fn overflow_text(message: &str) -> String {
+    if message.to_lowercase().contains("context") {
+        return message.to_owned();
+    }
+    format!(
+        "This model's maximum context length is exceeded by the messages; please reduce the length of the input messages. ({message})"
+    )
+}
+
+/// OpenClaw also reads the *words* of a final error: some make it disable the provider for a minute or for hours, some
+/// make it repeat the whole request eight times (measured on 2026.9.6, and read in its shipped classifier).
+static PUNISHED: LazyLock<Regex> = LazyLock::new(|| {
+    pattern(
+        r"(?i)\b40[123]\b|unauthori[sz]ed|forbidden|authenticat|access denied|expired|invalid[ _]token|incorrect api key|invalid_api_key|api key (?:is )?(?:invalid|not valid)|no (?:api key|credentials) found|insufficient|permission_error|missing scope|revoked|disabled|payment required|credit balance|current plan|billing|quota|timeout|timed out|deadline exceeded|connection (?:error|reset)|network error|fetch failed|econnrefused|rate.?limit|too many requests|overloaded|service unavailable|internal server error|bad gateway|upstream error",
+    )
+});
+
+/// Replaces the text of a final error that OpenClaw would misread; tells whether it did.
+fn tame(name: &str, error: &mut ApiError) -> bool {
+    let is_final = (400..500).contains(&error.status) && error.status != 429;
+    let misread = PUNISHED.is_match(&error.message);
+    if !is_final || !misread {
+        return false;
+    }
+    error.message = match error.code.as_deref() {
+        Some("context_length_exceeded") => overflow_text(""),
+        _ => format!(
+            "the model server `{name}` refuses this request; its own words are in respool's log, under this request's id"
+        ),
+    };
+    true
+}
+
+fn hinted(message: &str) -> String {
+    let hint = if message.contains("--enable-auto-tool-choice") || message.contains("--tool-call-parser") {
+        " Start vLLM with these flags, or set `tool_parsing = \"raw\"` in respool.toml so that respool reads the calls itself."
+    } else {
+        ""
+    };
+    format!("{message}{hint}")
+}
+
+fn from(name: &str, message: &str) -> String {
+    format!("upstream `{name}` failed: {message}")
+}
+
+/// What a body says that is no answer at all, in few words.
+pub fn in_few_words(body: &str) -> String {
+    readable(&read(body).message)
+}
+
+fn read(body: &str) -> Said {
+    let trimmed = body.trim();
+    let Ok(object) = Object::parse(trimmed) else {
+        return Said { message: plain(trimmed), ..Said::default() };
+    };
+    let inner = object.get("error").and_then(|text| Object::parse(text).ok());
+    let fields = inner.as_ref().unwrap_or(&object);
+    let message = fields
+        .string("message")
+        .or_else(|| object.string("error"))
+        .or_else(|| object.string("detail"))
+        .or_else(|| object.get("detail").and_then(details))
+        .unwrap_or_else(|| trimmed.to_owned());
+    let code = fields.number("code").and_then(|code| u16::try_from(code).ok());
+    Said { message, param: fields.string("param"), code }
+}
+
+/// `FastAPI`'s `detail` list: `[{"loc":[…],"msg":…}]`.
+fn details(text: &str) -> Option<String> {
+    let items = array(text)?;
+    let items = items.iter().filter_map(|item| {
+        let item = Object::parse(item).ok()?;
+        Some(format!("{}: {}", item.get("loc").unwrap_or("request"), item.string("msg")?))
+    });
+    Some(items.collect::<Vec<_>>().join("; "))
+}
+
+/// Text that is no JSON: a page of a proxy is reduced to its title.
+fn plain(text: &str) -> String {
+    if text.is_empty() {
+        return "an empty body".to_owned();
+    }
+    if !text.starts_with('<') {
+        return text.to_owned();
+    }
+    let title = TITLE.captures(text).map(|found| found[1].to_owned());
+    format!("an HTML page{}", title.map_or_else(String::new, |title| format!(" titled {title:?}")))
+}
+
+/// One or a few lines instead of a dump that echoes the request and names files of the server.
+fn readable(message: &str) -> String {
+    if !message.contains("validation error") {
+        return cut(message, LONGEST);
+    }
+    let mut items: Vec<String> = Vec::new();
+    for found in PYDANTIC.captures_iter(message) {
+        let item = pydantic_item(&found[1], &found[2]);
+        if !items.contains(&item) {
+            items.push(item);
+        }
+    }
+    if items.is_empty() { cut(message, LONGEST) } else { cut(&items.join("; "), LONGEST) }
+}
+
+fn pydantic_item(place: &str, text: &str) -> String {
+    let place: Vec<&str> = place.split(['(', ')', '\'', ',', ' ']).filter(|part| !part.is_empty()).collect();
+    format!("{}: {}", place.join("."), &text[1..text.len() - 1])
+}
+
+fn cut(text: &str, longest: usize) -> String {
+    if text.len() <= longest {
+        return text.to_owned();
+    }
+    format!("{}… ({} bytes in all)", &text[..text.floor_char_boundary(longest)], text.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(status: u16, body: &str, left: u16, tier: Tier, text: &str) {
+        let error = UpstreamError::from_answer("box", status, body);
+        assert_eq!((error.error.status, error.tier), (left, tier), "{body}");
+        assert!(error.error.message.contains(text), "{}", error.error.message);
+        assert!(error.error.message.len() < LONGEST + 200);
+    }
+
+    #[test]
+    fn every_shape_of_error() {
+        check(400, r#"{"error":{"message":"bad","type":"x","code":400}}"#, 400, Tier::Rejected, "bad");
+        check(400, r#"{"object":"error","message":"flat","code":400}"#, 400, Tier::Rejected, "flat");
+        check(404, r#"{"detail":"Not Found"}"#, 404, Tier::Rejected, "Not Found");
+        check(
+            422,
+            r#"{"detail":[{"loc":["body","x"],"msg":"field required"}]}"#,
+            422,
+            Tier::Rejected,
+            "field required",
+        );
+        check(
+            502,
+            "<html><head><title>502 Bad Gateway</title></head>",
+            502,
+            Tier::Transient,
+            "502 Bad Gateway",
+        );
+        check(500, "", 500, Tier::Fatal, "empty body");
+        check(503, "overloaded", 503, Tier::Transient, "overloaded");
+        check(302, "", 502, Tier::Fatal, "302");
+        check(
+            400,
+            &format!(r#"{{"error":{{"message":"{}"}}}}"#, "x".repeat(100_000)),
+            400,
+            Tier::Rejected,
+            "100000 bytes in all",
+        );
+    }
+
+    #[test]
+    fn a_refused_key_never_leaves_as_one() {
+        for status in [401, 402, 403] {
+            let error = UpstreamError::from_answer("box", status, r#"{"error":"Unauthorized"}"#).error;
+            assert_eq!(error.status, 422);
+            let lower = error.message.to_lowercase();
+            assert!(!PUNISHED.is_match(&lower), "OpenClaw would disable the provider: {lower}");
+        }
+    }
+
+    #[test]
+    fn words_that_openclaw_punishes_do_not_leave() {
+        let body = r#"{"error":{"message":"Unexpected message: 'the meeting is forbidden'"}}"#;
+        let error = UpstreamError::from_answer("box", 400, body);
+        assert!(
+            error.error.message.contains("respool's log") && error.internal.contains("forbidden"),
+            "{error:?}"
+        );
+        check(500, body, 500, Tier::Fatal, "forbidden");
+    }
+
+    #[test]
+    fn overflows_keep_their_wording() {
+        let vllm = "This model's maximum context length is 2048 tokens. However, your prompt contains 2049 input tokens.";
+        check(400, &format!(r#"{{"error":{{"message":"{vllm}"}}}}"#), 400, Tier::ContextOverflow, vllm);
+        check(
+            400,
+            r#"{"error":{"message":"max_tokens must be at least 1, got -1022."}}"#,
+            400,
+            Tier::ContextOverflow,
+            "maximum context length",
+        );
+    }
+
+    #[test]
+    fn a_dump_becomes_a_line() {
+        let dump = r#"{"error":{"message":"1 validation error:\n  {'type': 'float_parsing', 'loc': ('body', 'temperature'), 'msg': 'Input should be a valid number', 'input': 'hot', 'secret': 'WHOLE PROMPT'}\n\n  File \"/opt/x.py\", line 3\n    POST [{'type': 'float_parsing', 'loc': ('body', 'temperature'), 'msg': 'Input should be a valid number', 'input': 'hot'}]"}}"#;
+        let message = UpstreamError::from_answer("box", 400, dump).error.message;
+        assert_eq!(message, "body.temperature: Input should be a valid number");
+    }
+
+    #[test]
+    fn errors_that_hide_in_a_success() {
+        let glitch = r#"{"error":{"message":"unexpected tokens remaining in message header: Some(\"x\")","type":"BadRequestError","param":null,"code":400}}"#;
+        let error = UpstreamError::from_success("box", glitch).unwrap();
+        assert_eq!((error.tier, error.error.status), (Tier::Glitch, 502));
+        assert_eq!(
+            UpstreamError::from_success("box", r#"{"error":{"message":"x"}}"#).unwrap().error.status,
+            502
+        );
+        assert_eq!(UpstreamError::from_success("box", r#"{"choices":[],"error":null}"#), None);
+        assert_eq!(UpstreamError::from_success("box", r#"{"id":"x"}"#), None);
+    }
+}

@@ -1,0 +1,96 @@
+//! OpenAI's error object: `{"error":{"message","type","param","code"}}`.
+//!
+//! Every error that leaves respool is one of these, whatever shape it had before. Called by `upstream`, `relay`, `server`.
+
+use serde::Serialize;
+
+/// An error as a client of OpenAI's API knows it, with the HTTP status that goes with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiError {
+    /// The HTTP status, 400 to 599.
+    pub status: u16,
+    /// For people: what, where, and what to do.
+    pub message: String,
+    /// OpenAI's `type`, for example `invalid_request_error`.
+    pub kind: &'static str,
+    /// The request field at fault, if one is.
+    pub param: Option<String>,
+    /// A stable machine-readable code, for example `context_length_exceeded`.
+    pub code: Option<String>,
+    /// Seconds for `Retry-After`.
+    pub retry_after: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Envelope<'a, C> {
+    error: Fields<'a, C>,
+}
+
+#[derive(Serialize)]
+struct Fields<'a, C> {
+    message: &'a str,
+    #[serde(rename = "type")]
+    kind: &'a str,
+    param: Option<&'a str>,
+    code: C,
+}
+
+impl ApiError {
+    /// An error of this status; the `type` follows from it.
+    pub fn new(status: u16, code: &str, message: impl Into<String>) -> Self {
+        // In a stream, OpenClaw repeats whatever is not an `invalid_request_error` (measured on 2026.9.6).
+        let kind = match status {
+            429 => "rate_limit_error",
+            400..500 => "invalid_request_error",
+            _ => "server_error",
+        };
+        let code = (!code.is_empty()).then(|| code.to_owned());
+        Self { status, message: message.into(), kind, param: None, code, retry_after: None }
+    }
+
+    /// The request itself is wrong.
+    pub fn bad_request(code: &str, message: impl Into<String>) -> Self {
+        Self::new(400, code, message)
+    }
+
+    /// Names the request field at fault.
+    #[must_use]
+    pub fn with_param(mut self, param: impl Into<String>) -> Self {
+        self.param = Some(param.into());
+        self
+    }
+
+    /// The body of an HTTP reply; `code` is a string or null, as OpenAI has it.
+    pub fn to_json(&self) -> String {
+        self.envelope(self.code.as_deref())
+    }
+
+    /// The payload of an event in a stream whose head has already left. Its `code` is the HTTP status, because OpenClaw
+    /// reads it there to decide whether to repeat the request.
+    pub fn to_stream_json(&self) -> String {
+        self.envelope(self.status)
+    }
+
+    fn envelope<C: Serialize>(&self, code: C) -> String {
+        let error = Fields { message: &self.message, kind: self.kind, param: self.param.as_deref(), code };
+        serde_json::to_string(&Envelope { error }).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms() {
+        let error = ApiError::new(503, "upstream_unreachable", "gone").with_param("model");
+        assert_eq!(
+            error.to_json(),
+            r#"{"error":{"message":"gone","type":"server_error","param":"model","code":"upstream_unreachable"}}"#
+        );
+        assert_eq!(
+            error.to_stream_json(),
+            r#"{"error":{"message":"gone","type":"server_error","param":"model","code":503}}"#
+        );
+    }
+}

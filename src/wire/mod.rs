@@ -1,0 +1,20 @@
+//! OpenAI's shapes on the wire, read and written without losing what respool does not know.
+//!
+//! Requests and replies are held as spans of the original text; only what must change is rewritten. Nothing here decides
+//! anything: `translate` does. Called by `translate`, `relay` and `upstream`.
+
+mod error;
+mod object;
+mod prune;
+mod reply;
+mod request;
+mod scan;
+
+pub use error::ApiError;
+pub use object::{Object, array, decode_string, encode_string};
+pub use prune::{Edit, Editor, Shape, Tag, prune};
+pub use reply::{
+    CHUNK, COMPLETION, Choice, Completion, NativeToolCall, pruned_logprobs, text_of, usage_from,
+};
+pub use request::{BadRequest, ChatRequest, Message, ToolChoice};
+pub use scan::{Malformed, Scanner};

@@ -1,0 +1,351 @@
+//! Chat replies: the table of fields that OpenAI documents, and a whole completion read into its parts.
+//!
+//! Sources: OpenAI's API reference (chat completion object, chat completion chunk object) for the table; vLLM 0.10 to 0.33
+//! for what else arrives. Does not decide what a text means: that is the tool parser's work.
+
+use std::borrow::Cow;
+
+use super::object::{Object, array, decode_string};
+use super::prune::{Shape, Tag};
+use super::scan::Malformed;
+use crate::turn::Usage;
+
+const ANY: Shape = Shape::Any;
+
+const TOKEN: Shape = Shape::Fields(&[
+    ("token", Tag::Plain, ANY),
+    ("logprob", Tag::Plain, ANY),
+    ("bytes", Tag::Plain, ANY),
+    (
+        "top_logprobs",
+        Tag::Plain,
+        Shape::Each(&Shape::Fields(&[
+            ("token", Tag::Plain, ANY),
+            ("logprob", Tag::Plain, ANY),
+            ("bytes", Tag::Plain, ANY),
+        ])),
+    ),
+]);
+
+const LOGPROBS: Shape = Shape::Fields(&[
+    ("content", Tag::Plain, Shape::Each(&TOKEN)),
+    ("refusal", Tag::Plain, Shape::Each(&TOKEN)),
+]);
+
+const FUNCTION: Shape = Shape::Fields(&[("name", Tag::Plain, ANY), ("arguments", Tag::Plain, ANY)]);
+
+const TOOL_CALLS: Shape = Shape::Each(&Shape::Fields(&[
+    ("index", Tag::Plain, ANY),
+    ("id", Tag::Plain, ANY),
+    ("type", Tag::Plain, ANY),
+    ("function", Tag::Plain, FUNCTION),
+    ("custom", Tag::Plain, Shape::Fields(&[("name", Tag::Plain, ANY), ("input", Tag::Plain, ANY)])),
+]));
+
+const ANNOTATIONS: Shape = Shape::Each(&Shape::Fields(&[
+    ("type", Tag::Plain, ANY),
+    (
+        "url_citation",
+        Tag::Plain,
+        Shape::Fields(&[
+            ("start_index", Tag::Plain, ANY),
+            ("end_index", Tag::Plain, ANY),
+            ("url", Tag::Plain, ANY),
+            ("title", Tag::Plain, ANY),
+        ]),
+    ),
+]));
+
+const AUDIO: Shape = Shape::Fields(&[
+    ("id", Tag::Plain, ANY),
+    ("data", Tag::Plain, ANY),
+    ("expires_at", Tag::Plain, ANY),
+    ("transcript", Tag::Plain, ANY),
+]);
+
+const USAGE: Shape = Shape::Fields(&[
+    ("prompt_tokens", Tag::Plain, ANY),
+    ("completion_tokens", Tag::Plain, ANY),
+    ("total_tokens", Tag::Plain, ANY),
+    (
+        "prompt_tokens_details",
+        Tag::Plain,
+        Shape::Fields(&[("cached_tokens", Tag::Plain, ANY), ("audio_tokens", Tag::Plain, ANY)]),
+    ),
+    (
+        "completion_tokens_details",
+        Tag::Plain,
+        Shape::Fields(&[
+            ("reasoning_tokens", Tag::Plain, ANY),
+            ("audio_tokens", Tag::Plain, ANY),
+            ("accepted_prediction_tokens", Tag::Plain, ANY),
+            ("rejected_prediction_tokens", Tag::Plain, ANY),
+        ]),
+    ),
+]);
+
+/// What may stand in a message or a delta. The reasoning fields are no OpenAI fields: the editor renames or drops them.
+const MESSAGE: Shape = Shape::Fields(&[
+    ("content", Tag::Content, ANY),
+    ("role", Tag::Role, ANY),
+    ("reasoning_content", Tag::Reasoning, ANY),
+    ("reasoning", Tag::Reasoning, ANY),
+    ("tool_calls", Tag::ToolCalls, TOOL_CALLS),
+    ("refusal", Tag::Plain, ANY),
+    ("annotations", Tag::Plain, ANNOTATIONS),
+    ("audio", Tag::Plain, AUDIO),
+    ("function_call", Tag::Plain, FUNCTION),
+]);
+
+/// The fields of a `chat.completion.chunk`.
+pub static CHUNK: Shape = Shape::Fields(&[
+    ("id", Tag::Id, ANY),
+    ("object", Tag::Plain, ANY),
+    ("created", Tag::Created, ANY),
+    ("model", Tag::Model, ANY),
+    (
+        "choices",
+        Tag::Plain,
+        Shape::Each(&Shape::Fields(&[
+            ("index", Tag::Index, ANY),
+            ("delta", Tag::Plain, MESSAGE),
+            ("logprobs", Tag::Plain, LOGPROBS),
+            ("finish_reason", Tag::FinishReason, ANY),
+        ])),
+    ),
+    ("usage", Tag::Usage, USAGE),
+    ("service_tier", Tag::Plain, ANY),
+    ("system_fingerprint", Tag::Plain, ANY),
+]);
+
+/// The fields of a `chat.completion`.
+pub static COMPLETION: Shape = Shape::Fields(&[
+    ("id", Tag::Id, ANY),
+    ("object", Tag::Plain, ANY),
+    ("created", Tag::Created, ANY),
+    ("model", Tag::Model, ANY),
+    (
+        "choices",
+        Tag::Plain,
+        Shape::Each(&Shape::Fields(&[
+            ("index", Tag::Index, ANY),
+            ("message", Tag::Plain, MESSAGE),
+            ("logprobs", Tag::Plain, LOGPROBS),
+            ("finish_reason", Tag::FinishReason, ANY),
+        ])),
+    ),
+    ("usage", Tag::Usage, USAGE),
+    ("service_tier", Tag::Plain, ANY),
+    ("system_fingerprint", Tag::Plain, ANY),
+]);
+
+/// A whole completion, read but not interpreted.
+#[derive(Clone, Debug, Default)]
+pub struct Completion {
+    /// `id`, empty when missing.
+    pub id: String,
+    /// `created`, seconds since 1970; `None` when missing.
+    pub created: Option<u64>,
+    /// `model`, empty when missing.
+    pub model: String,
+    /// Token counts.
+    pub usage: Option<Usage>,
+    /// `system_fingerprint` and `service_tier`, as JSON texts, where they are not null.
+    pub tags: Vec<(&'static str, String)>,
+    /// The choices, in the order of the reply.
+    pub choices: Vec<Choice>,
+    /// Fields of the reply itself that the user asked to keep, as key and JSON text.
+    pub kept: Vec<(String, String)>,
+}
+
+/// One choice of a completion.
+#[derive(Clone, Debug, Default)]
+pub struct Choice {
+    /// `index`; its place in the array when missing.
+    pub index: u64,
+    /// `finish_reason` as the server gave it.
+    pub finish_reason: Option<String>,
+    /// `message.content`; text parts are joined.
+    pub content: String,
+    /// `message.reasoning` or `message.reasoning_content`.
+    pub reasoning: String,
+    /// `message.refusal`.
+    pub refusal: Option<String>,
+    /// `message.annotations` and `message.audio`, as JSON texts, where they are not null.
+    pub extras: Vec<(&'static str, String)>,
+    /// `message.tool_calls`, and the old `message.function_call`.
+    pub tool_calls: Vec<NativeToolCall>,
+    /// `logprobs` as JSON text, not yet pruned.
+    pub logprobs: Option<String>,
+    /// Fields of the choice and of its message that the user asked to keep, as key and JSON text.
+    pub kept: Vec<(String, String)>,
+    /// The same for the message.
+    pub message_kept: Vec<(String, String)>,
+}
+
+/// A call as a server's own parser wrote it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NativeToolCall {
+    /// `id`, if there is one.
+    pub id: Option<String>,
+    /// `function.name`.
+    pub name: String,
+    /// `function.arguments`: the decoded string, or the JSON text of what stands there instead of a string.
+    pub arguments: String,
+}
+
+impl Completion {
+    /// Reads a `chat.completion`. `keep` names fields to keep although OpenAI's API has no such field.
+    ///
+    /// # Errors
+    /// When the text is not a JSON object, or `choices` is not an array of objects.
+    pub fn parse(text: &str, keep: &[String]) -> Result<Self, Malformed> {
+        let object = Object::parse(text)?;
+        let choices = object
+            .get("choices")
+            .and_then(array)
+            .ok_or(Malformed { at: 0, expected: "an array `choices`" })?;
+        let choices = choices.iter().enumerate().map(|(place, text)| Choice::parse(text, place, keep));
+        Ok(Self {
+            id: object.string("id").unwrap_or_default(),
+            created: object.number("created"),
+            model: object.string("model").unwrap_or_default(),
+            usage: object.get("usage").and_then(usage_from),
+            tags: present(&object, &["system_fingerprint", "service_tier"]),
+            choices: choices.collect::<Result<_, _>>()?,
+            kept: kept(&object, keep),
+        })
+    }
+}
+
+impl Choice {
+    fn parse(text: &str, place: usize, keep: &[String]) -> Result<Self, Malformed> {
+        let object = Object::parse(text)?;
+        let message = object.get("message").or_else(|| object.get("delta")).unwrap_or("{}");
+        let message = Object::parse(message)?;
+        let reasoning =
+            ["reasoning", "reasoning_content"].iter().find_map(|key| message.get(key).and_then(text_of));
+        Ok(Self {
+            index: object.number("index").unwrap_or(place as u64),
+            finish_reason: object.string("finish_reason"),
+            content: message.get("content").and_then(text_of).unwrap_or_default(),
+            reasoning: reasoning.unwrap_or_default(),
+            refusal: message.string("refusal"),
+            extras: present(&message, &["annotations", "audio"]),
+            tool_calls: tool_calls(&message),
+            logprobs: object.get("logprobs").map(str::to_owned),
+            kept: kept(&object, keep),
+            message_kept: kept(&message, keep),
+        })
+    }
+}
+
+fn tool_calls(message: &Object<'_>) -> Vec<NativeToolCall> {
+    let calls = message.get("tool_calls").and_then(array).unwrap_or_default();
+    let mut found: Vec<_> = calls.iter().filter_map(|text| native(&Object::parse(text).ok()?)).collect();
+    let old = message.get("function_call").and_then(|text| Object::parse(text).ok());
+    found.extend(old.map(|function| function_of(&function, None)));
+    found
+}
+
+fn native(call: &Object<'_>) -> Option<NativeToolCall> {
+    let function = Object::parse(call.get("function")?).ok()?;
+    Some(function_of(&function, call.string("id").filter(|id| !id.is_empty())))
+}
+
+fn function_of(function: &Object<'_>, id: Option<String>) -> NativeToolCall {
+    let arguments = function
+        .get("arguments")
+        .map_or_else(String::new, |raw| decode_string(raw).unwrap_or(raw.to_owned()));
+    NativeToolCall { id, name: function.string("name").unwrap_or_default(), arguments }
+}
+
+/// A string, or the joined texts of content parts (`[{"type":"text","text":…}]`).
+pub fn text_of(raw: &str) -> Option<String> {
+    if let Some(parts) = array(raw) {
+        let texts = parts.iter().filter_map(|part| Object::parse(part).ok()?.string("text"));
+        return Some(texts.collect());
+    }
+    decode_string(raw)
+}
+
+fn present(object: &Object<'_>, keys: &[&'static str]) -> Vec<(&'static str, String)> {
+    keys.iter().filter_map(|key| Some((*key, object.get(key)?.to_owned()))).collect()
+}
+
+fn kept(object: &Object<'_>, keep: &[String]) -> Vec<(String, String)> {
+    if keep.is_empty() {
+        return Vec::new();
+    }
+    let wanted = object.iter().filter(|(key, _)| keep.iter().any(|name| name == key));
+    wanted.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+/// Reads a `usage` object; `None` when it holds no counts.
+pub fn usage_from(text: &str) -> Option<Usage> {
+    let object = Object::parse(text).ok()?;
+    let detail = |group: &str, key: &str| Object::parse(object.get(group)?).ok()?.number(key);
+    let prompt = object.number("prompt_tokens");
+    let completion = object.number("completion_tokens");
+    if prompt.is_none() && completion.is_none() {
+        return None;
+    }
+    Some(Usage {
+        prompt: prompt.unwrap_or_default(),
+        completion: completion.unwrap_or_default(),
+        cached: detail("prompt_tokens_details", "cached_tokens"),
+        reasoning: detail("completion_tokens_details", "reasoning_tokens"),
+    })
+}
+
+/// Borrowed or owned JSON text of `logprobs`, reduced to what OpenAI documents.
+pub fn pruned_logprobs(text: &str) -> Cow<'_, str> {
+    struct Plain;
+    impl super::prune::Editor for Plain {
+        fn field(&mut self, _: Tag, _: &str) -> super::prune::Edit {
+            super::prune::Edit::Keep
+        }
+        fn keeps(&self, _: &str) -> bool {
+            false
+        }
+    }
+    let mut out = String::new();
+    match super::prune::prune(text, &LOGPROBS, &mut Plain, &mut out) {
+        Ok(true) => Cow::Owned(out),
+        _ => Cow::Borrowed(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_completion_of_an_odd_server() {
+        let text = r#"{"id":"x","choices":[{"message":{"content":[{"type":"text","text":"a"},{"type":"text","text":"b"}],
+            "reasoning":null,"reasoning_content":"why","tool_calls":[{"id":"","function":{"name":"f","arguments":{"a":1}}},
+            {"function":{"name":"g"}},{"nonsense":1}],"stop":7},"stop_reason":5}],"usage":{"prompt_tokens":3,"completion_tokens":4,
+            "completion_tokens_details":{"reasoning_tokens":2},"prompt_tokens_details":null}}"#;
+        let reply = Completion::parse(text, &["stop_reason".into(), "stop".into()]).unwrap();
+        let choice = &reply.choices[0];
+        assert_eq!((choice.content.as_str(), choice.reasoning.as_str()), ("ab", "why"));
+        let call = |name: &str, arguments: &str| NativeToolCall {
+            id: None,
+            name: name.into(),
+            arguments: arguments.into(),
+        };
+        assert_eq!(choice.tool_calls, [call("f", r#"{"a":1}"#), call("g", "")]);
+        assert_eq!(choice.kept, [("stop_reason".into(), "5".into())]);
+        assert_eq!(choice.message_kept, [("stop".into(), "7".into())]);
+        assert_eq!(reply.usage, Some(Usage { prompt: 3, completion: 4, cached: None, reasoning: Some(2) }));
+    }
+
+    #[test]
+    fn logprobs_lose_what_openai_has_not() {
+        let text = r#"{"content":[{"token":"a","logprob":-1,"bytes":[1],"token_id":5,"top_logprobs":[]}],"text_offset":[0]}"#;
+        assert_eq!(
+            pruned_logprobs(text),
+            r#"{"content":[{"token":"a","logprob":-1,"bytes":[1],"top_logprobs":[]}]}"#
+        );
+    }
+}

@@ -1,0 +1,196 @@
+//! A chat completion request: the few fields respool acts on, read as spans of the client's own text.
+//!
+//! It judges only what it must understand (an object with `messages`); every other mistake is the upstream's to report.
+//! Called by `translate` and `server`.
+
+use super::error::ApiError;
+use super::object::{Object, array, decode_string};
+use super::scan::{Malformed, Scanner};
+
+/// Why a request body is no chat completion request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BadRequest {
+    /// Not UTF-8.
+    NotText,
+    /// Not JSON: line, column, what was expected.
+    NotJson(usize, usize, &'static str),
+    /// JSON, but not an object.
+    NotAnObject,
+    /// No `messages`.
+    NoMessages,
+    /// `messages` is not an array of objects.
+    BadMessages,
+}
+
+impl From<&BadRequest> for ApiError {
+    fn from(fault: &BadRequest) -> Self {
+        match fault {
+            BadRequest::NotText => Self::bad_request("invalid_json", "the request body is not UTF-8 text"),
+            BadRequest::NotJson(line, column, expected) => Self::bad_request(
+                "invalid_json",
+                format!(
+                    "the request body is not valid JSON: expected {expected} at line {line}, column {column}"
+                ),
+            ),
+            BadRequest::NotAnObject => Self::bad_request(
+                "invalid_type",
+                "the request body must be a JSON object with `model` and `messages`",
+            ),
+            BadRequest::NoMessages => Self::bad_request(
+                "missing_required_parameter",
+                "`messages` is missing: send an array of messages",
+            )
+            .with_param("messages"),
+            BadRequest::BadMessages => {
+                Self::bad_request("invalid_type", "`messages` must be an array of objects")
+                    .with_param("messages")
+            }
+        }
+    }
+}
+
+/// The client's `tool_choice`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ToolChoice {
+    /// `auto`, or not given.
+    Auto,
+    /// `none`: no call may leave.
+    None,
+    /// `required`, or a named tool.
+    Forced,
+}
+
+/// A request, borrowed from the body's text.
+#[derive(Debug)]
+pub struct ChatRequest<'a> {
+    /// All fields.
+    pub object: Object<'a>,
+    /// The messages, in order.
+    pub messages: Vec<Message<'a>>,
+}
+
+/// One message of the conversation.
+#[derive(Debug)]
+pub struct Message<'a> {
+    /// All fields.
+    pub object: Object<'a>,
+    /// The original text.
+    pub text: &'a str,
+}
+
+impl<'a> ChatRequest<'a> {
+    /// Reads a request body.
+    ///
+    /// # Errors
+    /// What is wrong with it, when it cannot be a chat completion request.
+    pub fn parse(body: &'a [u8]) -> Result<Self, BadRequest> {
+        let text = std::str::from_utf8(body).map_err(|_| BadRequest::NotText)?;
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let object = Object::parse(text).map_err(|fault| not_an_object(text, &fault))?;
+        let list = object.original("messages").ok_or(BadRequest::NoMessages)?;
+        let list = array(list).ok_or(BadRequest::BadMessages)?;
+        let message = |text: &'a str| Some(Message { object: Object::parse(text).ok()?, text });
+        let messages = list.into_iter().map(message).collect::<Option<_>>().ok_or(BadRequest::BadMessages)?;
+        Ok(Self { object, messages })
+    }
+
+    /// The model's name, empty when none is given (vLLM then takes its first).
+    pub fn model(&self) -> String {
+        self.object.string("model").unwrap_or_default()
+    }
+
+    /// `stream: true`.
+    pub fn wants_stream(&self) -> bool {
+        self.object.is_true("stream")
+    }
+
+    /// `stream_options.include_usage: true`.
+    pub fn wants_usage(&self) -> bool {
+        let options = self.object.get("stream_options").and_then(|text| Object::parse(text).ok());
+        options.is_some_and(|options| options.is_true("include_usage"))
+    }
+
+    /// The text of a non-empty `tools` array.
+    pub fn tools(&self) -> Option<&str> {
+        // The text has been scanned: what starts with a bracket is an array.
+        self.object
+            .get("tools")
+            .filter(|text| text.strip_prefix('[').is_some_and(|rest| !rest.trim_start().starts_with(']')))
+    }
+
+    /// What the client said about calling tools.
+    pub fn tool_choice(&self) -> ToolChoice {
+        match self.object.get("tool_choice") {
+            None | Some(r#""auto""#) => ToolChoice::Auto,
+            Some(r#""none""#) => ToolChoice::None,
+            Some(_) => ToolChoice::Forced,
+        }
+    }
+
+    /// `response_format` asks for JSON.
+    pub fn wants_json(&self) -> bool {
+        let format = self.object.get("response_format").and_then(|text| Object::parse(text).ok());
+        let kind = format.and_then(|format| format.string("type"));
+        matches!(kind.as_deref(), Some("json_object" | "json_schema"))
+    }
+
+    /// `n`, at least 1.
+    pub fn choices(&self) -> u64 {
+        self.object.number("n").unwrap_or(1).max(1)
+    }
+}
+
+impl Message<'_> {
+    /// The role, empty when missing.
+    pub fn role(&self) -> String {
+        self.object.string("role").unwrap_or_default()
+    }
+
+    /// True when the content, a string or its first text part, starts with `mark`.
+    pub fn starts_with(&self, mark: &str) -> bool {
+        let Some(content) = self.object.get("content") else { return false };
+        let first = array(content)
+            .and_then(|parts| parts.first().and_then(|part| Object::parse(part).ok()?.string("text")));
+        first.or_else(|| decode_string(content)).is_some_and(|text| text.trim_start().starts_with(mark))
+    }
+}
+
+fn not_an_object(text: &str, fault: &Malformed) -> BadRequest {
+    let mut scanner = Scanner::new(text);
+    if scanner.value().and_then(|_| scanner.end()).is_ok() {
+        return BadRequest::NotAnObject;
+    }
+    let (line, column) = fault.position(text);
+    BadRequest::NotJson(line, column, fault.expected)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(body: &str) -> BadRequest {
+        ChatRequest::parse(body.as_bytes()).err().unwrap()
+    }
+
+    #[test]
+    fn what_is_no_request_is_told_apart() {
+        assert_eq!(fault("[]"), BadRequest::NotAnObject);
+        assert_eq!(fault("{\n\"a\" 1}"), BadRequest::NotJson(2, 5, "a colon"));
+        assert_eq!(fault(""), BadRequest::NotJson(1, 1, "an object"));
+        assert_eq!(fault("{}"), BadRequest::NoMessages);
+        assert_eq!(fault(r#"{"messages":"hi"}"#), BadRequest::BadMessages);
+        assert_eq!(fault(r#"{"messages":["hi"]}"#), BadRequest::BadMessages);
+        assert_eq!(ChatRequest::parse(b"\xff{}").err(), Some(BadRequest::NotText));
+    }
+
+    #[test]
+    fn the_fields_respool_acts_on() {
+        let body = br#"{"messages":[{"role":"user","content":[{"type":"text","text":" <<<X"}]}],"stream":true,"tools":[],
+            "stream_options":{"include_usage":true},"tool_choice":"none","n":2,"response_format":{"type":"json_object"}}"#;
+        let request = ChatRequest::parse(body).unwrap();
+        assert!(request.wants_stream() && request.wants_usage() && request.wants_json());
+        assert_eq!((request.tools(), request.tool_choice(), request.choices()), (None, ToolChoice::None, 2));
+        assert!(request.messages[0].starts_with("<<<X"));
+        assert_eq!(request.model(), "");
+    }
+}

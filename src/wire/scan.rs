@@ -1,0 +1,247 @@
+//! A JSON scanner that yields spans instead of values: one pass, no allocation, strict about structure.
+//!
+//! respool changes a few fields of texts that may be 150 KB long, and forwards hundreds of thousands of small chunks a
+//! second; building values for either costs more than everything else it does. The scanner does not decode strings or
+//! check numbers beyond their characters. Called by the rest of `wire`.
+
+use std::fmt;
+
+use memchr::memchr2;
+
+/// Deeper nesting than this is refused, as `serde_json` does.
+const MAX_DEPTH: u8 = 128;
+
+/// The text is not JSON: where, and what was wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Malformed {
+    /// Byte offset in the text.
+    pub at: usize,
+    /// What was expected there.
+    pub expected: &'static str,
+}
+
+impl Malformed {
+    /// Line and column, both from 1, of the place in `text`.
+    pub fn position(&self, text: &str) -> (usize, usize) {
+        let before = &text.as_bytes()[..self.at.min(text.len())];
+        let line_start = memchr::memrchr(b'\n', before).map_or(0, |index| index + 1);
+        (memchr::memchr_iter(b'\n', before).count() + 1, before.len() - line_start + 1)
+    }
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "expected {} at byte {}", self.expected, self.at)
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+/// A position in a JSON text.
+#[derive(Debug)]
+pub struct Scanner<'a> {
+    text: &'a str,
+    at: usize,
+    depth: u8,
+}
+
+impl<'a> Scanner<'a> {
+    /// Starts at the beginning of `text`.
+    pub fn new(text: &'a str) -> Self {
+        Self { text, at: 0, depth: 0 }
+    }
+
+    /// The next byte that is not white space, not consumed; 0 at the end.
+    pub fn peek(&mut self) -> u8 {
+        let bytes = self.text.as_bytes();
+        while let Some(byte) = bytes.get(self.at) {
+            if !matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
+                return *byte;
+            }
+            self.at += 1;
+        }
+        0
+    }
+
+    /// Fails unless only white space is left.
+    pub fn end(&mut self) -> Result<(), Malformed> {
+        self.peek();
+        if self.at == self.text.len() { Ok(()) } else { Err(self.error("the end")) }
+    }
+
+    /// Walks an object: calls `field` with each key (its text between the quotes, escapes kept); `field` must consume the
+    /// value.
+    pub fn object<E: From<Malformed>>(
+        &mut self,
+        mut field: impl FnMut(&'a str, &mut Self) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.open(b'{', "an object")?;
+        if self.closes(b'}') {
+            return Ok(());
+        }
+        loop {
+            if self.peek() != b'"' {
+                return Err(self.error("a key in double quotes").into());
+            }
+            let key = self.string()?;
+            self.expect(b':', "a colon")?;
+            field(&key[1..key.len() - 1], self)?;
+            if self.closes(b'}') {
+                return Ok(());
+            }
+            self.expect(b',', "a comma or a closing brace")?;
+        }
+    }
+
+    /// Walks an array: calls `element` at each element, which it must consume.
+    pub fn array<E: From<Malformed>>(
+        &mut self,
+        mut element: impl FnMut(&mut Self) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.open(b'[', "an array")?;
+        if self.closes(b']') {
+            return Ok(());
+        }
+        loop {
+            element(self)?;
+            if self.closes(b']') {
+                return Ok(());
+            }
+            self.expect(b',', "a comma or a closing bracket")?;
+        }
+    }
+
+    /// Consumes one value of any kind and returns its text.
+    pub fn value(&mut self) -> Result<&'a str, Malformed> {
+        let first = self.peek();
+        let start = self.at;
+        match first {
+            b'"' => return self.string(),
+            b'{' => self.object(|_, scanner| scanner.value().map(drop))?,
+            b'[' => self.array(|scanner| scanner.value().map(drop))?,
+            _ => self.scalar()?,
+        }
+        Ok(&self.text[start..self.at])
+    }
+
+    fn string(&mut self) -> Result<&'a str, Malformed> {
+        let bytes = self.text.as_bytes();
+        let start = self.at;
+        let mut next = start + 1;
+        while let Some(found) = bytes.get(next..).and_then(|rest| memchr2(b'"', b'\\', rest)) {
+            next += found + 1;
+            if bytes[next - 1] == b'"' {
+                self.at = next;
+                return Ok(&self.text[start..next]);
+            }
+            next += 1;
+        }
+        self.at = bytes.len();
+        Err(self.error("the end of a string"))
+    }
+
+    fn scalar(&mut self) -> Result<(), Malformed> {
+        let rest = &self.text.as_bytes()[self.at..];
+        let length = rest
+            .iter()
+            .position(|byte| !matches!(byte, b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | b'-' | b'+' | b'.'))
+            .unwrap_or(rest.len());
+        let word = &rest[..length];
+        let starts = word.first().is_some_and(|byte| byte.is_ascii_digit() || *byte == b'-');
+        let numeric =
+            || word.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E'));
+        let known = matches!(word, b"null" | b"true" | b"false") || (starts && numeric());
+        if !known {
+            return Err(self.error("a value"));
+        }
+        self.at += length;
+        Ok(())
+    }
+
+    fn open(&mut self, bracket: u8, expected: &'static str) -> Result<(), Malformed> {
+        if self.depth == MAX_DEPTH {
+            return Err(self.error("less than 128 levels of nesting"));
+        }
+        self.expect(bracket, expected)?;
+        self.depth += 1;
+        Ok(())
+    }
+
+    fn closes(&mut self, bracket: u8) -> bool {
+        let closes = self.peek() == bracket;
+        if closes {
+            self.at += 1;
+            self.depth -= 1;
+        }
+        closes
+    }
+
+    fn expect(&mut self, byte: u8, expected: &'static str) -> Result<(), Malformed> {
+        if self.peek() != byte {
+            return Err(self.error(expected));
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    fn error(&self, expected: &'static str) -> Malformed {
+        Malformed { at: self.at, expected }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn accepts(text: &str) -> bool {
+        let mut scanner = Scanner::new(text);
+        scanner.value().and_then(|_| scanner.end()).is_ok()
+    }
+
+    #[test]
+    fn agrees_with_serde_json_on_what_is_json() {
+        for text in [
+            "{}",
+            "[]",
+            " [1, 2.5e-3, -0] ",
+            r#"{"a":{"b":[null,true,false,"x\"\\y"]}}"#,
+            r#""lone""#,
+            "12",
+            "",
+            "{",
+            "}",
+            "[1,]",
+            r#"{"a" 1}"#,
+            r#"{"a":}"#,
+            r#"{a:1}"#,
+            r#"{"a":1,}"#,
+            "nul",
+            "tru e",
+            r#""open"#,
+            r#""open\""#,
+            "[1 2]",
+            "{}x",
+            "undefined",
+            "'a'",
+            r#"{"a":1 "b":2}"#,
+            "[",
+            r#"{"#,
+            r#"{"a""#,
+        ] {
+            assert_eq!(accepts(text), serde_json::from_str::<serde_json::Value>(text).is_ok(), "{text}");
+        }
+    }
+
+    #[test]
+    fn deep_nesting_is_refused_not_overflowed() {
+        assert!(!accepts(&"[".repeat(100_000)));
+        assert!(accepts(&format!("{}{}", "[".repeat(100), "]".repeat(100))));
+    }
+
+    #[test]
+    fn positions_count_from_one() {
+        let text = "{\n  \"a\": oops\n}";
+        let error = Scanner::new(text).value().unwrap_err();
+        assert_eq!(error.position(text), (2, 8));
+    }
+}

@@ -1,0 +1,144 @@
+//! The invariants of ARCHITECTURE.md that a reader of the sources can check: layers, purity, foreign types, file sizes.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Modules by layer, lowest first; a module imports only from lower layers.
+const LAYERS: [&[&str]; 12] = [
+    &["turn", "units", "pattern"],
+    &["wire", "sse"],
+    &["observe"],
+    &["tool_parser"],
+    &["translate"],
+    &["upstream", "tools", "store"],
+    &["relay"],
+    &["agent"],
+    &["expert"],
+    &["server", "chat"],
+    &["config"],
+    &["cli"],
+];
+
+/// These hold no async, no I/O crate, no clock, no randomness.
+const PURE: [&str; 6] = ["turn", "units", "wire", "sse", "translate", "tool_parser"];
+
+/// Foreign crates and the modules that own them.
+const OWNED: [(&str, &[&str]); 7] = [
+    ("hyper_util", &["upstream", "server"]),
+    ("hyper_rustls", &["upstream"]),
+    ("axum", &["server"]),
+    ("clap", &["cli"]),
+    ("reqwest", &["cli"]),
+    ("metrics_exporter_prometheus", &["observe"]),
+    ("tracing_subscriber", &["observe"]),
+];
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(sources(&path));
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            files.push(path);
+        }
+    }
+    files
+}
+
+/// Every file below `src`: its module, its path and its text without tests.
+fn modules() -> Vec<(String, String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let module = |path: &Path| {
+        let name = path.strip_prefix(&root).unwrap().display().to_string();
+        let module = name.split(['/', '.']).next().unwrap().to_owned();
+        let text = fs::read_to_string(path).unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default().to_owned();
+        (module, name, code)
+    };
+    sources(&root).iter().map(|path| module(path)).collect()
+}
+
+fn layer(module: &str) -> usize {
+    LAYERS
+        .iter()
+        .position(|layer| layer.contains(&module))
+        .unwrap_or_else(|| panic!("module {module} is in no layer"))
+}
+
+/// The modules of this crate that a text names in paths.
+fn imports(code: &str) -> BTreeSet<String> {
+    let code: String =
+        code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
+    let named = code
+        .split("crate::")
+        .skip(1)
+        .map(|rest| rest.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect::<String>());
+    named.filter(|name| LAYERS.concat().contains(&name.as_str())).collect()
+}
+
+#[test]
+fn a_module_imports_only_lower_ones() {
+    let mut wrong = Vec::new();
+    for (module, name, code) in modules().iter().filter(|(module, ..)| module != "lib" && module != "main") {
+        for imported in imports(code) {
+            if imported != *module && layer(&imported) >= layer(module) {
+                wrong.push(format!("{name} imports {imported}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn the_pure_modules_are_pure() {
+    let impure = [
+        "async fn",
+        "tokio",
+        "std::fs",
+        "std::net",
+        "std::env",
+        "Instant::now",
+        "SystemTime",
+        "rand::",
+        "reqwest",
+        "hyper",
+    ];
+    for (_, name, code) in modules().iter().filter(|(module, ..)| PURE.contains(&module.as_str())) {
+        let code: Vec<&str> = code.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+        for word in impure {
+            assert!(!code.iter().any(|line| line.contains(word)), "{name} uses {word}");
+        }
+    }
+}
+
+#[test]
+fn foreign_types_stay_with_their_owner() {
+    for (module, name, code) in modules() {
+        for (foreign, owners) in OWNED {
+            let used = code.contains(&format!("{foreign}::"));
+            assert!(
+                !used || owners.contains(&module.as_str()),
+                "{name} uses {foreign}, which belongs to {owners:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn files_say_what_they_are_and_stay_readable() {
+    for (_, name, code) in modules() {
+        assert!(code.starts_with("//!"), "{name} has no header");
+        assert!(code.lines().count() <= 800, "{name} has {} lines", code.lines().count());
+    }
+}
+
+#[test]
+fn nothing_is_left_open() {
+    for (_, name, code) in modules() {
+        for mark in ["todo!(", "unimplemented!(", "FIXME", "XXX"] {
+            assert!(!code.contains(mark), "{name} has {mark}");
+        }
+    }
+}

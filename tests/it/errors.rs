@@ -1,0 +1,331 @@
+//! Everything that can go wrong, and what the client is told.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
+
+use crate::passthrough;
+use crate::support::accumulate::Rules;
+use crate::support::client::{Request, exchange};
+use crate::support::fake_vllm::FakeVllm;
+use crate::support::replies;
+use crate::support::respool::Respool;
+use crate::support::script::Script;
+use crate::tools_route;
+
+/// All four forms of a chat request.
+fn forms() -> [Value; 4] {
+    let whole = |mut body: Value| {
+        body["stream"] = json!(false);
+        body.as_object_mut().unwrap().remove("stream_options");
+        body
+    };
+    [
+        tools_route::request(),
+        whole(tools_route::request()),
+        passthrough::request(),
+        whole(passthrough::request()),
+    ]
+}
+
+/// Every form must get this status and code.
+async fn check(script: Script, status: u16, code: Value) {
+    for body in forms() {
+        let fake = FakeVllm::always(script.clone()).await;
+        let respool = Respool::with(&fake, "[limits]\nmax_body = \"256KiB\"").await;
+        let reply = exchange(respool.address, &Request::chat(&body)).await;
+        assert_eq!((reply.status, &reply.error()["code"]), (status, &code), "{body}\n{}", reply.text());
+    }
+}
+
+fn said(status: u16, message: &str) -> Script {
+    Script::json(status, &replies::error(status, message, "BadRequestError"))
+}
+
+#[tokio::test]
+async fn errors_of_the_upstream_keep_their_status() {
+    check(said(400, "temperature must be non-negative"), 400, Value::Null).await;
+    check(said(404, "The model `x` does not exist."), 404, json!("not_found")).await;
+    check(said(429, "slow down"), 429, json!("rate_limit_exceeded")).await;
+    check(said(500, "EngineCore encountered an issue."), 500, json!("upstream_error")).await;
+    check(Script::whole(500, "text/html", "<html><title>Oops</title></html>"), 500, json!("upstream_error"))
+        .await;
+    check(
+        said(400, "This model's maximum context length is 10 tokens."),
+        400,
+        json!("context_length_exceeded"),
+    )
+    .await;
+    check(Script::json(302, &json!({})).header("location", "/elsewhere"), 502, json!("upstream_error")).await;
+}
+
+#[tokio::test]
+async fn a_refused_key_is_reported_without_its_status() {
+    for status in [401, 402, 403] {
+        check(
+            Script::json(status, &json!({"error": "Unauthorized"})),
+            422,
+            json!("upstream_credentials_refused"),
+        )
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn errors_that_hide_in_a_success_are_found() {
+    let glitch = "unexpected tokens remaining in message header: Some(\"x\")";
+    check(Script::json(200, &replies::error(400, glitch, "BadRequestError")), 502, json!("model_glitch"))
+        .await;
+    check(Script::json(200, &json!({"object": "error", "message": "flat", "code": 400})), 400, Value::Null)
+        .await;
+}
+
+#[tokio::test]
+async fn replies_that_are_none() {
+    let page = Script::whole(200, "text/html", "<html><title>Login</title></html>");
+    let codes = ["upstream_not_json", "upstream_not_json", "upstream_not_a_stream", "upstream_not_json"];
+    for (body, code) in forms().into_iter().zip(codes) {
+        let fake = FakeVllm::always(page.clone()).await;
+        let respool = Respool::before(&fake).await;
+        let reply = exchange(respool.address, &Request::chat(&body)).await;
+        assert_eq!((reply.status, &reply.error()["code"]), (502, &json!(code)));
+        assert!(reply.error()["message"].as_str().unwrap().contains("\"Login\""), "{}", reply.text());
+    }
+}
+
+#[tokio::test]
+async fn broken_replies_are_errors_with_a_code() {
+    let broken: [(Script, &str); 9] = [
+        (Script::whole(200, "application/json", "{\"choices\": [{"), "upstream_invalid_json"),
+        (Script::whole(200, "application/json", "{\"choices\": 7}"), "upstream_invalid_json"),
+        (Script::whole(200, "application/json", "[]"), "upstream_invalid_json"),
+        (Script::whole(200, "application/json", vec![b'{', 0xff, b'}']), "upstream_invalid_json"),
+        (Script::json(200, &replies::text("x")).close_early_after(100), "upstream_broke_off"),
+        (Script::json(200, &replies::text("x")).reset_after(100), "upstream_broke_off"),
+        (
+            Script::json(200, &replies::text("x")).wrong_length(50).close_early_after(100),
+            "upstream_broke_off",
+        ),
+        (
+            Script::whole(200, "application/json", "not gzip").header("content-encoding", "gzip"),
+            "upstream_bad_encoding",
+        ),
+        (Script::endless(200, "application/json", " ".repeat(1 << 14)), "upstream_reply_too_long"),
+    ];
+    for (script, code) in broken {
+        for body in forms().into_iter().take(2) {
+            let fake = FakeVllm::always(script.clone()).await;
+            let respool = Respool::with(&fake, "[limits]\nmax_body = \"256KiB\"").await;
+            let reply = exchange(respool.address, &Request::chat(&body)).await;
+            assert_eq!((reply.status, &reply.error()["code"]), (502, &json!(code)), "{}", reply.text());
+        }
+    }
+}
+
+#[tokio::test]
+async fn compressed_replies_are_read() {
+    for script in
+        [Script::json(200, &replies::text("x")).gzip(), Script::json(200, &replies::text("x")).brotli()]
+    {
+        let fake = FakeVllm::always(script).await;
+        let respool = Respool::before(&fake).await;
+        let turn = exchange(respool.address, &Request::chat(&tools_route::request()))
+            .await
+            .stream(&Rules::default());
+        assert_eq!(turn.choices[&0].content, "x");
+    }
+}
+
+#[tokio::test]
+async fn no_answer_at_all() {
+    use crate::support::script::Fault;
+    for fault in [Fault::Close, Fault::Reset] {
+        check(Script::no_reply(fault), 502, json!("upstream_closed")).await;
+    }
+    check(Script::raw("SSH-2.0-OpenSSH_9.2\r\n\r\n"), 502, json!("upstream_not_http")).await;
+}
+
+#[tokio::test]
+async fn an_upstream_that_is_down() {
+    for (url, code, status) in [
+        ("http://127.0.0.1:1", "upstream_unreachable", 503),
+        ("http://no-such-host.invalid:8000", "upstream_dns", 503),
+    ] {
+        let respool = Respool::configured(&format!("[[upstream]]\nname = \"gone\"\nurl = \"{url}\"")).await;
+        for body in forms() {
+            let began = Instant::now();
+            let reply = exchange(respool.address, &Request::chat(&body)).await;
+            assert_eq!((reply.status, &reply.error()["code"]), (status, &json!(code)), "{}", reply.text());
+            assert!(reply.error()["message"].as_str().unwrap().contains("gone"), "says which upstream");
+            assert!(began.elapsed() < Duration::from_secs(2), "retries end before the head is committed");
+        }
+    }
+}
+
+#[tokio::test]
+async fn tls_to_a_server_without_it() {
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            let _ = socket.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").await;
+        }
+    });
+    let respool =
+        Respool::configured(&format!("[[upstream]]\nname = \"box\"\nurl = \"https://127.0.0.1:{port}\""))
+            .await;
+    let reply = exchange(respool.address, &Request::chat(&tools_route::request())).await;
+    assert_eq!((reply.status, &reply.error()["code"]), (502, &json!("upstream_tls")), "{}", reply.text());
+}
+
+#[tokio::test]
+async fn a_configured_timeout_is_kept() {
+    for (script, code) in [
+        (Script::silence(), "upstream_timeout"),
+        (Script::json(200, &replies::text("x")).close_early_after(50).then_stall(), "upstream_timeout"),
+    ] {
+        let fake = FakeVllm::always(script).await;
+        let respool = Respool::with(&fake, "[[upstream]]\ntimeout = \"300ms\"").await;
+        let reply = exchange(respool.address, &Request::chat(&tools_route::request())).await;
+        assert_eq!((reply.status, &reply.error()["code"]), (504, &json!(code)), "{}", reply.text());
+    }
+}
+
+#[tokio::test]
+async fn a_passing_failure_is_retried_briefly() {
+    for status in [502, 503, 504] {
+        let fake =
+            FakeVllm::start([Script::json(status, &json!({})), Script::json(200, &replies::text("ok"))])
+                .await;
+        let respool = Respool::before(&fake).await;
+        let turn = exchange(respool.address, &Request::chat(&tools_route::request()))
+            .await
+            .stream(&Rules::default());
+        assert_eq!(turn.choices[&0].content, "ok");
+    }
+    let fake = FakeVllm::always(Script::json(503, &json!({"error": {"message": "overloaded"}}))).await;
+    let respool = Respool::before(&fake).await;
+    let began = Instant::now();
+    let reply = exchange(respool.address, &Request::chat(&tools_route::request())).await;
+    assert_eq!((reply.status, fake.requests().len()), (503, 4));
+    assert!(began.elapsed() < Duration::from_secs(2));
+}
+
+#[tokio::test]
+async fn a_refused_parameter_is_learnt_once() {
+    let refusal = || said(400, "Unrecognized request argument supplied: store");
+    let ok = || Script::json(200, &replies::text("ok"));
+    let fake = FakeVllm::start([refusal(), ok(), ok()]).await;
+    let respool = Respool::before(&fake).await;
+    let mut body = tools_route::request();
+    body["store"] = json!(false);
+    for _ in 0..2 {
+        exchange(respool.address, &Request::chat(&body)).await.stream(&Rules::default());
+    }
+    let sent: Vec<bool> = fake.requests().iter().map(|seen| seen.json().get("store").is_some()).collect();
+    assert_eq!(sent, [true, false, false]);
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_off_says_so() {
+    let frames = replies::text_stream(&["Hello"], false);
+    let begun = || Script::sse(frames[..2].to_vec());
+    let json_error =
+        replies::frame(&replies::error(500, "EngineCore encountered an issue.", "InternalServerError"));
+    let garbage = vec![
+        frames[0].clone(),
+        frames[1].clone(),
+        "data: {\"id\": broken\n\n".to_owned(),
+        replies::DONE.to_owned(),
+    ];
+    let not_text =
+        vec![frames[0].clone().into_bytes(), frames[1].clone().into_bytes(), b"data: \xff\xfe\n\n".to_vec()];
+    for (script, code) in [
+        (begun(), 502),
+        (begun().reset(), 502),
+        (begun().close_early_after(700), 502),
+        (Script::sse([frames[0].clone(), frames[1].clone(), json_error]), 500),
+        (Script::sse(garbage), 502),
+        (Script::sse(not_text), 502),
+    ] {
+        let fake = FakeVllm::start([script]).await;
+        let respool = Respool::before(&fake).await;
+        let turn = exchange(respool.address, &Request::chat(&passthrough::request()))
+            .await
+            .stream(&Rules::default());
+        assert_eq!(turn.error.as_ref().map(|error| &error["code"]), Some(&json!(code)), "{turn:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_without_done_is_closed_properly() {
+    let mut frames = replies::text_stream(&["Hello"], false);
+    frames.pop();
+    let fake = FakeVllm::start([Script::sse(frames.clone()), Script::sse(frames).reset()]).await;
+    let respool = Respool::before(&fake).await;
+    for _ in 0..2 {
+        let turn = exchange(respool.address, &Request::chat(&passthrough::request()))
+            .await
+            .stream(&Rules::default());
+        assert_eq!((turn.choices[&0].content.as_str(), &turn.error), ("Hello", &None));
+    }
+}
+
+#[tokio::test]
+async fn a_stream_of_nothing_is_an_error() {
+    for frames in [vec![], vec![replies::DONE.to_owned()], vec![": only comments\n\n".to_owned()]] {
+        let fake = FakeVllm::start([Script::sse(frames)]).await;
+        let respool = Respool::before(&fake).await;
+        let reply = exchange(respool.address, &Request::chat(&passthrough::request())).await;
+        assert_eq!((reply.status, &reply.error()["code"]), (502, &json!("upstream_empty_stream")));
+    }
+}
+
+#[tokio::test]
+async fn bad_requests_are_told_so() {
+    let fake = FakeVllm::start([]).await;
+    let respool = Respool::with(&fake, "[limits]\nmax_body = \"1KiB\"").await;
+    let large = format!(r#"{{"messages":[{{"role":"user","content":"{}"}}]}}"#, "x".repeat(2000));
+    for (body, status, code) in [
+        ("", 400, "invalid_json"),
+        ("{\"messages\": [}", 400, "invalid_json"),
+        ("[1]", 400, "invalid_type"),
+        ("\"text\"", 400, "invalid_type"),
+        ("{}", 400, "missing_required_parameter"),
+        (r#"{"messages": "hi"}"#, 400, "invalid_type"),
+        (large.as_str(), 413, "request_too_large"),
+    ] {
+        let request = Request::post("/v1/chat/completions", body).header("content-type", "application/json");
+        let reply = exchange(respool.address, &request).await;
+        assert_eq!((reply.status, &reply.error()["code"]), (status, &json!(code)), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn keys_are_replaced_only_when_one_is_configured() {
+    let script = |expected: &str| Script::json(200, &replies::text("x")).expect_authorization(expected);
+    let request = Request::chat(&tools_route::request()).header("authorization", "Bearer client");
+    for (extra, expected) in [("", "Bearer client"), ("[[upstream]]\napi_key = \"own\"", "Bearer own")] {
+        let fake = FakeVllm::start([script(expected)]).await;
+        let respool = Respool::with(&fake, extra).await;
+        exchange(respool.address, &request).await.stream(&Rules::default());
+    }
+}
+
+#[tokio::test]
+async fn the_request_id_goes_up_and_comes_back() {
+    let fake = FakeVllm::always(Script::json(200, &replies::text("x"))).await;
+    let respool = Respool::before(&fake).await;
+    let trace = "00-e737c19a947e27451a1aaf3f07df61d9-077ce95b883eb76e-01";
+    for (header, value, expected) in
+        [("x-request-id", "mine-1", "mine-1"), ("traceparent", trace, "e737c19a947e27451a1aaf3f07df61d9")]
+    {
+        let request = Request::chat(&tools_route::request()).header(header, value);
+        let reply = exchange(respool.address, &request).await;
+        assert_eq!(reply.headers.get("x-request-id"), Some(expected));
+    }
+    let up: Vec<_> =
+        fake.requests().iter().map(|seen| seen.headers.get("x-request-id").unwrap().to_owned()).collect();
+    assert_eq!(up, ["mine-1", "e737c19a947e27451a1aaf3f07df61d9"]);
+}

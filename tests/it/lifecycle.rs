@@ -1,0 +1,292 @@
+//! Starting and stopping: the real program, its signals, its exit codes, its log.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::passthrough;
+use crate::support::accumulate::Rules;
+use crate::support::client::{Client, Request, exchange};
+use crate::support::fake_vllm::FakeVllm;
+use crate::support::replies;
+use crate::support::respool::Respool;
+use crate::support::script::Script;
+use crate::tools_route;
+
+/// The program with an environment of its own, in an empty directory.
+fn program(directory: &std::path::Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_respool"));
+    command.args(arguments).current_dir(directory).env_clear().env("HOME", directory);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn run(arguments: &[&str], file: Option<&str>, environment: &[(&str, &str)]) -> (i32, String, String) {
+    let directory = tempfile::tempdir().unwrap();
+    if let Some(text) = file {
+        std::fs::write(directory.path().join("respool.toml"), text).unwrap();
+    }
+    let output = program(directory.path(), arguments).envs(environment.iter().copied()).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+/// A running `respool serve` and the address it said it listens on.
+struct Served {
+    child: Child,
+    lines: std::sync::mpsc::Receiver<Value>,
+    address: std::net::SocketAddr,
+}
+
+impl Served {
+    fn start(upstream: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let arguments = ["serve", "--listen", "127.0.0.1:0", "--upstream", upstream];
+        let mut child = program(directory.path(), &arguments).spawn().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (sender, lines) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                let line: Value =
+                    serde_json::from_str(&line).unwrap_or_else(|_| panic!("no JSON in the log: {line}"));
+                let _ = sender.send(line);
+            }
+        });
+        let ready = lines.recv_timeout(Duration::from_secs(10)).expect("a line when ready");
+        assert_eq!(ready["message"], "ready", "{ready}");
+        let address = ready["listen"].as_str().unwrap().parse().unwrap();
+        Self { child, lines, address }
+    }
+
+    fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
+    }
+
+    fn exit(&mut self, within: Duration) -> i32 {
+        let began = Instant::now();
+        while began.elapsed() < within {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code().unwrap_or(-1);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("still running after {within:?}");
+    }
+
+    /// The canonical line of the next request.
+    fn request_line(&self) -> Value {
+        loop {
+            let line = self.lines.recv_timeout(Duration::from_secs(5)).expect("a line of a request");
+            if line["message"] == "request" {
+                return line;
+            }
+        }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sigterm_lets_streams_finish() {
+    let stream = Script::sse(replies::text_stream(&["a", "b"], false)).pause(2, Duration::from_millis(700));
+    let fake = FakeVllm::start([stream]).await;
+    let mut served = Served::start(&fake.url());
+    let mut client = Client::sending(served.address, &Request::chat(&passthrough::request())).await;
+    let first = client.head().await;
+    assert_eq!(first.status, 200);
+    served.signal("TERM");
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    let refused = tokio::net::TcpStream::connect(served.address).await;
+    assert!(refused.is_err(), "no new connections while draining");
+    let mut text = String::new();
+    while let Some(chunk) = client.chunk().await {
+        text.push_str(&String::from_utf8(chunk.bytes).unwrap());
+    }
+    assert!(text.contains("\"b\"") && text.ends_with("data: [DONE]\n\n"), "{text}");
+    assert_eq!(served.exit(Duration::from_secs(3)), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_ends_at_once() {
+    let fake = FakeVllm::start([Script::silence()]).await;
+    let mut served = Served::start(&fake.url());
+    let mut client = Client::sending(served.address, &Request::chat(&tools_route::request())).await;
+    fake.wait_for_requests(1).await;
+    served.signal("INT");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let asked = Instant::now();
+    served.signal("INT");
+    let reply = client.reply().await;
+    assert_eq!((reply.status, &reply.error()["code"]), (503, &Value::from("shutting_down")));
+    let code = served.exit(Duration::from_secs(2));
+    assert!(matches!(code, 0 | 130), "{code}");
+    assert!(asked.elapsed() < Duration::from_secs(2));
+}
+
+#[tokio::test]
+async fn after_the_drain_time_streams_end_with_an_error_event() {
+    for body in [tools_route::request(), passthrough::request()] {
+        let fake = FakeVllm::start([Script::silence()]).await;
+        let limits = "[limits]\ncommit_after = \"50ms\"\nheartbeat = \"1s\"\ndrain = \"200ms\"";
+        let mut respool = Respool::with(&fake, limits).await;
+        let mut client = Client::sending(respool.address, &Request::chat(&body)).await;
+        client.head().await;
+        respool.stop.drain.cancel();
+        let mut text = Vec::new();
+        while let Some(chunk) = client.chunk().await {
+            text.extend(chunk.bytes);
+        }
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("\"code\":503") && text.ends_with("data: [DONE]\n\n"), "{text}");
+        let ended = respool.ended.take().unwrap();
+        tokio::time::timeout(Duration::from_secs(2), ended).await.expect("the server ends").unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_line_per_request_also_when_the_client_hangs_up() {
+    let fake = FakeVllm::start([
+        Script::json(200, &replies::calls(&[("read", r#"{"path": "a"}"#)])),
+        Script::silence(),
+    ])
+    .await;
+    let served = Served::start(&fake.url());
+    let request = Request::chat(&tools_route::request()).header("x-request-id", "first");
+    exchange(served.address, &request).await.stream(&Rules::default());
+    let line = served.request_line();
+    assert_eq!(
+        (&line["request_id"], &line["outcome"], &line["route"]),
+        (&"first".into(), &"ok".into(), &"tools".into())
+    );
+    assert_eq!(
+        (&line["status"], &line["upstream_status"], &line["calls"]),
+        (&200.into(), &200.into(), &1.into())
+    );
+    assert_eq!((&line["prompt_tokens"], &line["model"]), (&131.into(), &"gpt-oss-20b".into()));
+    assert!(line["first_byte_ms"].is_number() && line["total_ms"].is_number(), "{line}");
+    let client = Client::sending(served.address, &Request::chat(&tools_route::request())).await;
+    fake.wait_for_requests(2).await;
+    drop(client);
+    assert_eq!(served.request_line()["outcome"], "client_gone");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn message_text_stays_out_of_the_log() {
+    let fake = FakeVllm::start([
+        Script::json(200, &replies::text("SECRET-ANSWER")),
+        Script::json(400, &replies::error(400, "no", "x")),
+    ])
+    .await;
+    let mut served = Served::start(&fake.url());
+    let mut body = tools_route::request();
+    body["messages"][1]["content"] = "SECRET-QUESTION".into();
+    for _ in 0..2 {
+        exchange(served.address, &Request::chat(&body)).await;
+    }
+    served.signal("TERM");
+    served.exit(Duration::from_secs(5));
+    let log: Vec<String> = served.lines.iter().map(|line| line.to_string()).collect();
+    assert!(log.len() >= 3 && !log.iter().any(|line| line.contains("SECRET")), "{log:#?}");
+}
+
+#[test]
+fn a_bad_configuration_is_told_whole_and_exits_78() {
+    let file = "lissten = \"x\"\n[limits]\nheartbeat = \"10\"\n";
+    let (code, _, errors) = run(&["serve"], Some(file), &[("RESPOOL__LIMITS__MAX_BODY", "many")]);
+    assert_eq!(code, 78, "{errors}");
+    for part in ["lissten", "listen", ":1", ":3", "heartbeat", "RESPOOL__LIMITS__MAX_BODY"] {
+        assert!(errors.contains(part), "{part} is missing in\n{errors}");
+    }
+}
+
+#[test]
+fn config_show_tells_where_values_come_from_and_hides_secrets() {
+    let file = "[[upstream]]\nname = \"box\"\nurl = \"http://h:1\"\napi_key = \"HIDDEN\"\n";
+    let (code, shown, _) = run(&["config", "show"], Some(file), &[("RESPOOL__REASONING", "drop")]);
+    assert_eq!(code, 0);
+    assert!(
+        !shown.contains("HIDDEN") && shown.contains("RESPOOL__REASONING") && shown.contains("respool.toml:3"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn a_port_in_use_is_said_so() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let (code, _, errors) = run(&["serve", "--listen", &address], None, &[]);
+    assert_eq!(code, 1);
+    assert!(errors.contains(&address) && errors.contains("--listen"), "{errors}");
+}
+
+#[test]
+fn the_demo_runs_alone() {
+    let (code, shown, errors) = run(&["demo"], None, &[]);
+    assert_eq!(code, 0, "{errors}");
+    for part in [
+        "The client asked",
+        "stream: false",
+        "chatcmpl-tool-",
+        "\"finish_reason\":\"tool_calls\"",
+        "data: [DONE]",
+    ] {
+        assert!(shown.contains(part), "{part} is missing in\n{shown}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_says_what_is_wrong_and_what_to_do() {
+    let down = run(&["check", "--upstream", "http://127.0.0.1:1"], None, &[]);
+    assert_eq!(down.0, 1);
+    assert!(down.1.contains("cannot be reached at http://127.0.0.1:1") && down.1.contains("→"), "{}", down.1);
+
+    let refuses = "\"auto\" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set";
+    let fake = FakeVllm::always(Script::json(400, &replies::error(400, refuses, "BadRequestError"))).await;
+    fake.serve_models(&["gpt-oss-20b"]);
+    let url = fake.url();
+    let (code, shown, _) =
+        tokio::task::spawn_blocking(move || run(&["check", "--upstream", &url], None, &[])).await.unwrap();
+    assert_eq!(code, 1);
+    assert!(
+        shown.contains("gpt-oss-20b") && shown.contains("start vLLM with --enable-auto-tool-choice"),
+        "{shown}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_makes_a_whole_round_trip() {
+    let call = Script::json(200, &replies::calls(&[("respool_check", r#"{"word": "ping"}"#)]));
+    let fake = FakeVllm::start([call, Script::json(200, &replies::text("pong"))]).await;
+    fake.serve_models(&["gpt-oss-20b"]);
+    let url = fake.url();
+    let (code, shown, _) =
+        tokio::task::spawn_blocking(move || run(&["check", "--upstream", &url], None, &[])).await.unwrap();
+    assert_eq!(code, 0, "{shown}");
+    assert!(shown.contains("call, result and answer"), "{shown}");
+}
+
+#[test]
+fn a_replay_serves_captured_replies() {
+    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/vllm/v0.32.0-gptoss-harmony");
+    let mut served = Served::start(&format!("replay:{fixtures}"));
+    let mut stream = std::net::TcpStream::connect(served.address).unwrap();
+    let body = r#"{"model":"ok-final","messages":[{"role":"user","content":"hi"}]}"#;
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    std::io::Write::write_all(&mut stream, head.as_bytes()).unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    assert!(reply.starts_with("HTTP/1.1 200 OK") && reply.contains("\"finish_reason\":\"stop\""), "{reply}");
+    served.signal("TERM");
+    assert_eq!(served.exit(Duration::from_secs(3)), 0);
+}

@@ -1,0 +1,22 @@
+//! The one integration binary: real sockets on loopback, a strict fake vLLM behind, a strict client in front.
+
+#![expect(
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking, and `pub` in their support code says what they may use"
+)]
+
+mod architecture;
+mod captures;
+mod captures_page;
+mod errors;
+mod lifecycle;
+mod live;
+mod passthrough;
+mod silence;
+mod spooled;
+mod support;
+mod support_works;
+mod tools_route;

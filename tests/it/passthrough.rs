@@ -1,0 +1,234 @@
+//! Requests without tools: straight through, cleaned.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::accumulate::Rules;
+use crate::support::client::{Client, Request, exchange};
+use crate::support::fake_vllm::FakeVllm;
+use crate::support::replies;
+use crate::support::respool::Respool;
+use crate::support::script::Script;
+
+pub(crate) fn request() -> Value {
+    json!({"model": "gpt-oss-20b", "messages": [{"role": "user", "content": "hi"}], "stream": true, "seed": 7, "vllm_xargs": {"a": 1}})
+}
+
+fn asking_usage(asked: bool) -> Value {
+    let mut body = request();
+    body["stream_options"] = json!({"include_usage": asked});
+    body
+}
+
+#[tokio::test]
+async fn a_stream_comes_through_clean_and_usage_is_always_asked_for() {
+    for asked in [true, false] {
+        let fake =
+            FakeVllm::start([Script::sse(replies::text_stream(&["Hel", "lo ", "wörld 🙂"], true))]).await;
+        let respool = Respool::before(&fake).await;
+        let reply = exchange(respool.address, &Request::chat(&asking_usage(asked))).await;
+        let turn = reply.stream(&Rules { usage: Some(asked), ..Rules::default() });
+        assert_eq!(turn.choices[&0].content, "Hello wörld 🙂");
+        let sent = fake.requests()[0].json();
+        assert_eq!(
+            (&sent["stream_options"]["include_usage"], &sent["vllm_xargs"]),
+            (&json!(true), &json!({"a": 1}))
+        );
+    }
+}
+
+#[tokio::test]
+async fn no_frame_waits_for_a_later_one() {
+    let script = Script::sse(replies::text_stream(&["a", "b"], false)).pause(2, Duration::from_secs(5));
+    let fake = FakeVllm::start([script]).await;
+    let respool = Respool::before(&fake).await;
+    let mut client = Client::sending(respool.address, &Request::chat(&request())).await;
+    client.head().await;
+    let began = std::time::Instant::now();
+    let mut text = String::new();
+    while !text.contains("\"a\"") {
+        text.push_str(&String::from_utf8_lossy(&client.chunk().await.unwrap().bytes));
+    }
+    assert!(began.elapsed() < Duration::from_secs(2), "the frame with `a` waited for the one with `b`");
+    drop(client);
+}
+
+#[tokio::test]
+async fn frames_that_need_no_change_keep_their_bytes() {
+    let odd = "data:  {\"id\":\"x\", \"object\":\"chat.completion.chunk\", \"created\":1, \"model\":\"m\", \"choices\":[ {\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\\u00e9\"},\"finish_reason\":null} ]}\n\n";
+    let last = "data: {\"id\":\"x\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\r\n\r\n";
+    let fake = FakeVllm::start([Script::sse([odd, last, "data: [DONE]\n\n"])]).await;
+    let respool = Respool::before(&fake).await;
+    let reply = exchange(respool.address, &Request::chat(&request())).await;
+    assert_eq!(reply.text(), format!("{odd}{last}data: [DONE]\n\n"));
+}
+
+#[tokio::test]
+async fn odd_streams_come_out_straight() {
+    let role = replies::role_frame();
+    let text = replies::frame(&replies::chunk(&json!({"content": "ok"}), Some("stop")));
+    for frames in [
+        format!("\u{feff}{role}{text}data: [DONE]\n\n"),
+        format!(": keep-alive\n\n: again\n\n{role}: mid\n\n{text}data: [DONE]\n\n"),
+        format!("{role}{text}data: [DONE]\n\n").replace('\n', "\r\n"),
+        format!("{role}{text}").replace("data: ", "data:"),
+        format!("{role}{}", text.trim_end()),
+        format!("{role}{text}data: [DONE]\n\ndata: {{\"late\":1}}\n\n"),
+    ] {
+        for size in [1, 7, 100_000] {
+            let pieces: Vec<Vec<u8>> = frames.as_bytes().chunks(size).map(<[u8]>::to_vec).collect();
+            let fake = FakeVllm::start([Script::sse(pieces)]).await;
+            let respool = Respool::before(&fake).await;
+            let turn = exchange(respool.address, &Request::chat(&request())).await.stream(&Rules::default());
+            assert_eq!(turn.choices[&0].content, "ok", "{frames:?} in pieces of {size}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_whole_completion_loses_only_what_openai_has_not() {
+    let fake = FakeVllm::start([Script::json(200, &replies::text("hello"))]).await;
+    let respool = Respool::before(&fake).await;
+    let body = json!({"messages": [{"role": "user", "content": "hi"}], "x": 1.50});
+    let raw = Request::post("/v1/chat/completions?a=b", body.to_string())
+        .header("content-type", "application/json");
+    let turn = exchange(respool.address, &raw).await.completion(&Rules::default());
+    assert_eq!((turn.choices[&0].content.as_str(), turn.usage.is_some()), ("hello", true));
+    let seen = &fake.requests()[0];
+    assert_eq!(
+        (seen.body.as_slice(), seen.target.as_str()),
+        (body.to_string().as_bytes(), "/v1/chat/completions?a=b")
+    );
+}
+
+#[tokio::test]
+async fn json_for_a_stream_is_spooled_out() {
+    let fake = FakeVllm::start([Script::json(200, &replies::text("whole"))]).await;
+    let respool = Respool::before(&fake).await;
+    let turn = exchange(respool.address, &Request::chat(&request())).await.stream(&Rules::default());
+    assert_eq!(turn.choices[&0].content, "whole");
+}
+
+#[tokio::test]
+async fn every_choice_of_a_stream_comes_through() {
+    let chunk = |index: u64, delta: Value, finish: Value| {
+        let mut chunk = replies::chunk(&delta, None);
+        chunk["choices"][0]["index"] = json!(index);
+        chunk["choices"][0]["finish_reason"] = finish;
+        replies::frame(&chunk)
+    };
+    let role = json!({"role": "assistant", "content": ""});
+    let frames = [
+        chunk(0, role.clone(), Value::Null),
+        chunk(1, role, Value::Null),
+        chunk(0, json!({"content": "a"}), json!("stop")),
+        chunk(1, json!({"content": "b"}), json!("abort")),
+        replies::DONE.to_owned(),
+    ];
+    let fake = FakeVllm::start([Script::sse(frames)]).await;
+    let respool = Respool::before(&fake).await;
+    let mut body = request();
+    body["n"] = json!(2);
+    let turn = exchange(respool.address, &Request::chat(&body))
+        .await
+        .stream(&Rules { choices: 2, ..Rules::default() });
+    assert_eq!((turn.choices[&0].content.as_str(), turn.choices[&1].content.as_str()), ("a", "b"));
+    assert_eq!(turn.choices[&1].finish_reason.as_deref(), Some("stop"));
+}
+
+#[tokio::test]
+async fn empty_tools_are_no_tools() {
+    let fake = FakeVllm::start([Script::sse(replies::text_stream(&["x"], true))]).await;
+    let respool = Respool::before(&fake).await;
+    let mut body = request();
+    body["tools"] = json!([]);
+    body["tool_choice"] = json!("auto");
+    exchange(respool.address, &Request::chat(&body)).await.stream(&Rules::default());
+    let sent = fake.requests()[0].json();
+    assert!(sent.get("tools").is_none() && sent.get("tool_choice").is_none());
+}
+
+#[tokio::test]
+async fn other_routes_pass_as_they_are() {
+    let embeddings = Script::whole(201, "application/octet-stream", vec![0, 255, 1])
+        .on("POST", "/v1/embeddings")
+        .header("x-own", "kept");
+    let fake = FakeVllm::start([embeddings.unchecked()]).await;
+    let respool = Respool::before(&fake).await;
+    let request = Request::post("/v1/embeddings?q=1&q=2", vec![1, 0, 254])
+        .header("content-type", "application/x-odd")
+        .header("connection", "x-hop")
+        .header("x-hop", "1");
+    let reply = exchange(respool.address, &request).await;
+    assert_eq!(
+        (reply.status, reply.body(), reply.headers.get("x-own")),
+        (201, vec![0, 255, 1], Some("kept"))
+    );
+    let seen = &fake.requests()[0];
+    assert_eq!((seen.target.as_str(), seen.body.as_slice()), ("/v1/embeddings?q=1&q=2", &[1, 0, 254][..]));
+    assert_eq!(
+        (seen.headers.get("content-type"), seen.headers.get("x-hop")),
+        (Some("application/x-odd"), None)
+    );
+    assert_eq!(seen.headers.get("x-request-id"), reply.headers.get("x-request-id"));
+}
+
+#[tokio::test]
+async fn an_encoded_answer_is_passed_on_encoded() {
+    let fake =
+        FakeVllm::start([Script::json(200, &json!({"a": 1})).gzip().on("GET", "/v1/files").unchecked()])
+            .await;
+    let respool = Respool::before(&fake).await;
+    let reply = exchange(respool.address, &Request::get("/v1/files").header("accept-encoding", "gzip")).await;
+    assert_eq!(
+        (reply.headers.get("content-encoding"), &reply.body()[..2]),
+        (Some("gzip"), &[0x1f, 0x8b][..])
+    );
+}
+
+#[tokio::test]
+async fn models_are_listed_by_name_and_alias() {
+    let fake = FakeVllm::start([]).await;
+    fake.serve_models(&["gpt-oss-20b", "org/other"]);
+    let respool = Respool::with(&fake, "[models.\"fast\"]\ntarget = \"gpt-oss-20b\"").await;
+    let list = exchange(respool.address, &Request::get("/v1/models")).await.json();
+    let ids: Vec<&str> =
+        list["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["gpt-oss-20b", "org/other", "fast"]);
+    for id in ["gpt-oss-20b", "org/other", "fast"] {
+        let one = exchange(respool.address, &Request::get(&format!("/v1/models/{id}"))).await;
+        assert_eq!((one.status, &one.json()["id"]), (200, &json!(id)));
+    }
+    let none = exchange(respool.address, &Request::get("/v1/models/none")).await;
+    assert_eq!((none.status, &none.error()["code"]), (404, &json!("model_not_found")));
+}
+
+#[tokio::test]
+async fn an_alias_goes_up_as_its_target() {
+    let fake = FakeVllm::start([Script::json(200, &replies::text("x"))]).await;
+    let respool = Respool::with(&fake, "[models.\"fast\"]\ntarget = \"gpt-oss-20b\"").await;
+    exchange(
+        respool.address,
+        &Request::chat(&json!({"model": "fast", "messages": [{"role": "user", "content": "hi"}]})),
+    )
+    .await
+    .completion(&Rules::default());
+    assert_eq!(fake.requests()[0].json()["model"], "gpt-oss-20b");
+}
+
+#[tokio::test]
+async fn respools_own_pages() {
+    let fake = FakeVllm::start([]).await;
+    let respool = Respool::before(&fake).await;
+    assert_eq!(exchange(respool.address, &Request::get("/health")).await.json()["status"], "ok");
+    assert_eq!(exchange(respool.address, &Request::get("/ready")).await.status, 200);
+    exchange(respool.address, &Request::get("/v1/models")).await;
+    let metrics = exchange(respool.address, &Request::get("/metrics")).await.text();
+    assert!(metrics.contains("# TYPE respool_requests_total counter"), "{metrics}");
+    drop(fake);
+    let down = Respool::configured("[[upstream]]\nname = \"gone\"\nurl = \"http://127.0.0.1:1\"").await;
+    let ready = exchange(down.address, &Request::get("/ready")).await;
+    assert_eq!((ready.status, &ready.json()["upstreams"][0]["ready"]), (503, &json!(false)));
+    assert_eq!(exchange(down.address, &Request::get("/health")).await.status, 200, "this process is up");
+}

@@ -1,0 +1,138 @@
+//! Slow and silent upstreams: when the head leaves, and what keeps the stream alive. Real time, but short: the limits are
+//! configured down.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::passthrough;
+use crate::support::accumulate::Rules;
+use crate::support::client::{Client, Request, exchange};
+use crate::support::fake_vllm::FakeVllm;
+use crate::support::replies;
+use crate::support::respool::Respool;
+use crate::support::script::Script;
+use crate::tools_route;
+
+const QUICK: &str = "[limits]\ncommit_after = \"150ms\"\nheartbeat = \"100ms\"";
+const SILENCE: Duration = Duration::from_millis(600);
+/// The client must be told of the end of a request so soon.
+const ABORT_WITHIN: Duration = Duration::from_millis(250);
+
+#[tokio::test]
+async fn heartbeats_bridge_a_silent_tool_turn() {
+    let fake =
+        FakeVllm::start([Script::json(200, &replies::calls(&[("read", r#"{"path": "a"}"#)])).delay(SILENCE)])
+            .await;
+    let respool = Respool::with(&fake, QUICK).await;
+    let turn = exchange(respool.address, &Request::chat(&tools_route::request()))
+        .await
+        .stream(&Rules { usage: Some(true), ..Rules::default() });
+    assert!((2..=6).contains(&turn.heartbeats), "{} heartbeats in 450 ms", turn.heartbeats);
+    assert_eq!(turn.choices[&0].tool_calls.len(), 1);
+}
+
+#[tokio::test]
+async fn heartbeats_bridge_a_stream_that_has_not_begun() {
+    let frames = || replies::text_stream(&["late"], true);
+    let no_head = Script::sse(frames()).delay(SILENCE);
+    let head_only = Script::sse(frames()).pause(0, SILENCE);
+    for script in [no_head, head_only] {
+        let fake = FakeVllm::start([script]).await;
+        let respool = Respool::with(&fake, QUICK).await;
+        let turn = exchange(respool.address, &Request::chat(&passthrough::request()))
+            .await
+            .stream(&Rules { usage: Some(false), ..Rules::default() });
+        assert!(turn.heartbeats >= 2, "{} heartbeats", turn.heartbeats);
+        assert_eq!((turn.choices[&0].content.as_str(), turn.model.as_str()), ("late", "gpt-oss-20b"));
+    }
+}
+
+#[tokio::test]
+async fn heartbeats_bridge_a_pause_in_the_middle() {
+    let fake =
+        FakeVllm::start([Script::sse(replies::text_stream(&["a", "b"], false)).pause(2, SILENCE)]).await;
+    let respool = Respool::with(&fake, QUICK).await;
+    let turn =
+        exchange(respool.address, &Request::chat(&passthrough::request())).await.stream(&Rules::default());
+    assert!(turn.heartbeats >= 2 && turn.choices[&0].content == "ab", "{turn:?}");
+}
+
+#[tokio::test]
+async fn a_failure_before_the_commit_is_a_status_and_after_it_an_event() {
+    let failing =
+        || Script::json(500, &replies::error(500, "EngineCore encountered an issue.", "InternalServerError"));
+    for body in [tools_route::request(), passthrough::request()] {
+        let fake = FakeVllm::start([failing(), failing().delay(SILENCE)]).await;
+        let respool = Respool::with(&fake, QUICK).await;
+        let early = exchange(respool.address, &Request::chat(&body)).await;
+        assert_eq!(early.status, 500);
+        assert!(early.error()["message"].as_str().unwrap().contains("EngineCore"));
+        let late = exchange(respool.address, &Request::chat(&body)).await.stream(&Rules::default());
+        let error = late.error.expect("an error event");
+        assert_eq!((&error["code"], &error["type"]), (&json!(500), &json!("server_error")));
+    }
+}
+
+#[tokio::test]
+async fn an_error_event_before_any_chunk_is_a_status() {
+    let error = replies::frame(&replies::error(
+        400,
+        "This model's maximum context length is 10 tokens.",
+        "BadRequestError",
+    ));
+    let fake = FakeVllm::start([Script::sse([error, replies::DONE.to_owned()])]).await;
+    let respool = Respool::before(&fake).await;
+    let reply = exchange(respool.address, &Request::chat(&passthrough::request())).await;
+    assert_eq!((reply.status, &reply.error()["code"]), (400, &json!("context_length_exceeded")));
+}
+
+#[tokio::test]
+async fn json_clients_wait_for_the_true_status() {
+    let fake = FakeVllm::start([Script::json(200, &replies::text("late")).delay(SILENCE)]).await;
+    let respool = Respool::with(&fake, QUICK).await;
+    let mut body = tools_route::request();
+    body["stream"] = json!(false);
+    body["stream_options"] = serde_json::Value::Null;
+    let turn = exchange(respool.address, &Request::chat(&body)).await.completion(&Rules::default());
+    assert_eq!(turn.choices[&0].content, "late");
+}
+
+/// The client hangs up in one phase; the upstream must be let go of at once.
+async fn hangs_up(body: &serde_json::Value, script: Script, wait: Duration, extra: &str) {
+    let fake = FakeVllm::start([script]).await;
+    let respool = Respool::with(&fake, extra).await;
+    let client = Client::sending(respool.address, &Request::chat(body)).await;
+    fake.wait_for_requests(1).await;
+    tokio::time::sleep(wait).await;
+    let left = std::time::Instant::now();
+    drop(client);
+    let closed = fake.wait_until_closed(0).await;
+    assert!(closed - left < ABORT_WITHIN, "the upstream request went on for {:?}", closed - left);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_ends_the_upstream_request_in_every_phase() {
+    let mut whole = tools_route::request();
+    whole["stream"] = json!(false);
+    whole["stream_options"] = serde_json::Value::Null;
+    let streaming = || Script::sse(replies::text_stream(&["a"; 3], false)).pause(2, Duration::from_mins(1));
+    let short = Duration::from_millis(30);
+    hangs_up(&tools_route::request(), Script::silence(), short, "").await;
+    hangs_up(&tools_route::request(), Script::silence(), Duration::from_millis(300), QUICK).await;
+    hangs_up(&whole, Script::silence(), short, "").await;
+    hangs_up(&passthrough::request(), Script::silence(), short, "").await;
+    hangs_up(&passthrough::request(), Script::silence(), Duration::from_millis(300), QUICK).await;
+    hangs_up(&passthrough::request(), streaming(), Duration::from_millis(100), "").await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_ends_retries_too() {
+    let fake = FakeVllm::always(Script::json(503, &json!({}))).await;
+    let respool = Respool::before(&fake).await;
+    let client = Client::sending(respool.address, &Request::chat(&tools_route::request())).await;
+    fake.wait_for_requests(1).await;
+    drop(client);
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    assert!(fake.requests().len() <= 2, "{} requests after the client had left", fake.requests().len());
+}

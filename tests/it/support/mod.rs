@@ -1,0 +1,31 @@
+//! What the product's tests stand on. Apart from [`respool`], nothing here uses the
+//! product's own code, so that both cannot be wrong in the same way.
+//!
+//! ```ignore
+//! let fake = FakeVllm::start([Script::json(200, &replies::text("Hello"))]).await;
+//! let respool = Respool::before(&fake).await;
+//! let reply = exchange(respool.address, &Request::chat(&body)).await;
+//! let turn = reply.stream(&Rules::default());      // panics on any violation of the protocol
+//! assert_eq!(turn.choices[&0].content, "Hello");
+//! assert_eq!(fake.requests()[0].json()["stream"], false);
+//! fake.finish();                                   // panics when a request was bad or a script was left over
+//! ```
+//!
+//! - [`script`]: what the fake answers: bodies, delays, faults.
+//! - [`fake_vllm`]: the server that checks each request and records when its peer hung up.
+//! - [`request_rules`]: those checks, pure.
+//! - [`client`]: the raw HTTP/1.1 client.
+//! - [`accumulate`]: the independent accumulator of streams and completions, with [`openai_fields`], the allow-list.
+//! - [`replies`]: vLLM-shaped bodies for scripts.
+//! - [`respool`]: the product itself, started in this process.
+//! - [`http1`]: heads and bodies on a socket, for both ends.
+
+pub mod accumulate;
+pub mod client;
+pub mod fake_vllm;
+pub mod http1;
+pub mod openai_fields;
+pub mod replies;
+pub mod request_rules;
+pub mod respool;
+pub mod script;

@@ -1,0 +1,61 @@
+//! The product under test, in this process: the real settings, router and server on a free loopback port.
+
+use std::net::SocketAddr;
+
+use respool::config::{FileText, resolve};
+use respool::server::{Stop, router, run};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use super::fake_vllm::FakeVllm;
+
+/// A running respool. Dropping it ends it at once.
+pub struct Respool {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// How to end it.
+    pub stop: Stop,
+    /// Done when it has ended.
+    pub ended: Option<JoinHandle<()>>,
+}
+
+impl Respool {
+    /// In front of `upstream`, with default settings.
+    pub async fn before(upstream: &FakeVllm) -> Self {
+        Self::with(upstream, "").await
+    }
+
+    /// In front of `upstream`; `extra` is TOML that stands before the upstream's table. It may end with an open
+    /// `[[upstream]]` table by naming keys after the line `[[upstream]]`.
+    pub async fn with(upstream: &FakeVllm, extra: &str) -> Self {
+        let (before, keys) = extra.split_once("[[upstream]]").unwrap_or((extra, ""));
+        Self::configured(&format!(
+            "{before}\n[[upstream]]\nname = \"box\"\nurl = \"{}\"\n{keys}",
+            upstream.url()
+        ))
+        .await
+    }
+
+    /// With this configuration file.
+    pub async fn configured(toml: &str) -> Self {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        respool::observe::metrics::install();
+        let file = FileText { path: "test.toml".as_ref(), text: toml };
+        let loaded =
+            resolve(Some(file), &std::collections::BTreeMap::new(), &respool::config::Flags::default());
+        let settings = loaded.unwrap_or_else(|problems| panic!("{problems}\nin\n{toml}")).settings;
+        let stop = Stop::default();
+        let app = respool::cli::app(&settings, &stop.abort).await.unwrap();
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let ended = tokio::spawn(run(listener, router(app), stop.clone(), settings.server.limits.drain));
+        Self { address, stop, ended: Some(ended) }
+    }
+}
+
+impl Drop for Respool {
+    fn drop(&mut self) {
+        self.stop.drain.cancel();
+        self.stop.abort.cancel();
+    }
+}
