@@ -18,7 +18,8 @@ fn main() {
 }
 
 fn prose(length: usize) -> String {
-    let line = "The quick brown fox jumps over the lazy dog, twice; then it rests (for a while) and looks around.\n";
+    let line =
+        "The quick brown fox jumps over the lazy dog, twice; then it rests (for a while) and looks around.\n";
     line.repeat(length / line.len() + 1)
 }
 

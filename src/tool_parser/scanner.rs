@@ -22,6 +22,8 @@ pub(crate) const BEHIND: usize = 256;
 const MAX_HELD: usize = 24 << 20;
 /// A longer run of space is content, even before a call.
 const MAX_SPACE: usize = 1024;
+/// So far triggers are searched at a time.
+const WINDOW: usize = 256;
 /// So much of a mark at the end of a cut reply is the beginning of a call.
 const CUT_MARK: usize = 6;
 /// In place of a backtick run's length: the line is quoted and holds no calls.
@@ -138,10 +140,16 @@ static OPENERS: LazyLock<Vec<Vec<Opener>>> = LazyLock::new(|| {
     openers
 });
 
-/// The first byte at which something may begin.
+/// The first byte at which something may begin. Searched window by window, so that what one search passes over the
+/// other does not pass over again and again.
 fn trigger(bytes: &[u8]) -> Option<usize> {
-    let near = memchr3(b'`', b'\n', b'=', bytes);
-    memchr3(b'<', b'[', b'{', &bytes[..near.unwrap_or(bytes.len())]).or(near)
+    for (index, window) in bytes.chunks(WINDOW).enumerate() {
+        let near = memchr3(b'`', b'\n', b'=', window);
+        if let Some(at) = memchr3(b'<', b'[', b'{', &window[..near.unwrap_or(window.len())]).or(near) {
+            return Some(index * WINDOW + at);
+        }
+    }
+    None
 }
 
 impl Scanner {
@@ -363,8 +371,11 @@ impl Scanner {
 
     fn late_mark(&mut self, at: usize, io: &mut Io<'_>) -> bool {
         let before = &self.buffer[self.head..=at];
-        let marks = LATE.iter().filter(|mark| before.ends_with(mark.trim_end_matches("functions.")));
-        match marks.map(|mark| mark.trim_end_matches("functions.").len()).max() {
+        if !before.ends_with("to=") {
+            return true;
+        }
+        let marks = LATE.iter().map(|mark| mark.strip_suffix("functions.").unwrap_or(mark));
+        match marks.filter(|mark| before.ends_with(mark)).map(str::len).max() {
             Some(length) if self.code.is_none() => {
                 let at = at + 1 - length;
                 self.attempt(Open { at, resume: self.scan, line_start: false, opener: 0, waits: None }, io)
@@ -485,17 +496,20 @@ impl Scanner {
         wakes
     }
 
-    /// Tells most marks apart by their second byte, cheaply.
+    /// Whether the mark stands there, or as much of it as there is text.
     fn may_open(&self, open: &Open, opener: &Opener, io: &Io<'_>) -> bool {
         let bytes = &self.buffer.as_bytes()[open.at..];
         let mark = opener.mark.as_bytes();
         if opener.line && !open.line_start {
             return false;
         }
-        match (mark.get(1), bytes.get(1)) {
-            (Some(mark), Some(byte)) => mark == byte,
-            _ => !mark.is_empty() || io.tools.may_begin_with(bytes[0]),
+        if let (Some(one), Some(other)) = (mark.get(1), bytes.get(1))
+            && one != other
+        {
+            return false;
         }
+        let common = mark.len().min(bytes.len());
+        mark[..common] == bytes[..common] && (common > 0 || io.tools.may_begin_with(bytes[0]))
     }
 
     fn ask(&self, open: &Open, opener: &Opener, io: &Io<'_>) -> Step {
@@ -546,10 +560,11 @@ impl Scanner {
     fn nothing(&mut self, open: &Open, io: &mut Io<'_>) {
         let bytes = &self.buffer.as_bytes()[open.at..];
         let char = bytes[0];
-        let fence = bytes.iter().take_while(|byte| **byte == char).count();
+        let fences = open.line_start && (char == b'`' || char == b'~');
+        let fence = if fences { bytes.iter().take_while(|byte| **byte == char).count() } else { 0 };
         self.release_held(open.at, io);
         self.scan = open.resume;
-        if open.line_start && (char == b'`' || char == b'~') && fence >= 3 {
+        if fence >= 3 {
             self.lane = Lane::Fence(char, fence);
             self.scan = open.at + fence;
         } else if open.line_start && b"`=".contains(&char) {
