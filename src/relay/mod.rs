@@ -29,7 +29,7 @@ use crate::translate::{
 };
 use crate::turn::FinishReason;
 use crate::upstream::{Answer, RetryPolicy, Upstream, UpstreamError, in_few_words};
-use crate::wire::{ApiError, COMPLETION, Completion, Edit, Editor, Tag, prune, usage_from};
+use crate::wire::{ApiError, Completion, Edit, Editor, REPLY, Tag, prune, usage_from};
 
 /// Relays requests to the configured upstreams.
 #[derive(Debug)]
@@ -246,8 +246,8 @@ fn forwarded(body: Bytes, name: &str, facts: &Facts, line: &SharedLine) -> Resul
     let text = text_of(&body, name)?;
     let mut editor = CompletionEditor { facts, reasoning_seen: false, has_choices: false, line };
     let mut out = String::with_capacity(text.len());
-    let changed = prune(text, &COMPLETION, &mut editor, &mut out)
-        .map_err(|fault| not_json(name, &fault.to_string()))?;
+    let changed =
+        prune(text, &REPLY, &mut editor, &mut out).map_err(|fault| not_json(name, &fault.to_string()))?;
     // What has a choice is no error in disguise, and need not be read again.
     let disguised = if editor.has_choices { None } else { UpstreamError::from_success(name, text) };
     match disguised {

@@ -116,7 +116,7 @@ impl Relay {
         };
         let stream = draft.how == Outbound::Streamed;
         draft.headers = outgoing(headers, stream, request_id);
-        draft.path_and_query = path_and_query.to_owned();
+        path_and_query.clone_into(&mut draft.path_and_query);
         draft.original = body;
         Ok(draft)
     }

@@ -3,6 +3,7 @@
 //! Up to `commit_after` a failure is a true HTTP status. Then the head and the role chunk leave, and heartbeats, until the
 //! upstream speaks. The client's going away drops everything here, and with it the upstream request.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -30,10 +31,18 @@ pub(super) async fn chat(app: App, request: http::Request<Incoming>) -> Response
     let mut line = RequestLine::start(id.clone(), "POST /v1/chat/completions".to_owned());
     line.route = "chat";
     let line = SharedLine::new(line, app.log_content);
-    let path = parts.uri.path_and_query().map_or("/v1/chat/completions", |path| path.as_str());
-    match prepare(&app, body, parts.headers, path, &id, &line).await {
+    let path = upstream_path(&parts.uri);
+    match prepare(&app, body, parts.headers, &path, &id, &line).await {
         Ok(prepared) => answer(app, prepared, line).await,
         Err(error) => respond::error(&error, &line),
+    }
+}
+
+/// Path and query as the upstream has them: below `/v1`, whether or not the client wrote that.
+fn upstream_path(uri: &http::Uri) -> Cow<'_, str> {
+    match uri.path_and_query().map_or("/v1/chat/completions", |path| path.as_str()) {
+        path if path.starts_with("/v1/") => Cow::Borrowed(path),
+        path => Cow::Owned(format!("/v1{path}")),
     }
 }
 

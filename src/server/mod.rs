@@ -44,6 +44,7 @@ pub struct App {
 pub fn router(app: App) -> Routes {
     let others = Router::new()
         .route("/v1/models", get(models::list).fallback(transparent::transparent))
+        .route("/models", get(models::list).fallback(transparent::transparent))
         .route("/v1/models/{*id}", get(models::one).fallback(transparent::transparent))
         .route("/health", get(respond::health))
         .route("/ready", get(models::ready))
@@ -67,14 +68,15 @@ impl hyper::service::Service<Request<Incoming>> for Routes {
     type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        if request.method() == Method::POST && request.uri().path() == CHAT {
+        if request.method() == Method::POST && CHAT.contains(&request.uri().path()) {
             return Box::pin(chat::chat(self.app.clone(), request).map(Ok));
         }
         Box::pin(self.others.clone().oneshot(request))
     }
 }
 
-const CHAT: &str = "/v1/chat/completions";
+/// Chat completions. A base URL that was written without its `/v1` is the commonest slip, and costs nothing to forgive.
+const CHAT: [&str; 2] = ["/v1/chat/completions", "/chat/completions"];
 
 /// How long the probe of `/ready` waits for an upstream.
 const READY_WITHIN: Duration = Duration::from_secs(3);

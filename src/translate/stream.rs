@@ -4,7 +4,7 @@
 //! not asked for. Knows at the end whether the stream was whole. Called by `relay`.
 
 use crate::turn::{FinishReason, Usage};
-use crate::wire::{CHUNK, Edit, Editor, Malformed, Tag, encode_string, prune, usage_from};
+use crate::wire::{Edit, Editor, Malformed, REPLY, Tag, encode_string, prune, usage_from};
 
 /// What the client is to see.
 #[derive(Clone, Debug)]
@@ -73,7 +73,7 @@ impl StreamState {
     pub fn pass(&mut self, payload: &str) -> Result<Passed, Malformed> {
         let mut text = std::mem::take(&mut self.text);
         let mut chunk = ChunkEditor { state: self, saw: Saw::default(), choice: 0 };
-        let changed = prune(payload, &CHUNK, &mut chunk, &mut text);
+        let changed = prune(payload, &REPLY, &mut chunk, &mut text);
         let saw = chunk.saw;
         self.text = text;
         Ok(match changed? {

@@ -13,8 +13,6 @@ mod scan;
 pub use error::ApiError;
 pub use object::{Object, array, decode_string, encode_string, is_empty_array};
 pub use prune::{Edit, Editor, Shape, Tag, prune};
-pub use reply::{
-    CHUNK, COMPLETION, Choice, Completion, NativeToolCall, pruned_logprobs, text_of, usage_from,
-};
+pub use reply::{Choice, Completion, NativeToolCall, REPLY, pruned_logprobs, text_of, usage_from};
 pub use request::{BadRequest, ChatRequest, DeclaredTool, Message, ToolChoice};
 pub use scan::{Malformed, Scanner};

@@ -97,8 +97,9 @@ const MESSAGE: Shape = Shape::Fields(&[
     ("function_call", Tag::Plain, FUNCTION),
 ]);
 
-/// The fields of a `chat.completion.chunk`.
-pub static CHUNK: Shape = Shape::Fields(&[
+/// The fields of a chat reply: of a `chat.completion`, whose choices have a `message`, and of a `chat.completion.chunk`,
+/// whose choices have a `delta`.
+pub static REPLY: Shape = Shape::Fields(&[
     ("id", Tag::Id, ANY),
     ("object", Tag::Plain, ANY),
     ("created", Tag::Created, ANY),
@@ -109,26 +110,6 @@ pub static CHUNK: Shape = Shape::Fields(&[
         Shape::Each(&Shape::Fields(&[
             ("index", Tag::Index, ANY),
             ("delta", Tag::Plain, MESSAGE),
-            ("logprobs", Tag::Plain, LOGPROBS),
-            ("finish_reason", Tag::FinishReason, ANY),
-        ])),
-    ),
-    ("usage", Tag::Usage, USAGE),
-    ("service_tier", Tag::Plain, ANY),
-    ("system_fingerprint", Tag::Plain, ANY),
-]);
-
-/// The fields of a `chat.completion`.
-pub static COMPLETION: Shape = Shape::Fields(&[
-    ("id", Tag::Id, ANY),
-    ("object", Tag::Plain, ANY),
-    ("created", Tag::Created, ANY),
-    ("model", Tag::Model, ANY),
-    (
-        "choices",
-        Tag::Plain,
-        Shape::Each(&Shape::Fields(&[
-            ("index", Tag::Index, ANY),
             ("message", Tag::Plain, MESSAGE),
             ("logprobs", Tag::Plain, LOGPROBS),
             ("finish_reason", Tag::FinishReason, ANY),

@@ -73,7 +73,7 @@ fn stream(case: &Value) -> Vec<String> {
             }
         }
         field => {
-            deltas.extend(pieces(case["text"].as_str().unwrap()).iter().map(|piece| json!({field: piece})))
+            deltas.extend(pieces(case["text"].as_str().unwrap()).iter().map(|piece| json!({field: piece})));
         }
     }
     let mut frames = vec![replies::role_frame()];

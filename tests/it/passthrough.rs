@@ -232,3 +232,18 @@ async fn respools_own_pages() {
     assert_eq!((ready.status, &ready.json()["upstreams"][0]["ready"]), (503, &json!(false)));
     assert_eq!(exchange(down.address, &Request::get("/health")).await.status, 200, "this process is up");
 }
+
+#[tokio::test]
+async fn a_base_url_without_v1_works_too() {
+    let fake = FakeVllm::start([Script::json(200, &replies::text("x"))]).await;
+    fake.serve_models(&["gpt-oss-20b"]);
+    let respool = Respool::before(&fake).await;
+    let body = json!({"messages": [{"role": "user", "content": "hi"}]}).to_string();
+    let request = Request::post("/chat/completions?a=b", body).header("content-type", "application/json");
+    exchange(respool.address, &request).await.completion(&Rules::default());
+    assert_eq!(fake.requests()[0].target, "/v1/chat/completions?a=b");
+    assert_eq!(
+        exchange(respool.address, &Request::get("/models")).await.json()["data"][0]["id"],
+        "gpt-oss-20b"
+    );
+}
