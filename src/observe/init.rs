@@ -12,6 +12,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Layer, Registry, fmt};
 
 use super::config::{Level, LogConfig, LogFormat};
+use super::json::JsonLines;
 use super::writer::{self, Batches, LineWriter};
 
 /// Keeps the writer threads; dropping it writes out what is still waiting.
@@ -31,7 +32,7 @@ pub fn init(config: &LogConfig) -> Result<Flush, String> {
     if let Some(path) = &config.file {
         let (file, batches) = writer::start(open(path)?);
         all.push(batches);
-        layers.push(fmt::layer().json().flatten_event(true).with_writer(move || file.clone()).boxed());
+        layers.push(fmt::layer().event_format(JsonLines).with_writer(move || file.clone()).boxed());
     }
     let registry = tracing_subscriber::registry().with(layers.with_filter(filter(config.level)));
     registry.try_init().map_err(|error| format!("logging cannot be set up: {error}"))?;
@@ -46,7 +47,7 @@ fn stderr_layer(config: &LogConfig, stderr: LineWriter) -> Box<dyn Layer<Registr
         LogFormat::Text => false,
     };
     if json {
-        return fmt::layer().json().flatten_event(true).with_writer(move || stderr.clone()).boxed();
+        return fmt::layer().event_format(JsonLines).with_writer(move || stderr.clone()).boxed();
     }
     fmt::layer().with_ansi(terminal).with_target(false).with_writer(move || stderr.clone()).boxed()
 }

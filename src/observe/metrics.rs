@@ -1,9 +1,13 @@
 //! Prometheus metrics: names, help texts and the page at `/metrics`.
 
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+
+use crate::turn::Usage;
 
 /// Requests, by route, model and outcome.
 pub const REQUESTS: &str = "respool_requests_total";
@@ -27,6 +31,7 @@ pub const RETRIES: &str = "respool_upstream_retries_total";
 pub const HEARTBEATS: &str = "respool_heartbeats_total";
 
 static HANDLE: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
+static COMMON: OnceLock<Common> = OnceLock::new();
 
 const SECONDS: [f64; 14] =
     [0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
@@ -38,6 +43,7 @@ pub fn install() {
         let builder = builder.set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS).ok()?;
         let handle = builder.install_recorder().ok()?;
         describe();
+        COMMON.get_or_init(Common::registered);
         Some(handle)
     });
 }
@@ -49,6 +55,64 @@ pub fn page() -> String {
     handle.render()
 }
 
+/// The series that every request adds to. Looking one up by name and labels costs more than all that is recorded in it.
+struct Common {
+    in_flight: Gauge,
+    prompt: Counter,
+    completion: Counter,
+    of_requests: RwLock<Vec<Arc<OfRequests>>>,
+}
+
+/// The series of all requests that share these labels.
+struct OfRequests {
+    route: &'static str,
+    outcome: &'static str,
+    model: String,
+    requests: Counter,
+    duration: Histogram,
+    first_byte: Histogram,
+}
+
+impl Common {
+    fn registered() -> Self {
+        Self {
+            in_flight: gauge!(IN_FLIGHT),
+            prompt: counter!(TOKENS, "kind" => "prompt"),
+            completion: counter!(TOKENS, "kind" => "completion"),
+            of_requests: RwLock::default(),
+        }
+    }
+
+    fn of(&self, route: &'static str, outcome: &'static str, model: &str) -> Arc<OfRequests> {
+        let is_it = |series: &&Arc<OfRequests>| {
+            series.route == route && series.outcome == outcome && series.model == model
+        };
+        let known = self.of_requests.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(series) = known.iter().find(is_it) {
+            return Arc::clone(series);
+        }
+        drop(known);
+        let model = model.to_owned();
+        let series = Arc::new(OfRequests {
+            requests: counter!(REQUESTS, "route" => route, "model" => model.clone(), "outcome" => outcome),
+            duration: histogram!(DURATION, "route" => route),
+            first_byte: histogram!(FIRST_BYTE, "route" => route),
+            route,
+            outcome,
+            model,
+        });
+        self.of_requests.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&series));
+        series
+    }
+}
+
+/// A request has come.
+pub(super) fn arrived() {
+    if let Some(common) = COMMON.get() {
+        common.in_flight.increment(1.0);
+    }
+}
+
 /// Records how one request went.
 pub(super) fn request(
     route: &'static str,
@@ -57,11 +121,32 @@ pub(super) fn request(
     total: Duration,
     first: Option<Duration>,
 ) {
-    metrics::counter!(REQUESTS, "route" => route, "model" => model.to_owned(), "outcome" => outcome)
-        .increment(1);
-    metrics::histogram!(DURATION, "route" => route).record(total.as_secs_f64());
+    let Some(common) = COMMON.get() else { return };
+    common.in_flight.decrement(1.0);
+    let series = common.of(route, outcome, model);
+    series.requests.increment(1);
+    series.duration.record(total.as_secs_f64());
     if let Some(first) = first {
-        metrics::histogram!(FIRST_BYTE, "route" => route).record(first.as_secs_f64());
+        series.first_byte.record(first.as_secs_f64());
+    }
+    tidy();
+}
+
+/// Tokens of one reply.
+pub(super) fn tokens(usage: Usage) {
+    if let Some(common) = COMMON.get() {
+        common.prompt.increment(usage.prompt);
+        common.completion.increment(usage.completion);
+    }
+}
+
+/// What was recorded is kept one by one until somebody asks for the page, which may be never: sums it up now and then.
+fn tidy() {
+    static RECORDED: AtomicU32 = AtomicU32::new(0);
+    if RECORDED.fetch_add(1, Ordering::Relaxed) % 4096 == 4095
+        && let Some(Some(handle)) = HANDLE.get()
+    {
+        handle.run_upkeep();
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub mod config;
 mod init;
+mod json;
 pub mod metrics;
 mod request_line;
 mod writer;

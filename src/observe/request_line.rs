@@ -84,7 +84,7 @@ pub struct RequestLine {
 impl RequestLine {
     /// A request that has just arrived.
     pub fn start(id: String, request: String) -> Self {
-        ::metrics::gauge!(metrics::IN_FLIGHT).increment(1.0);
+        metrics::arrived();
         Self {
             id,
             request,
@@ -147,8 +147,7 @@ impl RequestLine {
     fn record(&self, total: Duration) {
         metrics::request(self.route, &self.known_model, self.outcome.as_str(), total, self.first_byte);
         if let Some(usage) = self.usage {
-            ::metrics::counter!(metrics::TOKENS, "kind" => "prompt").increment(usage.prompt);
-            ::metrics::counter!(metrics::TOKENS, "kind" => "completion").increment(usage.completion);
+            metrics::tokens(usage);
         }
         let native = self.calls.saturating_sub(self.dialects.len());
         let counts = [
@@ -197,6 +196,11 @@ fn list(names: &[&'static str]) -> Option<String> {
     (!names.is_empty()).then(|| names.join(","))
 }
 
+/// What did not happen is not in the line.
+fn some<T: Default + PartialEq>(count: T) -> Option<T> {
+    (count != T::default()).then_some(count)
+}
+
 fn millis(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 10_000.0).round() / 10.0
 }
@@ -204,7 +208,6 @@ fn millis(duration: Duration) -> f64 {
 impl Drop for RequestLine {
     fn drop(&mut self) {
         let total = self.elapsed();
-        ::metrics::gauge!(metrics::IN_FLIGHT).decrement(1.0);
         self.record(total);
         tracing::info!(
             target: "respool::request",
@@ -219,9 +222,9 @@ impl Drop for RequestLine {
             outcome = self.outcome.as_str(),
             error = self.error,
             edits = list(&self.edits),
-            retries = self.retries,
-            heartbeats = self.heartbeats,
-            calls = self.calls,
+            retries = some(self.retries),
+            heartbeats = some(self.heartbeats),
+            calls = some(self.calls),
             dialect = list(&self.dialects),
             repairs = list(&self.repairs),
             dropped = list(&self.dropped),

@@ -15,6 +15,9 @@ const GATHER: Duration = Duration::from_millis(20);
 /// Lines beyond this wait for the writer, so that a dead disk cannot fill the memory.
 const LARGEST: usize = 8 << 20;
 
+/// How large an empty buffer may stay.
+const KEPT: usize = 1 << 20;
+
 #[derive(Default)]
 struct Waiting {
     lines: Vec<u8>,
@@ -49,6 +52,7 @@ pub(super) fn start(to: impl Write + Send + 'static) -> (LineWriter, Batches) {
 }
 
 fn write_batches(queue: &Queue, mut to: impl Write) {
+    let mut lines = Vec::new();
     loop {
         let waiting = queue.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting = queue.changed.wait_while(waiting, |waiting| waiting.lines.is_empty() && !waiting.ended);
@@ -57,11 +61,14 @@ fn write_batches(queue: &Queue, mut to: impl Write) {
             thread::sleep(GATHER);
         }
         let mut waiting = queue.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let lines = std::mem::take(&mut waiting.lines);
+        // The two buffers change places: growing a new one for each batch costs more than filling it.
+        std::mem::swap(&mut waiting.lines, &mut lines);
         drop(waiting);
         queue.changed.notify_all();
         // A log that cannot be written must not stop the relay, and there is nowhere to say so.
         let _ = to.write_all(&lines).and_then(|()| to.flush());
+        lines.clear();
+        lines.shrink_to(KEPT);
         if ended {
             return;
         }

@@ -20,6 +20,8 @@ use feed::Reader;
 pub use feed::{Batch, Feed};
 pub use prepare::{Facts, Prepared, Route};
 
+use bytes::Bytes;
+
 use crate::observe::SharedLine;
 use crate::sse::Frames;
 use crate::translate::{
@@ -95,7 +97,7 @@ impl Relay {
     ///
     /// # Errors
     /// What the client is to be told.
-    pub async fn turn(self: Arc<Self>, prepared: Prepared, line: SharedLine) -> Result<Reply, ApiError> {
+    pub async fn turn(self: Arc<Self>, prepared: Box<Prepared>, line: SharedLine) -> Result<Reply, ApiError> {
         let answer = self.dispatch(&prepared, &line).await.map_err(|error| error.logged(&line))?;
         let reply = self.completion(answer, &prepared, &line).await.map_err(|error| error.logged(&line))?;
         self.read(reply, &prepared, &line)
@@ -105,24 +107,26 @@ impl Relay {
     ///
     /// # Errors
     /// What the client is to be told.
-    pub async fn whole(self: Arc<Self>, prepared: Prepared, line: SharedLine) -> Result<String, ApiError> {
+    pub async fn whole(
+        self: Arc<Self>,
+        prepared: Box<Prepared>,
+        line: SharedLine,
+    ) -> Result<Bytes, ApiError> {
         let answer = self.dispatch(&prepared, &line).await.map_err(|error| error.logged(&line))?;
-        let upstream = prepared.upstream.name.clone();
-        let body = self.json_body(answer, &upstream).await.map_err(|error| error.logged(&line))?;
-        let mut editor = CompletionEditor { facts: &prepared.facts, reasoning_seen: false, line: &line };
-        let mut out = String::with_capacity(body.len());
-        match prune(&body, &COMPLETION, &mut editor, &mut out) {
-            Ok(true) => Ok(out),
-            Ok(false) => Ok(body),
-            Err(fault) => Err(not_json(&upstream, &fault.to_string()).logged(&line)),
-        }
+        let name = prepared.upstream.name.as_str();
+        let body = self.json_body(answer, name).await.map_err(|error| error.logged(&line))?;
+        forwarded(body, name, &prepared.facts, &line).map_err(|error| error.logged(&line))
     }
 
     /// A request without tools that asks for a stream.
     ///
     /// # Errors
     /// What the client is to be told.
-    pub async fn open(self: Arc<Self>, prepared: Prepared, line: SharedLine) -> Result<Opened, ApiError> {
+    pub async fn open(
+        self: Arc<Self>,
+        prepared: Box<Prepared>,
+        line: SharedLine,
+    ) -> Result<Opened, ApiError> {
         let answer = self.dispatch(&prepared, &line).await.map_err(|error| error.logged(&line))?;
         match answer.media_type().as_str() {
             "text/event-stream" => Ok(Opened::Feed(Box::new(self.feed(answer, &prepared, line)))),
@@ -194,26 +198,28 @@ impl Relay {
     ) -> Result<Completion, UpstreamError> {
         let name = &prepared.upstream.name;
         let body = self.json_body(answer, name).await?;
-        line.content("upstream reply", body.as_bytes());
-        Completion::parse(&body, &self.config.keep_fields).map_err(|fault| not_json(name, &fault.to_string()))
+        line.content("upstream reply", &body);
+        let text = text_of(&body, name)?;
+        Completion::parse(text, &self.config.keep_fields).map_err(|fault| {
+            let disguised = UpstreamError::from_success(name, text);
+            disguised.unwrap_or_else(|| not_json(name, &fault.to_string()))
+        })
     }
 
-    /// The text of a JSON answer that is no error in disguise.
-    async fn json_body(&self, answer: Answer, name: &str) -> Result<String, UpstreamError> {
+    /// The body of an answer that may be a JSON object; it may still be an error in disguise.
+    async fn json_body(&self, answer: Answer, name: &str) -> Result<Bytes, UpstreamError> {
         let media_type = answer.media_type();
+        let is_json = media_type.is_empty() || media_type.ends_with("json");
         let body = answer.whole(self.max_body).await?;
-        let text = String::from_utf8(body.into()).map_err(|_| not_json(name, "it is not UTF-8"))?;
-        if let Some(error) = UpstreamError::from_success(name, &text) {
-            return Err(error);
-        }
-        if !media_type.is_empty() && !media_type.ends_with("json") && !text.trim_start().starts_with('{') {
+        if !is_json && !body.trim_ascii_start().starts_with(b"{") {
+            let text = text_of(&body, name)?;
             let what = format!(
                 "answered with {media_type} instead of JSON ({}); is its `url` right?",
-                in_few_words(&text)
+                in_few_words(text)
             );
             return Err(UpstreamError::broken(name, 502, "upstream_not_json", &what, text));
         }
-        Ok(text)
+        Ok(body)
     }
 
     async fn not_a_stream(&self, answer: Answer, media_type: &str) -> UpstreamError {
@@ -235,6 +241,25 @@ pub fn reply_json(reply: &Reply, facts: &Facts) -> String {
     completion_json(reply, facts.reasoning)
 }
 
+/// A completion as it leaves.
+fn forwarded(body: Bytes, name: &str, facts: &Facts, line: &SharedLine) -> Result<Bytes, UpstreamError> {
+    let text = text_of(&body, name)?;
+    let mut editor = CompletionEditor { facts, reasoning_seen: false, has_choices: false, line };
+    let mut out = String::with_capacity(text.len());
+    let changed = prune(text, &COMPLETION, &mut editor, &mut out)
+        .map_err(|fault| not_json(name, &fault.to_string()))?;
+    // What has a choice is no error in disguise, and need not be read again.
+    let disguised = if editor.has_choices { None } else { UpstreamError::from_success(name, text) };
+    match disguised {
+        Some(error) => Err(error),
+        None => Ok(if changed { out.into() } else { body }),
+    }
+}
+
+fn text_of<'a>(body: &'a [u8], name: &str) -> Result<&'a str, UpstreamError> {
+    std::str::from_utf8(body).map_err(|_| not_json(name, "it is not UTF-8"))
+}
+
 fn not_json(name: &str, fault: &str) -> UpstreamError {
     let what = format!("sent a reply that is not a chat completion: {fault}");
     UpstreamError::broken(name, 502, "upstream_invalid_json", &what, "")
@@ -244,6 +269,7 @@ fn not_json(name: &str, fault: &str) -> UpstreamError {
 struct CompletionEditor<'a> {
     facts: &'a Facts,
     reasoning_seen: bool,
+    has_choices: bool,
     line: &'a SharedLine,
 }
 
@@ -261,6 +287,7 @@ impl Editor for CompletionEditor<'_> {
             }
             Tag::Index => {
                 self.reasoning_seen = false;
+                self.has_choices = true;
                 Edit::Keep
             }
             // vLLM up to 0.22 writes an empty array, which OpenAI never does.

@@ -103,8 +103,8 @@ impl Relay {
         headers: HeaderMap,
         path_and_query: &str,
         request_id: &str,
-    ) -> Result<Prepared, ApiError> {
-        let draft = match self.draft(&body, true)? {
+    ) -> Result<Box<Prepared>, ApiError> {
+        let mut draft = match self.draft(&body, true)? {
             Draft::Ready(draft) => draft,
             Draft::NeedsVersion(upstream) => {
                 upstream.probe_version().await;
@@ -115,12 +115,10 @@ impl Relay {
             }
         };
         let stream = draft.how == Outbound::Streamed;
-        Ok(Prepared {
-            headers: outgoing(headers, stream, request_id),
-            path_and_query: path_and_query.to_owned(),
-            original: body,
-            ..*draft
-        })
+        draft.headers = outgoing(headers, stream, request_id);
+        draft.path_and_query = path_and_query.to_owned();
+        draft.original = body;
+        Ok(draft)
     }
 
     /// Everything that follows from the body. Its form may depend on the upstream's version: `may_ask` lets it say so

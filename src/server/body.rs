@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use axum::body::{Body, BodyDataStream};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
+use http_body_util::{BodyDataStream, BodyExt as _};
+use hyper::body::{Body as _, Incoming};
 
 use crate::units::Size;
 use crate::wire::ApiError;
@@ -17,8 +18,8 @@ const DISCARD_WITHIN: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// 413 when it is larger than `max`, 400 when it breaks off.
-pub(super) async fn read(body: Body, max: Size) -> Result<Bytes, ApiError> {
-    let declared = http_body::Body::size_hint(&body).exact();
+pub(super) async fn read(body: Incoming, max: Size) -> Result<Bytes, ApiError> {
+    let declared = body.size_hint().exact();
     let mut pieces = body.into_data_stream();
     if declared.is_some_and(|size| size > max.0) {
         return Err(too_large(max, pieces).await);
@@ -43,7 +44,7 @@ pub(super) async fn read(body: Body, max: Size) -> Result<Bytes, ApiError> {
 
 /// Takes in some of what is still being sent: a client that is answered and cut off while it writes often sees a reset
 /// connection instead of the answer.
-async fn too_large(max: Size, mut rest: BodyDataStream) -> ApiError {
+async fn too_large(max: Size, mut rest: BodyDataStream<Incoming>) -> ApiError {
     let discard = async {
         let mut left = DISCARDED;
         while let Some(Ok(piece)) = rest.next().await {
@@ -58,6 +59,6 @@ async fn too_large(max: Size, mut rest: BodyDataStream) -> ApiError {
     ApiError::new(413, "request_too_large", message)
 }
 
-fn broken(error: &axum::Error) -> ApiError {
+fn broken(error: &hyper::Error) -> ApiError {
     ApiError::bad_request("incomplete_body", format!("the request body broke off: {error}"))
 }

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use async_stream::stream;
 use axum::body::Body;
-use axum::extract::{OriginalUri, Request, State};
 use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
+use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use super::{App, body, respond};
@@ -24,17 +24,13 @@ use crate::wire::ApiError;
 
 type Pending<T> = Pin<Box<dyn Future<Output = Result<T, ApiError>> + Send>>;
 
-pub(super) async fn chat(
-    State(app): State<App>,
-    OriginalUri(uri): OriginalUri,
-    request: Request,
-) -> Response {
+pub(super) async fn chat(app: App, request: http::Request<Incoming>) -> Response {
     let (parts, body) = request.into_parts();
     let id = respond::request_id(&parts.headers);
     let mut line = RequestLine::start(id.clone(), "POST /v1/chat/completions".to_owned());
     line.route = "chat";
     let line = SharedLine::new(line, app.log_content);
-    let path = uri.path_and_query().map_or("/v1/chat/completions", |path| path.as_str());
+    let path = parts.uri.path_and_query().map_or("/v1/chat/completions", |path| path.as_str());
     match prepare(&app, body, parts.headers, path, &id, &line).await {
         Ok(prepared) => answer(app, prepared, line).await,
         Err(error) => respond::error(&error, &line),
@@ -43,12 +39,12 @@ pub(super) async fn chat(
 
 async fn prepare(
     app: &App,
-    body: Body,
+    body: Incoming,
     headers: HeaderMap,
     path: &str,
     id: &str,
     line: &SharedLine,
-) -> Result<Prepared, ApiError> {
+) -> Result<Box<Prepared>, ApiError> {
     if headers.get(http::header::CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
         let message = "the request body is compressed; send it with `content-encoding: identity`";
         return Err(ApiError::new(415, "unsupported_content_encoding", message));
@@ -69,7 +65,7 @@ async fn prepare(
     Ok(prepared)
 }
 
-async fn answer(app: App, prepared: Prepared, line: SharedLine) -> Response {
+async fn answer(app: App, prepared: Box<Prepared>, line: SharedLine) -> Response {
     let facts = prepared.facts.clone();
     if let Some(found) = &prepared.loop_found {
         line.with(|line| line.outcome = Outcome::LoopGuard);

@@ -8,12 +8,19 @@ mod respond;
 mod run;
 mod transparent;
 
+use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::routing::{get, post};
+use axum::response::Response;
+use axum::routing::get;
+use futures::FutureExt as _;
+use http::{Method, Request};
+use hyper::body::Incoming;
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
 
 pub use config::{LimitsConfig, Listen, ServerConfig};
 pub use run::{Stop, run};
@@ -34,17 +41,40 @@ pub struct App {
 }
 
 /// The routes. What is not respool's own goes to the upstream as it is.
-pub fn router(app: App) -> Router {
-    Router::new()
-        .route("/v1/chat/completions", post(chat::chat).fallback(transparent::transparent))
+pub fn router(app: App) -> Routes {
+    let others = Router::new()
         .route("/v1/models", get(models::list).fallback(transparent::transparent))
         .route("/v1/models/{*id}", get(models::one).fallback(transparent::transparent))
         .route("/health", get(respond::health))
         .route("/ready", get(models::ready))
         .route("/metrics", get(respond::metrics))
         .fallback(transparent::transparent)
-        .with_state(app)
+        .with_state(app.clone());
+    Routes { app, others }
 }
+
+/// Sends each request to its handler. The hot route is not the router's: its bookkeeping would be a tenth of a short
+/// request.
+#[derive(Clone, Debug)]
+pub struct Routes {
+    app: App,
+    others: Router,
+}
+
+impl hyper::service::Service<Request<Incoming>> for Routes {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        if request.method() == Method::POST && request.uri().path() == CHAT {
+            return Box::pin(chat::chat(self.app.clone(), request).map(Ok));
+        }
+        Box::pin(self.others.clone().oneshot(request))
+    }
+}
+
+const CHAT: &str = "/v1/chat/completions";
 
 /// How long the probe of `/ready` waits for an upstream.
 const READY_WITHIN: Duration = Duration::from_secs(3);

@@ -23,8 +23,8 @@ pub(super) fn request_id(headers: &HeaderMap) -> String {
 }
 
 /// A reply with a JSON body; notes in the line that it leaves.
-pub(super) fn json(status: StatusCode, body: String, line: &SharedLine) -> Response {
-    let mut response = Response::new(Body::from(body));
+pub(super) fn json(status: StatusCode, body: impl Into<Body>, line: &SharedLine) -> Response {
+    let mut response = Response::new(body.into());
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     leaves(&mut response, line);

@@ -1,14 +1,13 @@
 //! Runs the server on a listener until it is told to stop: no new work, time to drain, then an honest end.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+use super::Routes;
 
 /// A client that takes longer for the head of a request is cut off.
 const HEAD_WITHIN: Duration = Duration::from_mins(1);
@@ -26,16 +25,15 @@ pub struct Stop {
 }
 
 /// Serves until `stop.drain`, then waits for what is in flight: at most `drain`, or until `stop.abort`.
-pub async fn run(listener: TcpListener, router: Router, stop: Stop, drain: Duration) {
+pub async fn run(listener: TcpListener, routes: Routes, stop: Stop, drain: Duration) {
     let connections = TaskTracker::new();
-    let router = Arc::new(router);
     loop {
         tokio::select! {
             biased;
             () = stop.drain.cancelled() => break,
             accepted = listener.accept() => match accepted {
                 Ok((socket, _)) => {
-                    connections.spawn(serve(socket, Router::clone(&router), stop.drain.clone()));
+                    connections.spawn(serve(socket, routes.clone(), stop.drain.clone()));
                 }
                 Err(error) => {
                     // Out of descriptors: those in use will be given back.
@@ -56,12 +54,12 @@ pub async fn run(listener: TcpListener, router: Router, stop: Stop, drain: Durat
     let _ = tokio::time::timeout(LAST_WORDS, connections.wait()).await;
 }
 
-async fn serve(socket: TcpStream, router: Router, drain: CancellationToken) {
+async fn serve(socket: TcpStream, routes: Routes, drain: CancellationToken) {
     // Without it small chunks wait for the client's delayed acknowledgement.
     let _ = socket.set_nodelay(true);
     let mut builder = hyper::server::conn::http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
-    let connection = builder.serve_connection(TokioIo::new(socket), TowerToHyperService::new(router));
+    let connection = builder.serve_connection(TokioIo::new(socket), routes);
     tokio::pin!(connection);
     let mut draining = false;
     loop {

@@ -1,7 +1,7 @@
 //! Every route that is not respool's own: method, path, query, headers and bodies pass both ways as they come.
 
 use axum::body::Body;
-use axum::extract::{OriginalUri, Request, State};
+use axum::extract::{Request, State};
 use axum::response::Response;
 use futures::StreamExt as _;
 
@@ -10,12 +10,9 @@ use crate::observe::{Outcome, RequestLine, SharedLine};
 use crate::upstream::{Call, Incoming, Outgoing};
 use crate::wire::ApiError;
 
-pub(super) async fn transparent(
-    State(app): State<App>,
-    OriginalUri(uri): OriginalUri,
-    request: Request,
-) -> Response {
+pub(super) async fn transparent(State(app): State<App>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
+    let uri = parts.uri;
     let id = respond::request_id(&parts.headers);
     let mut line = RequestLine::start(id.clone(), format!("{} {}", parts.method, uri.path()));
     line.route = "transparent";

@@ -158,7 +158,10 @@ impl<E: Editor> Pruner<'_, E> {
                 return Ok(true);
             }
         }
-        self.value(&mut Scanner::new(value), shape)?;
+        match shape {
+            Shape::Any => self.out.push_str(value),
+            _ => self.value(&mut Scanner::new(value), shape)?,
+        }
         Ok(true)
     }
 
