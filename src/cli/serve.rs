@@ -10,8 +10,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{Loaded, Settings};
 use crate::observe;
-use crate::relay::{OnOverflow, Relay, RelayLimits};
+use crate::relay::{OnOverflow, RecoveryConfig, Relay, RelayLimits};
 use crate::server::{App, Listen, Stop, router, run};
+use crate::tools::ToolsConfig;
 use crate::translate::GuardLimits;
 use crate::upstream::replay::{self, Replay};
 use crate::upstream::{Address, Upstream, UpstreamConfig};
@@ -135,10 +136,12 @@ fn raise_descriptor_limit() {
 /// Settings that are accepted already, and whose feature is not built yet.
 fn warn_of_what_is_to_come(settings: &Settings) {
     let relay = &settings.relay;
-    let limited = settings.upstreams.iter().any(|upstream| upstream.max_concurrency.is_some());
+    let shared = |upstream: &UpstreamConfig| upstream.max_concurrency.is_some() || upstream.weight != 1;
     for (set, key) in [
+        (relay.recovery != RecoveryConfig::default(), "recovery"),
         (relay.context.on_overflow == OnOverflow::Trim, "context.on_overflow = \"trim\""),
-        (limited, "upstream.max_concurrency"),
+        (settings.upstreams.iter().any(shared), "upstream.max_concurrency, upstream.weight"),
+        (settings.tools != ToolsConfig::default(), "tools"),
         (!settings.agents.is_empty(), "agents"),
     ] {
         if set {

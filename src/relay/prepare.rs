@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue, header};
 use super::Relay;
 use super::config::{Modes, ReasoningField, ToolParsing, ToolsMode};
 use crate::tool_parser::{Options, Tools};
-use crate::translate::{LoopFound, Outbound, ReplyRules, check_loops, needs_version, outbound};
+use crate::translate::{LoopFound, Outbound, ReplyRules, check_loops, hidden_tools, needs_version, outbound};
 use crate::upstream::Upstream;
 use crate::wire::Object;
 use crate::wire::{ApiError, ChatRequest, ToolChoice, array, decode_string, encode_string};
@@ -254,9 +254,15 @@ fn rules(request: &ChatRequest<'_>) -> ReplyRules {
     }
 }
 
+/// The declared tools, and those that are called through OpenClaw's `tool_call`.
 fn tools(request: &ChatRequest<'_>) -> Tools {
     let functions = request.functions.iter();
-    Tools::from_parts(functions.filter_map(|tool| Some((decode_string(tool.name?)?, tool.parameters))))
+    let declared = functions.filter_map(|tool| Some((decode_string(tool.name?)?, tool.parameters)));
+    let mut tools = Tools::from_parts(declared);
+    if tools.get("tool_call").is_some() {
+        hidden_tools(&request.messages).into_iter().for_each(|(name, schema)| tools.reveal(name, schema));
+    }
+    tools
 }
 
 /// The ids of all calls in the conversation.

@@ -160,7 +160,7 @@ fn fences() {
     text(&format!("```json\n{json}\n```\nThat is the call."));
     text(&format!("Example:\n```json\n{json}\n```"));
     text(&format!("```python\n{json}\n```"));
-    text(&format!("```js\nconst x = 1;\n```\n```json\n{{\"a\": 1}}\n```"));
+    text("```js\nconst x = 1;\n```\n```json\n{\"a\": 1}\n```");
     text(&format!("```xml\n<tool_call>{json}</tool_call>\n```"));
     text(
         "```\n<|channel|>commentary to=functions.read <|constrain|>json<|message|>{\"path\":\"a\"}<|call|>\n```\n",

@@ -107,9 +107,11 @@ fn every_case_passes_or_is_argued() {
         match (case.judge(&turn), &case.argued) {
             (Some(_), Some(_)) => argued += 1,
             (Some(problem), None) => {
-                drop(failures.insert(case.id, format!("{problem} notes {:?}", turn.notes)))
+                failures.insert(case.id, format!("{problem} notes {:?}", turn.notes));
             }
-            (None, Some(_)) => drop(failures.insert(case.id, "passes, yet is argued".to_owned())),
+            (None, Some(_)) => {
+                failures.insert(case.id, "passes, yet is argued".to_owned());
+            }
             (None, None) => {}
         }
     }
@@ -129,7 +131,7 @@ fn every_split_of_a_case_gives_the_same_turn() {
             assert_eq!(case.run([one, two]), whole, "{} split at {at}", case.id);
         }
         for size in [2, 3, 5, 7, 16] {
-            let pieces: Vec<String> = chars.chunks(size).map(|piece| piece.concat()).collect();
+            let pieces: Vec<String> = chars.chunks(size).map(<[String]>::concat).collect();
             assert_eq!(case.run(pieces.iter().map(String::as_str)), whole, "{} by {size}", case.id);
         }
     }

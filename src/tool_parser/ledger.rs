@@ -83,8 +83,8 @@ impl Ledger {
             self.has_content = true;
         }
         match (self.events.last_mut(), field) {
-            (Some(TurnEvent::Content(last)), Field::Content) => last.push_str(text),
-            (Some(TurnEvent::Reasoning(last)), Field::Reasoning) => last.push_str(text),
+            (Some(TurnEvent::Content(last)), Field::Content)
+            | (Some(TurnEvent::Reasoning(last)), Field::Reasoning) => last.push_str(text),
             (_, Field::Content) => self.events.push(TurnEvent::Content(text.to_owned())),
             (_, Field::Reasoning) => self.events.push(TurnEvent::Reasoning(text.to_owned())),
         }
@@ -128,10 +128,10 @@ impl Ledger {
                 }
             }
         }
-        if let Args::Text(text) = &raw.arguments {
-            if let Ok(value @ Value::Object(_)) = serde_json::from_str(text) {
-                self.native.push(value);
-            }
+        if let Args::Text(text) = &raw.arguments
+            && let Ok(value @ Value::Object(_)) = serde_json::from_str(text)
+        {
+            self.native.push(value);
         }
     }
 

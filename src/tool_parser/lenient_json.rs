@@ -173,15 +173,11 @@ impl<'a> Reader<'a> {
         loop {
             self.space();
             match self.peek() {
-                None => {
-                    self.repair("unclosed");
-                    return Ok(Value::Array(items));
-                }
                 Some(byte) if byte == closer => {
                     self.at += 1;
                     return Ok(Value::Array(items));
                 }
-                Some(b'}') => {
+                None | Some(b'}') => {
                     self.repair("unclosed");
                     return Ok(Value::Array(items));
                 }
@@ -321,12 +317,11 @@ fn unescape(raw: &str, quote: u8) -> (String, bool) {
     while let Some(at) = rest.find('\\') {
         text.push_str(&rest[..at]);
         let (used, resolved) = escape(&rest[at..], quote);
-        match resolved {
-            Some(char) => text.push(char),
-            None => {
-                text.push_str(&rest[at..at + used]);
-                bad = true;
-            }
+        if let Some(char) = resolved {
+            text.push(char);
+        } else {
+            text.push_str(&rest[at..at + used]);
+            bad = true;
         }
         rest = &rest[at + used..];
     }
@@ -354,10 +349,11 @@ fn escape(text: &str, quote: u8) -> (usize, Option<char>) {
 fn unicode(text: &str) -> (usize, Option<char>) {
     let unit = |at: usize| text.get(at..at + 4).and_then(|hex| u32::from_str_radix(hex, 16).ok());
     let Some(high) = unit(2) else { return (1, None) };
-    if (0xD800..0xDC00).contains(&high) && text.get(6..8) == Some("\\u") {
-        if let Some(low) = unit(8).filter(|low| (0xDC00..0xE000).contains(low)) {
-            return (12, char::from_u32(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00)));
-        }
+    if (0xD800..0xDC00).contains(&high)
+        && text.get(6..8) == Some("\\u")
+        && let Some(low) = unit(8).filter(|low| (0xDC00..0xE000).contains(low))
+    {
+        return (12, char::from_u32(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00)));
     }
     (6, Some(char::from_u32(high).unwrap_or(char::REPLACEMENT_CHARACTER)))
 }

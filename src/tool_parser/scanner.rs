@@ -6,6 +6,8 @@
 
 use std::sync::LazyLock;
 
+use memchr::memchr3;
+
 use super::dialects::{Dialect, Found, MarkAt, Opens, Step, TABLE, View, Wait};
 use super::json_span::{JsonSpan, Span, Style};
 use super::ledger::Ledger;
@@ -20,12 +22,12 @@ pub(crate) const BEHIND: usize = 256;
 const MAX_HELD: usize = 24 << 20;
 /// A longer run of space is content, even before a call.
 const MAX_SPACE: usize = 1024;
+/// So far triggers are searched at a time.
+const WINDOW: usize = 256;
 /// So much of a mark at the end of a cut reply is the beginning of a call.
 const CUT_MARK: usize = 6;
 /// In place of a backtick run's length: the line is quoted and holds no calls.
 const QUOTED_LINE: usize = usize::MAX;
-/// Every mark begins with one of these, stands at the start of a line, or ends in `to=`.
-const TRIGGERS: &[u8] = b"<[{`\n=";
 /// Marks in running text that begin with a letter; they are found by their `=`.
 const LATE: [&str; 8] = [
     "assistantcommentary to=",
@@ -138,15 +140,17 @@ static OPENERS: LazyLock<Vec<Vec<Opener>>> = LazyLock::new(|| {
     openers
 });
 
-static IS_TRIGGER: [bool; 256] = {
-    let mut table = [false; 256];
-    let mut index = 0;
-    while index < TRIGGERS.len() {
-        table[TRIGGERS[index] as usize] = true;
-        index += 1;
+/// The first byte at which something may begin. Searched window by window, so that what one search passes over the
+/// other does not pass over again and again.
+fn trigger(bytes: &[u8]) -> Option<usize> {
+    for (index, window) in bytes.chunks(WINDOW).enumerate() {
+        let near = memchr3(b'`', b'\n', b'=', window);
+        if let Some(at) = memchr3(b'<', b'[', b'{', &window[..near.unwrap_or(window.len())]).or(near) {
+            return Some(index * WINDOW + at);
+        }
     }
-    table
-};
+    None
+}
 
 impl Scanner {
     /// A scanner for content, or, for `reasoning`, one that looks for calls and emits nothing else.
@@ -226,7 +230,7 @@ impl Scanner {
         let tail = &self.buffer.as_bytes()[self.head.max(end.saturating_sub(32))..end];
         let partial = |length: &usize| {
             let suffix = &tail[tail.len() - length..];
-            LATE.iter().any(|mark| mark.as_bytes().starts_with(suffix))
+            b"actf".contains(&suffix[0]) && LATE.iter().any(|mark| mark.as_bytes().starts_with(suffix))
         };
         let held = (1..=tail.len().min(24)).rev().find(partial).unwrap_or(0);
         end - held
@@ -329,7 +333,7 @@ impl Scanner {
 
     fn next_trigger(&mut self, io: &mut Io<'_>) -> bool {
         let bytes = &self.buffer.as_bytes()[self.scan..];
-        let Some(found) = bytes.iter().position(|byte| IS_TRIGGER[usize::from(*byte)]) else {
+        let Some(found) = trigger(bytes) else {
             self.scan = self.buffer.len();
             return false;
         };
@@ -367,8 +371,11 @@ impl Scanner {
 
     fn late_mark(&mut self, at: usize, io: &mut Io<'_>) -> bool {
         let before = &self.buffer[self.head..=at];
-        let marks = LATE.iter().filter(|mark| before.ends_with(mark.trim_end_matches("functions.")));
-        match marks.map(|mark| mark.trim_end_matches("functions.").len()).max() {
+        if !before.ends_with("to=") {
+            return true;
+        }
+        let marks = LATE.iter().map(|mark| mark.strip_suffix("functions.").unwrap_or(mark));
+        match marks.filter(|mark| before.ends_with(mark)).map(str::len).max() {
             Some(length) if self.code.is_none() => {
                 let at = at + 1 - length;
                 self.attempt(Open { at, resume: self.scan, line_start: false, opener: 0, waits: None }, io)
@@ -442,6 +449,10 @@ impl Scanner {
         }
         let openers = &OPENERS[usize::from(self.buffer.as_bytes()[open.at])];
         while let Some(opener) = openers.get(open.opener) {
+            if !self.may_open(&open, opener, io) {
+                open.opener += 1;
+                continue;
+            }
             match self.ask(&open, opener, io) {
                 Step::Not(seen) => {
                     self.spend(&mut open, seen);
@@ -485,10 +496,23 @@ impl Scanner {
         wakes
     }
 
-    fn ask(&self, open: &Open, opener: &Opener, io: &Io<'_>) -> Step {
+    /// Whether the mark stands there, or as much of it as there is text.
+    fn may_open(&self, open: &Open, opener: &Opener, io: &Io<'_>) -> bool {
+        let bytes = &self.buffer.as_bytes()[open.at..];
+        let mark = opener.mark.as_bytes();
         if opener.line && !open.line_start {
-            return Step::Not(0);
+            return false;
         }
+        if let (Some(one), Some(other)) = (mark.get(1), bytes.get(1))
+            && one != other
+        {
+            return false;
+        }
+        let common = mark.len().min(bytes.len());
+        mark[..common] == bytes[..common] && (common > 0 || io.tools.may_begin_with(bytes[0]))
+    }
+
+    fn ask(&self, open: &Open, opener: &Opener, io: &Io<'_>) -> Step {
         let text = &self.buffer[open.at..];
         let mut view = self.view(open, io);
         view.mark = match (opener.dialect.opens, view.mark_at(0, &[opener.mark])) {
@@ -536,13 +560,14 @@ impl Scanner {
     fn nothing(&mut self, open: &Open, io: &mut Io<'_>) {
         let bytes = &self.buffer.as_bytes()[open.at..];
         let char = bytes[0];
-        let fence = bytes.iter().take_while(|byte| **byte == char).count();
+        let fences = open.line_start && (char == b'`' || char == b'~');
+        let fence = if fences { bytes.iter().take_while(|byte| **byte == char).count() } else { 0 };
         self.release_held(open.at, io);
         self.scan = open.resume;
-        if open.line_start && (char == b'`' || char == b'~') && fence >= 3 {
+        if fence >= 3 {
             self.lane = Lane::Fence(char, fence);
             self.scan = open.at + fence;
-        } else if open.line_start && IS_TRIGGER[usize::from(char)] && b"`\n=".contains(&char) {
+        } else if open.line_start && b"`=".contains(&char) {
             self.scan = open.at;
         }
     }

@@ -112,10 +112,11 @@ impl Check<'_> {
         if !types.is_empty() && !nullable && !types.iter().any(|name| is_type(value, name)) {
             self.add(path, format_args!("must be {}", types.join(" or ")));
         }
-        if let Some(Value::Array(choices)) = schema.get("enum") {
-            if !nullable && !choices.iter().any(|choice| same(choice, value)) {
-                self.add(path, "must be one of the listed values");
-            }
+        if let Some(Value::Array(choices)) = schema.get("enum")
+            && !nullable
+            && !choices.iter().any(|choice| same(choice, value))
+        {
+            self.add(path, "must be one of the listed values");
         }
         if schema.get("const").is_some_and(|constant| !same(constant, value)) {
             self.add(path, "must be the constant");

@@ -137,6 +137,12 @@ impl Tools {
         lists.into_iter().flatten().any(|tool| tool.name.starts_with(text))
     }
 
+    /// True when a callable name, or `functions.` before one, may begin with this byte.
+    pub(crate) fn may_begin_with(&self, byte: u8) -> bool {
+        let lists = [&self.declared.list, &self.hidden.list];
+        byte == b'f' || lists.into_iter().flatten().any(|tool| tool.name.as_bytes().first() == Some(&byte))
+    }
+
     /// The only tool, when there is one.
     pub(crate) fn only(&self) -> Option<&Tool> {
         self.declared.list.first().filter(|_| self.declared.list.len() == 1)

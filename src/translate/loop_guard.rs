@@ -58,8 +58,8 @@ pub fn check_loops(messages: &[Message<'_>], limits: GuardLimits) -> Option<Loop
 
 /// A call that a message of the conversation makes.
 #[derive(Clone, Default)]
-struct Asked {
-    name: String,
+pub(super) struct Asked {
+    pub(super) name: String,
     arguments: String,
 }
 
@@ -96,7 +96,7 @@ fn answered_calls<'a>(messages: &'a [Message<'_>]) -> Vec<Answered<'a>> {
 }
 
 /// The calls in a message's `tool_calls`, by id.
-fn calls_of(text: &str) -> Vec<(String, Asked)> {
+pub(super) fn calls_of(text: &str) -> Vec<(String, Asked)> {
     let call = |text: &&str| {
         let call = Object::parse(text).ok()?;
         let function = Object::parse(call.get("function")?).ok()?;

@@ -2,6 +2,7 @@
 //!
 //! No I/O, no clock, no randomness (a seed comes in from `relay`). Called by `relay`.
 
+mod hidden_tools;
 mod ids;
 mod interpret;
 mod live;
@@ -11,6 +12,7 @@ mod refusal;
 mod stream;
 mod synthesize;
 
+pub use hidden_tools::hidden_tools;
 pub use ids::Ids;
 pub use interpret::{ReplyRules, interpret};
 pub use live::{LiveRules, LiveTurn};

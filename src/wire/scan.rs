@@ -199,7 +199,8 @@ fn quote_or_backslash(bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
     for chunk in chunks.by_ref() {
         let word = u64::from_le_bytes(chunk.try_into().unwrap_or_default());
-        let found = zero_bytes(word ^ EACH * u64::from(b'"')) | zero_bytes(word ^ EACH * u64::from(b'\\'));
+        let found =
+            zero_bytes(word ^ (EACH * u64::from(b'"'))) | zero_bytes(word ^ (EACH * u64::from(b'\\')));
         if found != 0 {
             return Some(at + found.trailing_zeros() as usize / 8);
         }

@@ -42,9 +42,14 @@ struct Served {
 
 impl Served {
     fn start(upstream: &str) -> Self {
+        Self::configured(upstream, &[])
+    }
+
+    fn configured(upstream: &str, environment: &[(&str, &str)]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let arguments = ["serve", "--listen", "127.0.0.1:0", "--upstream", upstream];
-        let mut child = program(directory.path(), &arguments).spawn().unwrap();
+        let mut command = program(directory.path(), &arguments);
+        let mut child = command.envs(environment.iter().copied()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let (sender, lines) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
@@ -195,6 +200,22 @@ async fn message_text_stays_out_of_the_log() {
     served.exit(Duration::from_secs(5));
     let log: Vec<String> = served.lines.iter().map(|line| line.to_string()).collect();
     assert!(log.len() >= 3 && !log.iter().any(|line| line.contains("SECRET")), "{log:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_file_gets_every_line_and_content_only_when_asked() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("respool.log");
+    let fake = FakeVllm::start([Script::json(200, &replies::text("VISIBLE-ANSWER"))]).await;
+    let environment = [("RESPOOL__LOG__FILE", file.to_str().unwrap()), ("RESPOOL__LOG__CONTENT", "true")];
+    let mut served = Served::configured(&fake.url(), &environment);
+    exchange(served.address, &Request::chat(&tools_route::request())).await;
+    served.signal("TERM");
+    served.exit(Duration::from_secs(5));
+    let written = std::fs::read_to_string(&file).unwrap();
+    let lines: Vec<Value> = written.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines.iter().any(|line| line["message"] == "request" && line["outcome"] == "ok"), "{written}");
+    assert!(written.contains("VISIBLE-ANSWER") && written.contains("What does a.txt say?"), "{written}");
 }
 
 #[test]

@@ -138,11 +138,10 @@ pub(crate) type Direct = BTreeMap<u64, (String, String, BTreeMap<u64, (String, S
 
 pub(crate) fn direct(body: &[u8]) -> Direct {
     let text = String::from_utf8_lossy(body);
-    let events: Vec<Value> = match text.trim_start().starts_with('{') {
-        true => vec![serde_json::from_str(&text).unwrap_or_default()],
-        false => {
-            text.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect()
-        }
+    let events: Vec<Value> = if text.trim_start().starts_with('{') {
+        vec![serde_json::from_str(&text).unwrap_or_default()]
+    } else {
+        text.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect()
     };
     let mut choices = Direct::new();
     for choice in events.iter().flat_map(|event| event["choices"].as_array().cloned().unwrap_or_default()) {

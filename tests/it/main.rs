@@ -11,6 +11,7 @@
 mod architecture;
 mod captures;
 mod captures_page;
+mod cases;
 mod errors;
 mod lifecycle;
 mod live;

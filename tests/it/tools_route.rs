@@ -257,3 +257,46 @@ async fn the_loop_guard_answers_in_the_form_that_was_asked_for() {
     let turn = exchange(respool.address, &Request::chat(&body)).await.completion(&Rules::default());
     assert_eq!(turn.choices[&0].finish_reason.as_deref(), Some("stop"));
 }
+
+#[tokio::test]
+async fn a_tool_found_by_tool_search_is_called_through_tool_call() {
+    let mut body = request();
+    body["tools"].as_array_mut().unwrap().push(json!({"type": "function", "function": {"name": "tool_call", "description": "",
+        "parameters": {"type": "object", "properties": {"id": {"type": "string"}, "args": {"type": "object"}}, "required": ["id"]}}}));
+    body["messages"].as_array_mut().unwrap().extend([
+        json!({"role": "assistant", "content": null, "tool_calls": [{"id": "search0001", "type": "function",
+            "function": {"name": "tool_search", "arguments": "{\"query\":\"web\"}"}}]}),
+        json!({"role": "tool", "tool_call_id": "search0001",
+            "content": json!([{"id": "openclaw:web_fetch", "source": "openclaw", "name": "web_fetch", "description": "x"}]).to_string()}),
+    ]);
+    let fake =
+        FakeVllm::start([Script::json(200, &replies::calls(&[("web_fetch", r#"{"url": "http://x"}"#)]))])
+            .await;
+    let respool = Respool::before(&fake).await;
+    let turn = exchange(respool.address, &Request::chat(&body)).await.stream(&Rules::default());
+    let call = &turn.choices[&0].tool_calls[0];
+    assert_eq!(
+        (call.name.as_str(), call.json()),
+        ("tool_call", json!({"id": "web_fetch", "args": {"url": "http://x"}}))
+    );
+}
+
+#[tokio::test]
+async fn kimis_own_ids_go_down_clean_and_up_again() {
+    let mut reply = replies::calls(&[READ]);
+    reply["choices"][0]["message"]["tool_calls"][0]["id"] = json!("functions.read:4");
+    let fake = FakeVllm::start([Script::json(200, &reply), Script::json(200, &replies::text("done"))]).await;
+    let respool = Respool::before(&fake).await;
+    let first = exchange(respool.address, &Request::chat(&request())).await.stream(&Rules::default());
+    let call = &first.choices[&0].tool_calls[0];
+    let mut body = request();
+    body["messages"].as_array_mut().unwrap().extend([
+        json!({"role": "assistant", "content": null, "tool_calls": [{"id": call.id, "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments}}]}),
+        json!({"role": "tool", "tool_call_id": call.id, "content": "x"}),
+    ]);
+    exchange(respool.address, &Request::chat(&body)).await.stream(&Rules::default());
+    let sent = fake.requests()[1].json();
+    assert_eq!(sent["messages"][2]["tool_calls"][0]["id"], "functions.read:4");
+    assert_eq!(sent["messages"][3]["tool_call_id"], "functions.read:4");
+}

@@ -48,12 +48,13 @@ const FIRST_KEYS: [&str; 22] = [
 const SPACE: usize = 64;
 
 fn read(view: &View<'_>) -> Step {
-    if view.json_wanted || !may_stand_here(view) {
+    if view.json_wanted {
         return Step::Not(1);
     }
     match peek(view) {
         Peek::No(at) => return Step::Not(at),
         Peek::More => return Step::More(Wait::Any),
+        Peek::Maybe if !may_stand_here(view) => return Step::Not(1),
         Peek::Maybe => {}
     }
     let mut span = JsonSpan::new(0, Style::Json);

@@ -36,8 +36,8 @@ fn read(view: &View<'_>) -> Step {
     let label = view.text[fence..length].trim().to_ascii_lowercase();
     let explicit = EXPLICIT.contains(&label.as_str());
     let plain = matches!(label.as_str(), "" | "json" | "json5" | "jsonl");
-    let plainly = plain && !view.json_wanted && !view.quoted();
-    if !explicit && !plainly {
+    let may_call = explicit || plain && !view.json_wanted && !view.quoted();
+    if !may_call {
         return Step::Not(length);
     }
     let start = view.skip_space(length);

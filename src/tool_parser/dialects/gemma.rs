@@ -117,10 +117,10 @@ fn value(text: &str) -> (Value, &str) {
     if let Some((inside, next)) = text.strip_prefix(QUOTE).and_then(|inside| inside.split_once(QUOTE)) {
         return (Value::String(inside.to_owned()), next);
     }
-    if text.starts_with(['"', '{', '[']) {
-        if let Some(read) = structured(text) {
-            return read;
-        }
+    if text.starts_with(['"', '{', '['])
+        && let Some(read) = structured(text)
+    {
+        return read;
     }
     let end =
         text.match_indices(',').find(|(at, _)| key_follows(&text[at + 1..])).map_or(text.len(), |(at, _)| at);

@@ -90,7 +90,7 @@ fn pair(view: &View<'_>, at: usize) -> Result<(String, String, usize), Option<St
         return Err(if partial { missing(Wait::Any) } else { Some(Step::Not(value_tag)) });
     }
     let from = value_tag + "<arg_value>".len();
-    let end = value_end(view, from).map_err(|wait| missing(wait))?;
+    let end = value_end(view, from).map_err(missing)?;
     let value = &text[from..end];
     let value = value.strip_prefix('\n').and_then(|value| value.strip_suffix('\n')).unwrap_or(value);
     Ok((key, value.to_owned(), end + "</arg_value>".len()))

@@ -95,7 +95,7 @@ fn parse(value: &str, typed: bool) -> Value {
 }
 
 /// The value and what follows it.
-fn split_value<'a>(text: &'a str, tags: Tags) -> (&'a str, &'a str) {
+fn split_value(text: &str, tags: Tags) -> (&str, &str) {
     let mut at = 0;
     while let Some(found) = text[at..].find(tags.close) {
         let end = at + found;

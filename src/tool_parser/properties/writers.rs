@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 pub(super) struct Writer {
     /// The dialect's name in the table.
     pub(super) dialect: &'static str,
-    pub(super) write: fn(&[(String, Map<String, Value>)]) -> String,
+    pub(super) write: fn(&Calls) -> String,
     /// True for dialects that write values as bare text: the schema must say what they are, and text that looks like the
     /// dialect's own marks is theirs.
     pub(super) untyped: bool,
@@ -81,6 +81,7 @@ fn flat(name: &'static str, write: fn(&Calls) -> String) -> Writer {
 /// Every dialect that has a writer.
 pub(super) fn all() -> Vec<Writer> {
     let mut writers = json_writers();
+    writers.extend(wrapped_writers());
     writers.extend(token_writers());
     writers.extend(text_writers());
     writers
@@ -129,6 +130,11 @@ fn json_writers() -> Vec<Writer> {
                 joined(calls, "; ", |name, arguments| object(name, arguments, "parameters"))
             )
         }),
+    ]
+}
+
+fn wrapped_writers() -> Vec<Writer> {
+    vec![
         typed("cohere", |calls| {
             let list = joined(calls, ", ", |name, arguments| {
                 object(name, arguments, "parameters").replacen("name", "tool_name", 1)

@@ -1,0 +1,41 @@
+// One turn of a real OpenClaw through the HTTP surface of its gateway, and what the scripted upstream saw of it.
+// Used by turns.mjs and statuses.mjs. Settings come from run.sh: GATEWAY_PORT, GATEWAY_TOKEN, OC_VERSION, UPSTREAM.
+import { randomUUID } from 'node:crypto';
+
+const { GATEWAY_PORT: port, GATEWAY_TOKEN: token, OC_VERSION: version, UPSTREAM: upstream } = process.env;
+const MODEL = 'gpt-oss-120b';
+
+// The user text that orders a reply from the scripted upstream.
+export const script = (order) => `SCRIPT ${JSON.stringify(order)}`;
+
+// Sends `prompt` in a new session to the model of `provider`. Never throws: `status` 0 tells that no answer came.
+export async function turn(prompt, { provider = 'respool', seconds = 240 } = {}) {
+  const isOld = version === '2026.2.26';
+  const session = isOld ? `agent:${provider}:e2e-${randomUUID()}` : `e2e-${randomUUID()}`;
+  const headers = { authorization: `Bearer ${token}`, 'content-type': 'application/json', 'x-openclaw-session-key': session };
+  if (!isOld) headers['x-openclaw-model'] = `${provider}/${MODEL}`;
+  const body = JSON.stringify({ model: isOld ? `openclaw:${provider}` : 'openclaw/default', messages: [{ role: 'user', content: prompt }] });
+  const began = Date.now();
+  try {
+    const reply = await fetch(`http://127.0.0.1:${port}/v1/chat/completions`, { method: 'POST', headers, body, signal: AbortSignal.timeout(seconds * 1000) });
+    const raw = await reply.text();
+    return { status: reply.status, text: textOf(raw), seconds: (Date.now() - began) / 1000 };
+  } catch (error) {
+    return { status: 0, text: String(error), seconds: (Date.now() - began) / 1000 };
+  }
+}
+
+function textOf(raw) {
+  try {
+    const body = JSON.parse(raw);
+    return body.choices?.[0]?.message?.content ?? body.error?.message ?? raw;
+  } catch { return raw; }
+}
+
+// What reached the upstream under this tag: {requests, refused, aborted}.
+export async function seen(tag) {
+  const origin = new URL(upstream).origin;
+  return (await fetch(`${origin}/stats/${tag}`)).json();
+}
+
+export const wait = (seconds) => new Promise((wake) => setTimeout(wake, seconds * 1000));

@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Drives the REAL OpenClaw through respool in front of a scripted, vLLM-like upstream. Exit 0 only if every turn is right.
+# usage: run.sh DIR              install what is missing into DIR (outside the repository), build respool, run all turns
+#        run.sh DIR statuses     measure, without respool, how OpenClaw takes errors (status-cases.mjs; CASES=REGEX)
+#        run.sh DIR direct       the turns without respool: shows what the scripts find when nothing is repaired
+#   OC_VERSION=2026.2.26 the old client   RESPOOL=PATH a binary in place of a build   ONLY=REGEX some of the turns
+#   GATEWAY_PORT=18840 (OpenClaw also takes some of the next ports)
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd) top=$(cd "$(dirname "$0")/../.." && pwd)
+usage() { echo "usage: run.sh DIR [statuses|direct]" >&2; exit 2; }
+[ $# -ge 1 ] && [ $# -le 2 ] || usage
+mode=${2:-relay}
+case $mode in relay | statuses | direct) ;; *) usage ;; esac
+export OC_VERSION=${OC_VERSION:-2026.9.6} GATEWAY_PORT=${GATEWAY_PORT:-18840} GATEWAY_TOKEN=respool-e2e
+mkdir -p "$1"; dir=$(cd "$1" && pwd)
+
+"$here/kit/setup.sh" "$dir" "$OC_VERSION"
+node=$dir/node24/node_modules/node/bin/node
+mkdir -p "$dir/tmp" "$dir/gateway/workspace"
+run=$(mktemp -d "$dir/tmp/run.XXXXXX"); children=()
+export OPENCLAW_STATE_DIR=$run/state  # fresh: a provider disabled in an earlier run would still be
+finish() {
+  "$here/kit/gateway.sh" "$dir" stop || true
+  [ ${#children[@]} = 0 ] || kill "${children[@]}" 2>/dev/null || true
+  echo "logs: $run $dir/gateway/gateway.log"
+}
+trap finish EXIT
+trap 'exit 1' INT TERM
+
+free_port() { "$node" -e 's = require("net").createServer().listen(0, "127.0.0.1", () => { console.log(s.address().port); s.close(); })'; }
+fail() { echo "run.sh: $*" >&2; exit 1; }
+
+start_upstream() { # its base URL lands in UPSTREAM
+  "$node" "$here/scripted-upstream.mjs" "$@" > "$run/upstream.log" 2>&1 & children+=($!)
+  for _ in $(seq 50); do UPSTREAM=$(head -n 1 "$run/upstream.log"); [ -z "$UPSTREAM" ] || break; sleep 0.1; done
+  case $UPSTREAM in http://*) export UPSTREAM ;; *) fail "the scripted upstream did not start: $UPSTREAM" ;; esac
+}
+
+start_respool() { # NAME UPSTREAM_URL: its base URL lands in `base`
+  local port; port=$(free_port); base=http://127.0.0.1:$port/v1
+  (cd "$run" && exec env RESPOOL__LOG__FORMAT=json "$respool" serve --listen "127.0.0.1:$port" --upstream "$2") > "$run/$1.log" 2>&1 & children+=($!)
+  for _ in $(seq 100); do "$node" -e "fetch('http://127.0.0.1:$port/health').then((r) => process.exit(r.ok ? 0 : 1), () => process.exit(1))" && return; sleep 0.1; done
+  cat "$run/$1.log" >&2; fail "respool ($1) did not start"
+}
+
+start_gateway() { # NAME=BASE_URL...
+  "$node" "$here/kit/config.mjs" "$OC_VERSION" "$dir/openclaw.log" "$dir/gateway/workspace" "$@" > "$run/openclaw.json"
+  "$here/kit/gateway.sh" "$dir" start "$run/openclaw.json"
+}
+
+case $mode in
+  statuses)
+    start_upstream --direct
+    mapfile -t providers < <("$node" "$here/status-cases.mjs")
+    start_gateway "${providers[@]/%/=$UPSTREAM}"
+    "$node" "$here/statuses.mjs"
+    exit ;;
+  relay)
+    respool=${RESPOOL:-$top/target/release/respool}
+    [ -n "${RESPOOL:-}" ] || cargo build --release --manifest-path "$top/Cargo.toml"
+    start_upstream
+    start_respool respool "${UPSTREAM%/v1}"; RELAY=$base
+    start_respool respool-down "http://127.0.0.1:$(free_port)"; down=$base ;;
+  direct)
+    start_upstream --direct
+    RELAY=$UPSTREAM down=http://127.0.0.1:$(free_port)/v1 ;;
+esac
+export RELAY DOWN_LOG=$run/respool-down.log
+export FIXTURE=fixture-$$-7731; echo "$FIXTURE" > "$dir/gateway/workspace/fixture.txt"
+# The failing turns have providers of their own: OpenClaw punishes a provider, not a model.
+start_gateway "respool=$RELAY" "respool-plain=$RELAY" "respool-minimal=$RELAY" "respool-dies=$RELAY" "respool-refused=$RELAY" "respool-errors=$RELAY" "respool-down=$down"
+"$node" "$here/turns.mjs"

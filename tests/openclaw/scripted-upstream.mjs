@@ -1,0 +1,194 @@
+// A scripted upstream that speaks and refuses as vLLM 0.32 does. usage: node scripted-upstream.mjs [PORT] [--direct]
+// First stdout line: its base URL. Then one line per request. Listens on loopback only.
+//
+// The last real user text decides. `SCRIPT {json}` in it (on one line) orders the reply, anything else gives
+// `PLAIN <first line>`; once the tool results are there, the reply is `TOOL SAID <results>`. Fields of the order:
+//   tag        name under which GET /stats/TAG counts the requests
+//   calls      [[name, arguments], ...]; arguments that are a string go out as they stand
+//   form       native (default) | tools (`<tools>` tags) | bare (one JSON object) | lines (one object a line)
+//   text       content beside native calls         finish   finish_reason in place of the right one
+//   reasoning  reasoning beside it                  silent   seconds of silence before the reply
+//   fail       reset | cut (half a body, then reset) | ok-error (200 with an error body)
+//              | {status, message, type, code}
+//              | {event:true, ...those, after} (an error event in a stream, after some text; --direct only)
+//
+// It is strict: what vLLM refuses gets vLLM's 400. A request with tools and stream:true is refused too, as that is what a
+// relay must never send (not with --direct, where no relay stands between).
+import http from 'node:http';
+
+const MODEL = 'gpt-oss-120b';
+const DIRECT = process.argv.includes('--direct');
+const INTERNAL = /<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>[\s\S]*?<<<END_OPENCLAW_INTERNAL_CONTEXT>>>/g;
+const EFFORTS = ['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max'];
+const ROLES = ['system', 'developer', 'user', 'assistant', 'tool'];
+const stats = new Map();
+let count = 0;
+let calls = 0;
+
+const textOf = (content) => typeof content === 'string' ? content : (content ?? []).map((part) => part.text ?? '').join('');
+
+// What a real server would refuse about this request, or what no relay may send; undefined when it is right.
+function problem(body) {
+  const { model, messages, tools, stream, stream_options: options, tool_choice: choice, reasoning_effort: effort } = body;
+  if (typeof model !== 'string' || !Array.isArray(messages) || !messages.length) return 'model and messages are required';
+  if (model !== MODEL) return `The model \`${model}\` does not exist.`;
+  if (stream && tools?.length && !DIRECT) return 'stream:true together with tools';
+  if (!stream && options != null) return 'Stream options can only be defined when `stream=True`.';
+  if (tools && !tools.length) return '`tools` must not be an empty array';
+  if (choice != null && choice !== 'none' && !tools) return 'When using `tool_choice`, `tools` must be set.';
+  if (effort != null && !EFFORTS.includes(effort)) return `reasoning_effort ${effort}`;
+  return historyProblem(messages);
+}
+
+function historyProblem(messages) {
+  const open = new Set();
+  for (const message of messages) {
+    if (!ROLES.includes(message.role)) return `role ${message.role}`;
+    for (const call of message.tool_calls ?? []) {
+      if (open.has(call.id)) return `call id ${call.id} twice`;
+      open.add(call.id);
+      if (!isObject(call.function.arguments)) return `arguments of ${call.id} are not a JSON object`;
+    }
+    if (message.role === 'tool' && !open.delete(message.tool_call_id)) return `tool message ${message.tool_call_id} answers no open call`;
+    if (message.role === 'user' && open.size) return `calls left without a result: ${[...open]}`;
+  }
+}
+
+function isObject(text) {
+  try { const value = JSON.parse(text); return typeof value === 'object' && value !== null && !Array.isArray(value); } catch { return false; }
+}
+
+// The order in force, and the tool results that came since it was given.
+function orderOf(messages) {
+  const asks = messages.map((m, at) => ({ at, text: m.role === 'user' ? textOf(m.content).replace(INTERNAL, '').trim() : '' }));
+  const { at, text } = asks.findLast((m) => m.text) ?? { at: 0, text: '' };
+  const script = text.match(/\bSCRIPT (\{.*\})/)?.[1];
+  const since = messages.slice(at);
+  return {
+    ...(script ? JSON.parse(script) : { plain: text.split('\n')[0].replace(/^\[[^\]]*\] /, '') }),
+    results: since.filter((m) => m.role === 'tool').map((m) => textOf(m.content)),
+    replayed: since.findLast((m) => m.role === 'assistant' && m.tool_calls)?.reasoning,
+  };
+}
+
+// The assistant message and its finish_reason.
+function answer({ calls: asked = [], form = 'native', text = null, reasoning = null, finish, results, plain, tag }) {
+  if (results.length) return { content: `TOOL SAID ${results.join(' | ')}`, reasoning: null, finish: 'stop' };
+  if (!asked.length) return { content: text ?? `PLAIN ${plain ?? tag}`, reasoning, finish: finish ?? 'stop' };
+  if (form !== 'native') return { content: leak(asked, form), reasoning, finish: finish ?? 'stop' };
+  const tool_calls = asked.map(([name, args]) => ({
+    id: `chatcmpl-tool-${(++calls).toString(16).padStart(32, 'b')}`,
+    type: 'function',
+    function: { name, arguments: argumentText(args) },
+  }));
+  return { content: text, reasoning, tool_calls, finish: finish ?? 'tool_calls' };
+}
+
+const argumentText = (args) => typeof args === 'string' ? args : JSON.stringify(args);
+
+function leak(asked, form) {
+  const texts = asked.map(([name, args]) => `{"name": "${name}", "arguments": ${argumentText(args)}}`);
+  return form === 'tools' ? `<tools>\n${texts.join('\n')}\n</tools>` : texts.join('\n');
+}
+
+const usage = { prompt_tokens: 100, total_tokens: 110, completion_tokens: 10 };
+const base = (object, body, choices) => ({ id: `chatcmpl-${count.toString(16).padStart(16, '0')}`, object, created: Math.floor(Date.now() / 1000), model: body.model, choices });
+
+// A whole reply in vLLM 0.32's shape: every field there, null where empty. One message for each of the `n` choices.
+function completion(body, messages) {
+  const choices = messages.map(({ finish, ...message }, index) => ({
+    index, message: { role: 'assistant', refusal: null, annotations: null, audio: null, function_call: null, ...message },
+    logprobs: null, finish_reason: finish, stop_reason: null, token_ids: null, routed_experts: null,
+  }));
+  return {
+    ...base('chat.completion', body, choices), service_tier: null, system_fingerprint: 'vllm-0.32.0-scripted',
+    usage: { ...usage, prompt_tokens_details: null, completion_tokens_details: null },
+    prompt_logprobs: null, prompt_token_ids: null, prompt_text: null, kv_transfer_params: null, ec_transfer_params: null, metrics: null,
+  };
+}
+
+function stream(res, body, messages) {
+  res.writeHead(200, { 'content-type': 'text/event-stream; charset=utf-8' });
+  const send = (data) => res.write(`data: ${typeof data === 'string' ? data : JSON.stringify(data)}\n\n`);
+  const delta = (index, value, rest = {}) => send(base('chat.completion.chunk', body, [{ index, delta: value, logprobs: null, finish_reason: null, token_ids: null, ...rest }]));
+  messages.forEach((_, index) => delta(index, { role: 'assistant', content: '' }));
+  messages.forEach(({ finish, content, reasoning, tool_calls }, index) => {
+    if (reasoning) delta(index, { reasoning });
+    for (const word of content?.match(/\S*\s*/g).filter(Boolean) ?? []) delta(index, { content: word });
+    tool_calls?.forEach((call, at) => delta(index, { tool_calls: [{ index: at, ...call }] }));
+    delta(index, {}, { finish_reason: finish, stop_reason: null });
+  });
+  if (body.stream_options?.include_usage) send({ ...base('chat.completion.chunk', body, []), usage });
+  send('[DONE]');
+  res.end();
+}
+
+function fail(res, how, body) {
+  if (how === 'reset') return res.destroy();
+  if (how === 'ok-error') return error(res, 200, 'unexpected tokens remaining in message header', { code: 400 });
+  if (how.event) return errorEvent(res, how, body);
+  if (how.status === 401 && !how.message) return json(res, 401, { error: 'Unauthorized' }); // vLLM's own: a string
+  if (how !== 'cut') return error(res, how.status, how.message ?? `scripted ${how.status}`, how);
+  const text = JSON.stringify(completion(body, [{ content: 'half of a reply, '.repeat(20), reasoning: null, finish: 'stop' }]));
+  res.writeHead(200, { 'content-type': 'application/json', 'content-length': Buffer.byteLength(text) });
+  res.write(text.slice(0, text.length / 2), () => res.destroy());
+}
+
+// An error after the head: what a relay that has already answered 200 sends.
+function errorEvent(res, { status, message, type, code, after }, body) {
+  res.writeHead(200, { 'content-type': 'text/event-stream' });
+  const send = (data) => res.write(`data: ${typeof data === 'string' ? data : JSON.stringify(data)}\n\n`);
+  send(base('chat.completion.chunk', body, [{ index: 0, delta: { role: 'assistant', content: after ?? '' }, finish_reason: null }]));
+  send({ error: { message, type: type ?? errorType(status), param: null, code: code ?? status } });
+  send('[DONE]');
+  res.end();
+}
+
+const errorType = (status) => status >= 500 ? 'InternalServerError' : 'BadRequestError'; // vLLM's names
+
+function error(res, status, message, { type = errorType(status), code = status } = {}) {
+  json(res, status, { error: { message, type, param: null, code } });
+}
+
+function json(res, status, value) {
+  res.writeHead(status, { 'content-type': 'application/json' });
+  res.end(JSON.stringify(value));
+}
+
+function note(tag, body, order, wrong) {
+  const seen = stats.get(tag) ?? { requests: [], refused: [], aborted: 0 };
+  stats.set(tag, seen);
+  seen.started ??= Date.now();
+  const entry = { after: (Date.now() - seen.started) / 1000, stream: body.stream === true, tools: body.tools?.length ?? 0, messages: body.messages?.length, role: body.messages?.[0]?.role, reasoning: order.replayed, keys: Object.keys(body).join(' ') };
+  seen.requests.push(entry);
+  if (wrong) seen.refused.push(wrong);
+  console.log(`${tag} ${JSON.stringify(entry)}${wrong ? ` REFUSED ${wrong}` : ''}`);
+  return seen;
+}
+
+async function chat(req, res, raw) {
+  let body = {}, order = { results: [] }, wrong;
+  try { body = JSON.parse(raw); wrong = problem(body); order = orderOf(body.messages ?? []); } catch (e) { wrong = `malformed body: ${e.message}`; }
+  count += 1;
+  const seen = note(order.tag ?? 'untagged', body, order, wrong);
+  res.on('close', () => { if (!res.writableFinished && !order.fail) { seen.aborted += 1; console.log(`${order.tag} ABORTED`); } });
+  if (wrong) return error(res, wrong.endsWith('does not exist.') ? 404 : 400, wrong);
+  if (order.silent && !order.results.length) await new Promise((wake) => setTimeout(wake, order.silent * 1000));
+  if (res.destroyed) return;
+  if (order.fail) return fail(res, order.fail, body);
+  const messages = Array.from({ length: body.n ?? 1 }, () => answer(order));
+  if (body.stream) stream(res, body, messages); else json(res, 200, completion(body, messages));
+}
+
+const server = http.createServer(async (req, res) => {
+  let raw = '';
+  for await (const chunk of req.setEncoding('utf8')) raw += chunk;
+  const [, tag] = req.url.match(/^\/stats\/([\w-]+)$/) ?? [];
+  if (tag) return json(res, 200, stats.get(tag) ?? { requests: [], refused: [], aborted: 0 });
+  if (req.method === 'GET' && req.url === '/health') return res.end();
+  if (req.method === 'GET' && req.url === '/v1/models') return json(res, 200, { object: 'list', data: [{ id: MODEL, object: 'model', created: 0, owned_by: 'vllm', root: MODEL, parent: null, max_model_len: 131072, permission: [] }] });
+  if (req.method === 'POST' && req.url === '/v1/chat/completions') return chat(req, res, raw);
+  json(res, 404, { detail: 'Not Found' });
+});
+const port = Number(process.argv.slice(2).find((arg) => /^\d+$/.test(arg)) ?? 0);
+server.listen(port, '127.0.0.1', () => console.log(`http://127.0.0.1:${server.address().port}/v1`));
