@@ -5,6 +5,7 @@
 //! 9.2). Called by `relay`.
 
 use std::borrow::Cow;
+use std::str::Utf8Error;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use memchr::memchr2;
@@ -96,30 +97,39 @@ impl Frames {
 }
 
 impl Frame {
-    /// The payload: the joined `data` lines; `None` when there is none (comments, bare ids), or it is not UTF-8.
-    pub fn data(&self) -> Option<Cow<'_, str>> {
-        let text = std::str::from_utf8(&self.bytes).ok()?;
-        let mut found: Option<Cow<'_, str>> = None;
-        for line in text.split(['\n', '\r']) {
-            let Some(value) = line.strip_prefix("data:").or((line == "data").then_some("")) else { continue };
-            let value = value.strip_prefix(' ').unwrap_or(value);
-            found = Some(match found {
-                None => Cow::Borrowed(value),
-                Some(before) => Cow::Owned(format!("{before}\n{value}")),
-            });
-        }
-        found
+    /// The payload: the joined `data` lines; `None` when there is none (comments, bare ids).
+    ///
+    /// # Errors
+    /// When the bytes are not UTF-8, which the specification demands.
+    pub fn data(&self) -> Result<Option<Cow<'_, str>>, Utf8Error> {
+        let text = std::str::from_utf8(&self.bytes)?;
+        Ok(only_line(text).map(Cow::Borrowed).or_else(|| joined_lines(text)))
     }
 
     /// False for a last frame whose blank line never came.
     pub fn is_closed(&self) -> bool {
         [&b"\n\n"[..], b"\r\n\r\n", b"\r\r"].iter().any(|end| self.bytes.ends_with(end))
     }
+}
 
-    /// False when the bytes are not UTF-8, which the specification demands.
-    pub fn is_text(&self) -> bool {
-        std::str::from_utf8(&self.bytes).is_ok()
+/// The payload of a frame that is one `data` line, as nearly all are.
+fn only_line(frame: &str) -> Option<&str> {
+    let line = frame.strip_prefix("data:")?;
+    let (line, rest) = line.split_at(memchr2(b'\n', b'\r', line.as_bytes())?);
+    matches!(rest, "\n\n" | "\r\n\r\n").then(|| line.strip_prefix(' ').unwrap_or(line))
+}
+
+fn joined_lines(frame: &str) -> Option<Cow<'_, str>> {
+    let mut found: Option<Cow<'_, str>> = None;
+    for line in frame.split(['\n', '\r']) {
+        let Some(value) = line.strip_prefix("data:").or((line == "data").then_some("")) else { continue };
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        found = Some(match found {
+            None => Cow::Borrowed(value),
+            Some(before) => Cow::Owned(format!("{before}\n{value}")),
+        });
     }
+    found
 }
 
 /// Writes one `data` frame.
@@ -148,7 +158,7 @@ mod tests {
             }
         }
         found.extend(frames.finish());
-        found.iter().map(|frame| frame.data().unwrap_or("-".into()).into_owned()).collect()
+        found.iter().map(|frame| frame.data().unwrap().unwrap_or("-".into()).into_owned()).collect()
     }
 
     #[test]

@@ -162,14 +162,12 @@ impl Feed {
     }
 
     fn frame(&mut self, frame: &Frame) {
-        if !frame.is_text() {
-            return self.fail(self.broken("upstream_invalid_event", "sent an event that is not UTF-8"));
-        }
         match frame.data() {
+            Err(_) => self.fail(self.broken("upstream_invalid_event", "sent an event that is not UTF-8")),
             // Comments feed no watchdog; respool sends heartbeats of its own.
-            None => {}
-            Some(data) if data.trim() == DONE => self.upstream_said_done(),
-            Some(data) => self.chunk(frame, &data),
+            Ok(None) => {}
+            Ok(Some(data)) if data.trim() == DONE => self.upstream_said_done(),
+            Ok(Some(data)) => self.chunk(frame, &data),
         }
     }
 

@@ -21,6 +21,7 @@ use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 use tower::util::ServiceExt as _;
 
 use super::body::Outgoing;
@@ -70,7 +71,8 @@ struct Link {
 
 /// An answer's body. Reading it drives its connection, which goes back to the pool at the end of the body.
 pub struct Live {
-    body: hyper::body::Incoming,
+    /// `None` only while it is dropped.
+    body: Option<hyper::body::Incoming>,
     link: Option<Link>,
     idle: Arc<Idle>,
 }
@@ -95,7 +97,7 @@ impl Pool {
             let mut error = match link.exchange(request).await {
                 Ok(answer) => {
                     let idle = Arc::clone(&self.idle);
-                    return Ok(answer.map(|body| Live { body, link: Some(link), idle }));
+                    return Ok(answer.map(|body| Live { body: Some(body), link: Some(link), idle }));
                 }
                 Err(error) => error,
             };
@@ -161,8 +163,11 @@ impl Idle {
     fn put(self: &Arc<Self>, link: Link) {
         let mut kept = self.kept();
         kept.links.push((Instant::now(), link));
-        if !std::mem::replace(&mut kept.swept, true) {
-            tokio::spawn(Arc::clone(self).sweep());
+        if !kept.swept
+            && let Ok(runtime) = Handle::try_current()
+        {
+            kept.swept = true;
+            runtime.spawn(Arc::clone(self).sweep());
         }
     }
 
@@ -201,19 +206,28 @@ impl Body for Live {
         if let Some(link) = &mut this.link {
             link.drive(context);
         }
-        let frame = ready!(Pin::new(&mut this.body).poll_frame(context));
-        if frame.is_none() || this.body.is_end_stream() {
+        let Some(body) = &mut this.body else { return Poll::Ready(None) };
+        let frame = ready!(Pin::new(&mut *body).poll_frame(context));
+        if frame.is_none() || body.is_end_stream() {
             this.release(context);
         }
         Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.body.as_ref().map(Body::size_hint).unwrap_or_default()
+    }
+}
+
+impl Drop for Live {
+    /// A stream is left at its `[DONE]`. Its connection can be used again if the end of the body has arrived as well.
+    fn drop(&mut self) {
+        drop(self.body.take());
+        self.release(&mut Context::from_waker(Waker::noop()));
     }
 }
 
