@@ -371,3 +371,14 @@ fn reasoning_holds_the_call_only_when_nothing_else_does() {
     let doubtful = format!("{call} No, better not.");
     assert!(run_with(Options::default(), End::default(), Field::Reasoning, &doubtful).calls.is_empty());
 }
+
+#[test]
+fn plain_words_are_a_call_only_where_they_are_switched_on() {
+    let words = "I will search for rust proxies.";
+    let fuzzy = Options { fuzzy: true, ..Options::default() };
+    for field in [Field::Content, Field::Reasoning] {
+        let turn = run_with(fuzzy, End::default(), field, words);
+        assert_eq!(calls(&turn), r#"web_search{"query":"rust proxies"}"#);
+        assert!(run_with(Options::default(), End::default(), field, words).calls.is_empty());
+    }
+}

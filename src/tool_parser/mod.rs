@@ -30,12 +30,12 @@ pub use tools::{Resolved, Tool, Tools};
 use std::sync::Arc;
 
 use self::calls::RawCall;
-use self::dialects::glm;
+use self::dialects::{fuzzy, glm};
 use self::echo::Echo;
 use self::ledger::Ledger;
 use self::scanner::{Io, Scanner};
 use self::settle::settle;
-use crate::turn::TurnEvent;
+use crate::turn::{Note, TurnEvent};
 
 /// Which field of the upstream's message a text came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,12 +137,26 @@ impl Engine {
     /// A turn that has neither text nor a call may have its call in the reasoning.
     fn search_reasoning(&mut self, end: End) {
         let reasoning = self.ledger.take_reasoning();
-        if !self.ledger.is_blank() || !self.options.calls_wanted {
-            return;
+        if self.options.calls_wanted && self.ledger.is_blank() {
+            let mut io = Io { tools: &self.tools, options: self.options, ledger: &mut self.ledger };
+            let mut scanner = Scanner::new(true);
+            scanner.push(&reasoning, &mut io);
+            scanner.finish(end.cut, &mut io);
         }
-        let mut io = Io { tools: &self.tools, options: self.options, ledger: &mut self.ledger };
-        let mut scanner = Scanner::new(true);
-        scanner.push(&reasoning, &mut io);
-        scanner.finish(end.cut, &mut io);
+        let guesses = self.options.fuzzy && self.options.calls_wanted && !end.cut;
+        if guesses && self.ledger.is_without_calls() {
+            self.guess(&reasoning);
+        }
+    }
+
+    /// The fuzzy dialect: a call that the text announces in plain words.
+    fn guess(&mut self, reasoning: &str) {
+        let spoken = self.ledger.take_spoken();
+        let call =
+            fuzzy::intention(reasoning, &self.tools).or_else(|| fuzzy::intention(&spoken, &self.tools));
+        if let Some(call) = call {
+            self.ledger.note(Note::Dialect("fuzzy"));
+            self.ledger.text_call(&call, settle(&call, &self.tools), "");
+        }
     }
 }

@@ -15,6 +15,7 @@ mod deepseek;
 mod echo;
 mod envelope;
 mod fenced;
+pub(crate) mod fuzzy;
 mod gemma;
 pub(crate) mod glm;
 mod harmony;
@@ -161,6 +162,7 @@ pub static TABLE: &[&Dialect] = &[
     &pythonic::BARE,
     &bare_json::DIALECT,
     &bare_name::DIALECT,
+    &fuzzy::DIALECT,
 ];
 
 impl View<'_> {
