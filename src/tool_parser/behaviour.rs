@@ -236,6 +236,7 @@ fn other_marks() {
     check("Action: exec\nAction Input: ls -la\n", r#"exec{"command":"ls -la"}"#, "");
     check("functions.read({\"path\": \"a\"})", read, "");
     check("read(path=\"a\")", read, "");
+    check("functions.read:0{\"path\":\"a\"}", read, "");
     check("read{\"path\": \"a\"}", r#"read{"path": "a"}"#, "");
     check("[read(path='a'), now()]", r#"read{"path":"a"};now{}"#, "");
     check("<|python_tag|>read.call(path=\"a\")", read, "");
@@ -351,6 +352,18 @@ fn native_calls_win_over_their_copies() {
     assert_eq!(turn.reasoning, "I read it.\n");
     let turn = with_native(&native, &[(Field::Content, r#"{"path":"b"}"#)]);
     assert_eq!(turn.content, r#"{"path":"b"}"#);
+}
+
+#[test]
+fn a_native_call_without_its_end_leaves_only_if_the_reply_was_not_cut() {
+    for (cut, sent) in [(false, 1), (true, 0)] {
+        let mut engine = Engine::new(Arc::new(Tools::from_json(TOOLS)), Options::default());
+        let mut out = Vec::new();
+        let arguments = r#"{"path":"a""#.to_owned();
+        engine.native(NativeCall { id: None, name: "read".into(), arguments }, &mut out);
+        engine.finish(End { cut }, &mut out);
+        assert_eq!(out.into_iter().collect::<Turn>().calls.len(), sent);
+    }
 }
 
 #[test]
