@@ -240,6 +240,8 @@ fn other_marks() {
     check("read{\"path\": \"a\"}", r#"read{"path": "a"}"#, "");
     check("[read(path='a'), now()]", r#"read{"path":"a"};now{}"#, "");
     check("<|python_tag|>read.call(path=\"a\")", read, "");
+    // Found by fuzzing: whether a second call follows is known only with its parenthesis.
+    check("<|python_start|>read(path='a')\nnow()", r#"read{"path":"a"};now{}"#, "");
     check("functools[{\"name\": \"read\", \"arguments\": {\"path\": \"a\"}}]", read, "");
     check(
         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>read\n```json\n{\"path\":\"a\"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜><｜end▁of▁sentence｜>",
