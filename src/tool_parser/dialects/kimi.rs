@@ -28,7 +28,7 @@ fn read(view: &View<'_>) -> Step {
         return Step::Read(Found::Skip, view.mark);
     }
     let body = view.body();
-    let mut window = body.len().min(320);
+    let mut window = body.len().min(256);
     while !body.is_char_boundary(window) {
         window -= 1;
     }
