@@ -236,9 +236,12 @@ fn other_marks() {
     check("Action: exec\nAction Input: ls -la\n", r#"exec{"command":"ls -la"}"#, "");
     check("functions.read({\"path\": \"a\"})", read, "");
     check("read(path=\"a\")", read, "");
+    check("functions.read:0{\"path\":\"a\"}", read, "");
     check("read{\"path\": \"a\"}", r#"read{"path": "a"}"#, "");
     check("[read(path='a'), now()]", r#"read{"path":"a"};now{}"#, "");
     check("<|python_tag|>read.call(path=\"a\")", read, "");
+    // Found by fuzzing: whether a second call follows is known only with its parenthesis.
+    check("<|python_start|>read(path='a')\nnow()", r#"read{"path":"a"};now{}"#, "");
     check("functools[{\"name\": \"read\", \"arguments\": {\"path\": \"a\"}}]", read, "");
     check(
         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>read\n```json\n{\"path\":\"a\"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜><｜end▁of▁sentence｜>",
@@ -354,6 +357,18 @@ fn native_calls_win_over_their_copies() {
 }
 
 #[test]
+fn a_native_call_without_its_end_leaves_only_if_the_reply_was_not_cut() {
+    for (cut, sent) in [(false, 1), (true, 0)] {
+        let mut engine = Engine::new(Arc::new(Tools::from_json(TOOLS)), Options::default());
+        let mut out = Vec::new();
+        let arguments = r#"{"path":"a""#.to_owned();
+        engine.native(NativeCall { id: None, name: "read".into(), arguments }, &mut out);
+        engine.finish(End { cut }, &mut out);
+        assert_eq!(out.into_iter().collect::<Turn>().calls.len(), sent);
+    }
+}
+
+#[test]
 fn undeclared_native_calls_are_not_sent() {
     let turn = with_native(&[("send_mail", r#"{"to":"x"}"#)], &[]);
     assert_eq!((turn.calls.len(), turn.content.as_str()), (0, r#"send_mail {"to":"x"}"#));
@@ -370,4 +385,15 @@ fn reasoning_holds_the_call_only_when_nothing_else_does() {
     assert_eq!((turn.calls.len(), turn.content.as_str()), (0, "Done."));
     let doubtful = format!("{call} No, better not.");
     assert!(run_with(Options::default(), End::default(), Field::Reasoning, &doubtful).calls.is_empty());
+}
+
+#[test]
+fn plain_words_are_a_call_only_where_they_are_switched_on() {
+    let words = "I will search for rust proxies.";
+    let fuzzy = Options { fuzzy: true, ..Options::default() };
+    for field in [Field::Content, Field::Reasoning] {
+        let turn = run_with(fuzzy, End::default(), field, words);
+        assert_eq!(calls(&turn), r#"web_search{"query":"rust proxies"}"#);
+        assert!(run_with(Options::default(), End::default(), field, words).calls.is_empty());
+    }
 }

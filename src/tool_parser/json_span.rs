@@ -216,8 +216,7 @@ pub(crate) fn quote_closes(after: &[u8], role: Role) -> Option<bool> {
 fn after_closers(rest: &[u8], whole: bool) -> Option<bool> {
     let next = rest.iter().find(|byte| !b"}]".contains(byte) && !byte.is_ascii_whitespace());
     match next {
-        None if rest.contains(&b'\n') || rest.len() > 1 || whole => Some(true),
-        None => None,
+        None => whole.then_some(true),
         Some(byte) => Some(*byte != b'"'),
     }
 }
@@ -228,9 +227,11 @@ fn before_key(rest: &[u8], whole: bool) -> Option<bool> {
     let Some(start) = rest.iter().position(|byte| !byte.is_ascii_whitespace()) else { return unknown };
     let quote = rest[start];
     if quote != b'"' && quote != b'\'' {
-        return Some(
-            quote == b'}' || quote == b'/' || (quote.is_ascii_alphabetic() && bare_key(&rest[start..])),
-        );
+        return match quote {
+            b'}' | b'/' => Some(true),
+            byte if byte.is_ascii_alphabetic() => bare_key(&rest[start..]).or(unknown),
+            _ => Some(false),
+        };
     }
     let mut at = start + 1;
     while let Some(&byte) = rest.get(at) {
@@ -245,9 +246,9 @@ fn before_key(rest: &[u8], whole: bool) -> Option<bool> {
     unknown
 }
 
-fn bare_key(rest: &[u8]) -> bool {
+fn bare_key(rest: &[u8]) -> Option<bool> {
     let end = rest.iter().position(|&byte| !(byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'));
-    end.is_none_or(|end| rest[end] == b':')
+    end.map(|end| rest[end] == b':')
 }
 
 /// The end of the value that starts at `from`, when all of it is there.
@@ -299,6 +300,13 @@ mod tests {
         ] {
             check(&format!("{value} tail"), Span::Complete(value.len()));
         }
+    }
+
+    /// Found by fuzzing: the closers alone do not tell, the quote after them does.
+    #[test]
+    fn closers_before_a_quote_are_text_however_they_arrive() {
+        check(r#"{"a": "/x"}}"/tmp"#, Span::More);
+        check(r#"{"a": "/x", b"#, Span::More);
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub(crate) struct Ledger {
     /// The text of calls that did not leave, shown if the turn would be blank without it.
     refused: String,
     reasoning: String,
+    /// The content, kept only for the fuzzy dialect.
+    spoken: String,
     has_content: bool,
 }
 
@@ -42,6 +44,7 @@ impl Ledger {
             last_text_call: None,
             refused: String::new(),
             reasoning: String::new(),
+            spoken: String::new(),
             has_content: false,
         }
     }
@@ -71,6 +74,11 @@ impl Ledger {
         std::mem::take(&mut self.reasoning)
     }
 
+    /// The content so far, if it is kept.
+    pub(crate) fn take_spoken(&mut self) -> String {
+        std::mem::take(&mut self.spoken)
+    }
+
     /// Emits text.
     pub(crate) fn text(&mut self, field: Field, text: &str) {
         if text.is_empty() {
@@ -82,6 +90,9 @@ impl Ledger {
             self.settle_repeat(false);
             self.has_content = true;
         }
+        if self.options.fuzzy && field == Field::Content && self.spoken.len() < KEPT_REASONING {
+            self.spoken.push_str(text);
+        }
         match (self.events.last_mut(), field) {
             (Some(TurnEvent::Content(last)), Field::Content)
             | (Some(TurnEvent::Reasoning(last)), Field::Reasoning) => last.push_str(text),
@@ -91,7 +102,7 @@ impl Ledger {
     }
 
     fn keep_reasoning(&mut self, text: &str) {
-        if !self.is_blank() {
+        if !self.is_blank() && !self.options.fuzzy {
             self.reasoning = String::new();
             return;
         }

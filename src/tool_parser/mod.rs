@@ -30,12 +30,12 @@ pub use tools::{Resolved, Tool, Tools};
 use std::sync::Arc;
 
 use self::calls::RawCall;
-use self::dialects::glm;
+use self::dialects::{fuzzy, glm};
 use self::echo::Echo;
 use self::ledger::Ledger;
 use self::scanner::{Io, Scanner};
-use self::settle::settle;
-use crate::turn::TurnEvent;
+use self::settle::{Settled, settle};
+use crate::turn::{Dropped, Note, TurnEvent};
 
 /// Which field of the upstream's message a text came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,13 +91,22 @@ pub struct Engine {
     ledger: Ledger,
     content: Scanner,
     reasoning: Echo,
+    /// Native calls whose arguments lack their end: sent unless the reply turns out to be cut.
+    unclosed: Vec<(RawCall, Settled)>,
 }
 
 impl Engine {
     /// An engine for one choice of one reply to a request that declared `tools`.
     pub fn new(tools: Arc<Tools>, options: Options) -> Self {
         let reasoning = Echo::default();
-        Self { tools, options, ledger: Ledger::new(options), content: Scanner::new(false), reasoning }
+        Self {
+            tools,
+            options,
+            ledger: Ledger::new(options),
+            content: Scanner::new(false),
+            reasoning,
+            unclosed: Vec::new(),
+        }
     }
 
     /// Takes the next piece of text and appends to `out` what has become certain.
@@ -120,12 +129,21 @@ impl Engine {
             None => RawCall { id: call.id, ..RawCall::text(&call.name, &call.arguments) },
         };
         let settled = settle(&raw, &self.tools);
-        self.ledger.native_call(&raw, settled);
+        match &settled {
+            Settled::Call(_, repairs) if repairs.contains("unclosed") => self.unclosed.push((raw, settled)),
+            _ => self.ledger.native_call(&raw, settled),
+        }
         self.ledger.drain(out);
     }
 
     /// Settles what was held back. Emits no [`TurnEvent::Finish`]: only the caller knows usage and the upstream's reason.
     pub fn finish(&mut self, end: End, out: &mut Vec<TurnEvent>) {
+        for (raw, settled) in std::mem::take(&mut self.unclosed) {
+            match settled {
+                Settled::Call(call, _) if end.cut => self.ledger.dropped(&call.name, Dropped::Truncated),
+                settled => self.ledger.native_call(&raw, settled),
+            }
+        }
         self.reasoning.finish(&mut self.ledger);
         let mut io = Io { tools: &self.tools, options: self.options, ledger: &mut self.ledger };
         self.content.finish(end.cut, &mut io);
@@ -137,12 +155,26 @@ impl Engine {
     /// A turn that has neither text nor a call may have its call in the reasoning.
     fn search_reasoning(&mut self, end: End) {
         let reasoning = self.ledger.take_reasoning();
-        if !self.ledger.is_blank() || !self.options.calls_wanted {
-            return;
+        if self.options.calls_wanted && self.ledger.is_blank() {
+            let mut io = Io { tools: &self.tools, options: self.options, ledger: &mut self.ledger };
+            let mut scanner = Scanner::new(true);
+            scanner.push(&reasoning, &mut io);
+            scanner.finish(end.cut, &mut io);
         }
-        let mut io = Io { tools: &self.tools, options: self.options, ledger: &mut self.ledger };
-        let mut scanner = Scanner::new(true);
-        scanner.push(&reasoning, &mut io);
-        scanner.finish(end.cut, &mut io);
+        let guesses = self.options.fuzzy && self.options.calls_wanted && !end.cut;
+        if guesses && self.ledger.is_without_calls() {
+            self.guess(&reasoning);
+        }
+    }
+
+    /// The fuzzy dialect: a call that the text announces in plain words.
+    fn guess(&mut self, reasoning: &str) {
+        let spoken = self.ledger.take_spoken();
+        let call =
+            fuzzy::intention(reasoning, &self.tools).or_else(|| fuzzy::intention(&spoken, &self.tools));
+        if let Some(call) = call {
+            self.ledger.note(Note::Dialect("fuzzy"));
+            self.ledger.text_call(&call, settle(&call, &self.tools), "");
+        }
     }
 }

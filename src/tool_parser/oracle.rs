@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{End, Engine, Field, Options, Tools, schema};
+use super::json_span::{JsonSpan, Span, Style};
+use super::{End, Engine, Field, Options, Tools, lenient_json, schema};
 use crate::turn::{Note, Turn};
 
 /// The tools that the generated texts speak of.
@@ -69,4 +70,35 @@ fn calls_are_valid(tools: &Tools, options: Options, turn: &Turn) {
             assert_eq!(valid, call.problems.is_empty(), "{call:?}");
         }
     }
+}
+
+/// Checks lenient JSON on one text: strict JSON is read as it is, anything else ends where the span says or is refused.
+pub fn check_json(text: &str) {
+    let read = lenient_json::read(text);
+    if let Ok(strict) = serde_json::from_str::<Value>(text) {
+        let read = read.as_ref().ok();
+        assert_eq!(read.map(|read| &read.value), Some(&strict), "{text:?}");
+        assert!(read.is_some_and(|read| read.repairs.is_empty()), "{text:?}");
+        span_agrees(text, &strict);
+    }
+    if let Ok(read) = read {
+        assert!(read.end <= text.len() && text.is_char_boundary(read.end), "{text:?}");
+        let again = lenient_json::read(&read.value.to_string());
+        assert_eq!(again.ok().map(|again| again.value), Some(read.value), "{text:?}");
+    }
+}
+
+/// A valid object or array ends exactly where its scan says, in one piece and in many.
+fn span_agrees(text: &str, value: &Value) {
+    let start = text.len() - text.trim_start().len();
+    if !(value.is_object() || value.is_array()) {
+        return;
+    }
+    let end = text.trim_end().len();
+    assert_eq!(JsonSpan::new(start, Style::Json).advance(text, true), Span::Complete(end), "{text:?}");
+    let mut span = JsonSpan::new(start, Style::Json);
+    let pieces = text.char_indices().skip(1).map(|(at, _)| at);
+    let found = pieces.map(|at| span.advance(&text[..at], false)).find(|found| *found != Span::More);
+    let found = found.unwrap_or_else(|| span.advance(text, true));
+    assert_eq!(found, Span::Complete(end), "{text:?}");
 }

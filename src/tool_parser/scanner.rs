@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use memchr::memchr3;
 
-use super::dialects::{Dialect, Found, MarkAt, Opens, Step, TABLE, View, Wait};
+use super::dialects::{Dialect, Found, MarkAt, Opens, Step, TABLE, View, Wait, earliest};
 use super::json_span::{JsonSpan, Span, Style};
 use super::ledger::Ledger;
 use super::settle::{Settled, settle};
@@ -120,6 +120,21 @@ struct Opener {
     line: bool,
     dialect: &'static Dialect,
 }
+
+/// Which second bytes a mark in running text may have, by its first byte.
+static SECONDS: LazyLock<Vec<[bool; 256]>> = LazyLock::new(|| {
+    let seconds = |list: &Vec<Opener>| {
+        let mut seen = [false; 256];
+        for opener in list.iter().filter(|opener| !opener.line) {
+            match opener.mark.as_bytes().get(1) {
+                Some(byte) => seen[usize::from(*byte)] = true,
+                None => seen = [true; 256],
+            }
+        }
+        seen
+    };
+    OPENERS.iter().map(seconds).collect()
+});
 
 /// All marks, by their first byte, in the table's order.
 static OPENERS: LazyLock<Vec<Vec<Opener>>> = LazyLock::new(|| {
@@ -348,6 +363,13 @@ impl Scanner {
             b'`' => self.backticks(at),
             b'=' => self.late_mark(at, io),
             _ if self.code.is_some() => true,
+            first
+                if bytes
+                    .get(found + 1)
+                    .is_some_and(|byte| !SECONDS[usize::from(first)][usize::from(*byte)]) =>
+            {
+                true
+            }
             _ => self.attempt(Open { at, resume: at + 1, line_start: false, opener: 0, waits: None }, io),
         }
     }
@@ -408,7 +430,7 @@ impl Scanner {
 
     fn reasoning_step(&mut self, closers: &'static [&'static str], kept: &[&str], io: &mut Io<'_>) -> bool {
         let rest = &self.buffer[self.scan..];
-        let found = closers.iter().filter_map(|closer| Some((rest.find(closer)?, closer.len()))).min();
+        let found = earliest(rest, closers);
         let (end, mark) = match found {
             Some((at, length)) => (self.scan + at, Some(length)),
             None if self.eof => (self.buffer.len(), None),

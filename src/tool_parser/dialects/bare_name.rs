@@ -25,8 +25,13 @@ fn read(view: &View<'_>) -> Step {
     }
     let bare = text[..end].strip_prefix("functions.").unwrap_or(&text[..end]);
     let Some(next) = text.as_bytes().get(end) else {
-        let may = view.tools.begins(bare) || "functions.".starts_with(bare);
+        let name = bare.split(':').next().unwrap_or(bare);
+        let may = view.tools.begins(name) || "functions.".starts_with(bare);
         return if may { view.unfinished(Wait::Any) } else { Step::Not(end) };
+    };
+    let bare = match bare.rsplit_once(':') {
+        Some((name, index)) if index.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => bare,
     };
     if !b"({[".contains(next) || view.tools.get(bare).is_none() || view.quoted() {
         return Step::Not(end);

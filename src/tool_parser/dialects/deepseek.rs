@@ -1,6 +1,6 @@
 //! `DeepSeek`'s tool tokens, V3 and R1 (with a fence), V3.1 (without), and their misspellings.
 
-use super::{Dialect, Found, Opens, Step, View, Wait, named_json};
+use super::{Dialect, Found, Opens, Step, View, Wait, earliest, named_json};
 
 const CALL: [&str; 4] =
     ["<｜tool▁call▁begin｜>", "<｜tool_call_begin｜>", "<｜tool call begin｜>", "<|tool▁call▁begin|>"];
@@ -44,7 +44,11 @@ fn read(view: &View<'_>) -> Step {
         return Step::Read(Found::Skip, view.mark);
     }
     let body = view.body();
-    let found = SEPARATORS.iter().filter_map(|mark| Some((body.find(mark)?, mark.len()))).min();
+    let mut window = body.len().min(256);
+    while !body.is_char_boundary(window) {
+        window -= 1;
+    }
+    let found = earliest(&body[..window], &SEPARATORS);
     let Some((length, mark)) = found else {
         let long = body.len() > 256;
         return if view.cut && !long {

@@ -9,6 +9,8 @@ use crate::tool_parser::calls::RawCall;
 use crate::tool_parser::lenient_json;
 
 const QUOTE: &str = "<|\"|>";
+/// Longer calls are text: their end is searched from the beginning with every closing brace.
+const LIMIT: usize = 256 << 10;
 const ENDS: &[&str] = &["<tool_call|>", "<|tool_response>"];
 
 pub(super) static DIALECT: Dialect = Dialect {
@@ -64,8 +66,10 @@ fn parentheses(view: &View<'_>, from: usize, marked: bool) -> Step {
 
 fn braces(view: &View<'_>, name: &str, at: usize, marked: bool) -> Step {
     let end = match balanced(&view.text[at..]) {
+        Some(length) if at + length > LIMIT => return Step::Not(LIMIT),
         Some(length) => at + length,
         None if view.cut => return named_json::truncated(view, name),
+        None if view.text.len() > LIMIT => return Step::Not(LIMIT),
         None => return view.unfinished(Wait::Mark(view.text.len(), &["}"])),
     };
     let Some(fields) = fields(&view.text[at + 1..end - 1]) else { return Step::Not(end) };

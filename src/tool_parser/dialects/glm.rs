@@ -96,10 +96,13 @@ fn pair(view: &View<'_>, at: usize) -> Result<(String, String, usize), Option<St
     Ok((key, value.to_owned(), end + "</arg_value>".len()))
 }
 
+/// After so many closing tags inside a value the next one ends it.
+const FALSE_ENDS: usize = 512;
+
 /// The closing tag that is followed by another key or the end of the call: others belong to the value.
 fn value_end(view: &View<'_>, from: usize) -> Result<usize, Wait> {
     let mut at = from;
-    loop {
+    for _ in 0..FALSE_ENDS {
         let found = view.text[at..].find("</arg_value>").ok_or(Wait::Mark(at, &["</arg_value>"]))?;
         let end = at + found;
         let after = view.text[end + "</arg_value>".len()..].trim_start();
@@ -117,6 +120,7 @@ fn value_end(view: &View<'_>, from: usize) -> Result<usize, Wait> {
         }
         at = end + 1;
     }
+    Ok(at - 1)
 }
 
 /// A whole call that a server put into the name of a native call.

@@ -3,7 +3,7 @@
 //! Headers are read as leniently as they come: recipient in the role or the channel part, doubled channels, glued content
 //! types, a missing `<|message|>`. What is addressed to the model's builtin tools is dropped: no client can run it.
 
-use super::{Dialect, Found, MarkAt, Opens, Step, View, Wait, named_json};
+use super::{Dialect, Found, MarkAt, Opens, Step, View, Wait, earliest, named_json};
 use crate::tool_parser::calls::RawCall;
 use crate::tool_parser::scanner::Lane;
 use crate::tool_parser::tools::is_noise;
@@ -111,7 +111,7 @@ fn header(view: &View<'_>) -> Result<(usize, usize), Step> {
     match (brace, message) {
         (Some(at), _) if text[..at].contains("to=") => Ok((at, at)),
         (None, Some(at)) => Ok((at, at + "<|message|>".len())),
-        (None, None) if window < HEADER - 3 && !view.eof => Err(Step::More(Wait::Any)),
+        (None, None) if view.text.len() < HEADER && !view.eof => Err(Step::More(Wait::Any)),
         (None, None) if view.cut => Err(named_json::truncated(view, recipient(text).unwrap_or_default())),
         _ => Err(Step::Not(end)),
     }
@@ -147,7 +147,7 @@ fn call(view: &View<'_>, name: &str, body: usize) -> Step {
 /// A body that is no JSON object, up to the next token.
 fn raw(view: &View<'_>, name: &str, start: usize) -> Step {
     let rest = &view.text[start..];
-    match BODY_ENDS.iter().filter_map(|mark| rest.find(mark)).min() {
+    match earliest(rest, BODY_ENDS).map(|(at, _)| at) {
         None if !view.eof => Step::More(Wait::Mark(start, BODY_ENDS)),
         None if view.cut => named_json::truncated(view, name),
         found => {
@@ -168,7 +168,7 @@ fn to_nobody(view: &View<'_>, name: &str, body: usize) -> Step {
         return Step::Not(body);
     }
     let rest = &view.text[body..];
-    match BODY_ENDS.iter().filter_map(|mark| rest.find(mark)).min() {
+    match earliest(rest, BODY_ENDS).map(|(at, _)| at) {
         None if !view.eof => Step::More(Wait::Mark(body, BODY_ENDS)),
         found => {
             let end = body + found.unwrap_or(rest.len());

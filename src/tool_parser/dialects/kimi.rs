@@ -28,7 +28,11 @@ fn read(view: &View<'_>) -> Step {
         return Step::Read(Found::Skip, view.mark);
     }
     let body = view.body();
-    let Some(length) = body.find(ARGUMENTS) else {
+    let mut window = body.len().min(256);
+    while !body.is_char_boundary(window) {
+        window -= 1;
+    }
+    let Some(length) = body[..window].find(ARGUMENTS) else {
         return match body.len() {
             length if length > 256 => Step::Not(view.mark + 256),
             _ if view.cut => named_json::truncated(view, body),

@@ -8,7 +8,7 @@ use super::{Dialect, Found, Opens, Step, View, Wait, named_json};
 use crate::tool_parser::calls::RawCall;
 
 /// Longer markers are text.
-const LIMIT: usize = 1 << 20;
+const LIMIT: usize = 32 << 10;
 
 pub(super) static DIALECT: Dialect = Dialect {
     name: "marker",

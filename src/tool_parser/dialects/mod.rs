@@ -15,6 +15,7 @@ mod deepseek;
 mod echo;
 mod envelope;
 mod fenced;
+pub(crate) mod fuzzy;
 mod gemma;
 pub(crate) mod glm;
 mod harmony;
@@ -161,6 +162,7 @@ pub static TABLE: &[&Dialect] = &[
     &pythonic::BARE,
     &bare_json::DIALECT,
     &bare_name::DIALECT,
+    &fuzzy::DIALECT,
 ];
 
 impl View<'_> {
@@ -207,6 +209,19 @@ impl View<'_> {
     pub(crate) fn quoted(&self) -> bool {
         super::quotation::announces_example(self.before)
     }
+}
+
+/// The first of `marks` in `text`: where it stands and how long it is. Each search ends where the one before found its
+/// mark, so put the likeliest first.
+pub(crate) fn earliest(text: &str, marks: &[&str]) -> Option<(usize, usize)> {
+    let mut best: Option<(usize, usize)> = None;
+    for mark in marks {
+        let window = best.map_or(text.len(), |(at, _)| text.len().min(at + mark.len() - 1));
+        if let Some(at) = memchr::memmem::find(&text.as_bytes()[..window], mark.as_bytes()) {
+            best = Some((at, mark.len()));
+        }
+    }
+    best
 }
 
 /// The answer of [`View::mark_at`].

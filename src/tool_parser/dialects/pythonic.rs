@@ -76,9 +76,15 @@ pub(super) fn marked(view: &View<'_>, start: usize, closers: &'static [&'static 
         let Some(mut found) = list(text) else { return Step::Not(end) };
         calls.append(&mut found);
         let next = view.skip_space(end);
-        if !in_list && peek(view, next) == Some(true) {
-            at = next;
-            continue;
+        if !in_list && next - end <= 64 {
+            match peek(view, next) {
+                Some(true) => {
+                    at = next;
+                    continue;
+                }
+                None if !view.eof => return Step::More(Wait::Any),
+                _ => {}
+            }
         }
         return match view.closing(end, closers) {
             Ok(end) => Step::Read(Found::Calls { calls, firm: view.line_start || !view.quoted() }, end),

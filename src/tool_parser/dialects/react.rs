@@ -1,6 +1,6 @@
 //! `ReAct`: `Action: name` and `Action Input: arguments` on lines of their own.
 
-use super::{Dialect, Found, Opens, Step, View, Wait, named_json};
+use super::{Dialect, Found, Opens, Step, View, Wait, earliest, named_json};
 use crate::tool_parser::calls::RawCall;
 
 const INPUT: [&str; 4] = ["Action Input:", "**Action Input:**", "Action input:", "Input:"];
@@ -44,7 +44,7 @@ fn input(view: &View<'_>, name: &str, from: usize) -> Step {
         Some(_) => {}
     }
     let rest = &view.text[start..];
-    let Some(length) = NEXT.iter().filter_map(|mark| rest.find(mark)).min() else {
+    let Some(length) = earliest(rest, NEXT).map(|(at, _)| at) else {
         return match view.eof {
             false => Step::More(Wait::Mark(start, NEXT)),
             true if view.cut => named_json::truncated(view, name),

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Step, View, Wait, named_json};
+use super::{Step, View, Wait, earliest, named_json};
 use crate::tool_parser::calls::RawCall;
 
 /// The tags of one dialect.
@@ -18,6 +18,9 @@ pub(super) struct Tags {
     /// What closes the call; the first is the call's own.
     pub(super) ends: &'static [&'static str],
 }
+
+/// After so many closing tags that turned out to belong to a value it is no call.
+const FALSE_ENDS: usize = 512;
 
 /// Reads the parameters from `from` to the end of the call.
 pub(super) fn read(view: &View<'_>, name: &str, from: usize, tags: Tags, closers: &[&str]) -> Step {
@@ -35,38 +38,28 @@ pub(super) fn read(view: &View<'_>, name: &str, from: usize, tags: Tags, closers
 
 /// Where the parameters end and where the call does. `Err(None)`: it was cut off.
 fn body_end(view: &View<'_>, from: usize, tags: Tags) -> Result<(usize, usize), Option<Step>> {
+    let text = view.text;
+    let first_open = text[from..].find(tags.open).map_or(text.len(), |at| from + at);
+    let closed = |end: usize| first_open >= end || text[from..end].trim_end().ends_with(tags.close);
     let mut at = from;
-    loop {
-        let rest = &view.text[at..];
-        let Some((found, length)) =
-            tags.ends.iter().filter_map(|end| Some((rest.find(end)?, end.len()))).min()
-        else {
-            let whole = view.eof && !view.cut && closed(&view.text[from..], tags);
+    for _ in 0..FALSE_ENDS {
+        let rest = &text[at..];
+        let Some((found, length)) = earliest(rest, tags.ends) else {
+            let whole = view.eof && !view.cut && closed(text.len());
             let wait = (!view.eof).then_some(Step::More(Wait::Mark(at, tags.ends)));
-            return if whole { Ok((view.text.len(), view.text.len())) } else { Err(wait) };
+            return if whole { Ok((text.len(), text.len())) } else { Err(wait) };
         };
         let end = at + found;
-        if closed(&view.text[from..end], tags) {
-            return Ok((end, end + length));
-        }
-        let after = view.text[end + length..].trim_start();
-        if after.is_empty() && !view.eof {
+        let after = text[end + length..].trim_start();
+        if !closed(end) && after.is_empty() && !view.eof {
             return Err(Some(Step::More(Wait::Any)));
         }
-        if after.is_empty()
-            || after.starts_with("</")
-            || after.starts_with('<') && !view.text[end + length..].contains(tags.ends[0]) && view.eof
-        {
+        if closed(end) || after.is_empty() || after.starts_with("</") {
             return Ok((end, end + length));
         }
         at = end + length;
     }
-}
-
-/// True when every parameter that was opened is closed at the end of `body`.
-fn closed(body: &str, tags: Tags) -> bool {
-    let body = body.trim_end();
-    body.ends_with(tags.close) || !body.contains(tags.open)
+    Err(Some(Step::Not(at)))
 }
 
 fn fields(body: &str, tags: Tags) -> Option<Map<String, Value>> {

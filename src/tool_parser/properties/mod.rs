@@ -116,6 +116,17 @@ proptest! {
     }
 
     #[test]
+    fn near_json_keeps_the_invariants(text in "[\\[{]([\\[\\]{},: ]|\"[a\\\\\"n<:,}]{0,4}\"|'[a\"]{0,3}'|//x\n|true|None|-?[0-9]{1,3}|[a-z]{1,3}){0,16}[\\]}]?") {
+        oracle::check_json(&text);
+    }
+
+    #[test]
+    fn valid_json_is_read_as_it_is(text in "(\"([ -!#-\\[\\]-~]|\\\\[\"\\\\n]|é){0,12}\", ?){1,5}1") {
+        oracle::check_json(&format!("[{text}]"));
+        oracle::check_json(&format!("{{\"k\": [{text}], \"a\\\"\": {{\"b\" : [{text}] }} }}"));
+    }
+
+    #[test]
     fn text_without_marks_is_untouched(text in unmarked()) {
         let turn = oracle::run(&tools(), Options::default(), &[&text], false, false);
         prop_assert_eq!(turn.content, text);

@@ -1,0 +1,8 @@
+//! Lenient JSON on arbitrary text: `cargo +nightly fuzz run lenient_json`.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use respool::tool_parser::oracle;
+
+fuzz_target!(|text: &str| oracle::check_json(text));
