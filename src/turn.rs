@@ -62,7 +62,7 @@ pub struct Usage {
 impl Usage {
     /// Prompt plus completion tokens.
     pub fn total(&self) -> u64 {
-        self.prompt + self.completion
+        self.prompt.saturating_add(self.completion)
     }
 }
 

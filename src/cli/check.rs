@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::serve::{app, runtime};
-use crate::config::Loaded;
+use crate::config::{Loaded, Settings};
 use crate::observe::{RequestLine, SharedLine};
 use crate::relay::Relay;
 use crate::server::App;
@@ -61,9 +61,11 @@ pub(super) fn check(loaded: &Loaded) -> Result<(), String> {
 
 async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(), String> {
     let abort = CancellationToken::new();
-    let app = app(&loaded.settings, &abort).await?;
-    let upstreams: Vec<Arc<Upstream>> = app.relay.upstreams().cloned().collect();
-    for (upstream, config) in upstreams.iter().zip(&loaded.settings.upstreams) {
+    for config in &loaded.settings.upstreams {
+        // Only this one, so that its round trip is its own.
+        let app =
+            app(&Settings { upstreams: vec![config.clone()], ..loaded.settings.clone() }, &abort).await?;
+        let Some(upstream) = app.relay.upstreams().next() else { continue };
         println!("\nupstream `{}` ({})", upstream.name, config.url);
         let Some(models) = models_of(upstream, findings).await else { continue };
         version_of(upstream, findings).await;
@@ -88,7 +90,7 @@ async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(),
 /// Reachable? Which models, with how large a window?
 async fn models_of(upstream: &Upstream, findings: &mut Findings) -> Option<Vec<String>> {
     let began = Instant::now();
-    let asked = tokio::time::timeout(PROBE_WITHIN, upstream.get_json("/v1/models")).await;
+    let asked = tokio::time::timeout(PROBE_WITHIN, upstream.get_json("/v1/models", HeaderMap::new())).await;
     let (status, body) = match asked {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) => {

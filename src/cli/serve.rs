@@ -137,6 +137,14 @@ fn raise_descriptor_limit() {
 fn warn_of_what_is_to_come(settings: &Settings) {
     let relay = &settings.relay;
     let shared = |upstream: &UpstreamConfig| upstream.max_concurrency.is_some() || upstream.weight != 1;
+    let open = settings.upstreams.iter().filter(|upstream| upstream.models.is_none()).count();
+    if open > 1 {
+        tracing::warn!(
+            target: "respool::server",
+            "several upstreams name no `models`: until respool asks them, the first of these gets every model that no \
+             other one names; write `models` under each [[upstream]]"
+        );
+    }
     for (set, key) in [
         (relay.recovery != RecoveryConfig::default(), "recovery"),
         (relay.context.on_overflow == OnOverflow::Trim, "context.on_overflow = \"trim\""),

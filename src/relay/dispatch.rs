@@ -26,10 +26,15 @@ impl Relay {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            if !learnt && error.status == Some(400) && self.learn(prepared, &error, line) {
+            if !learnt && error.status == Some(400) {
                 learnt = true;
-                body = Self::edit_again(prepared);
-                continue;
+                self.learn(prepared, &error, line);
+                // Another request may have learnt it meanwhile; what counts is that the request can be sent otherwise.
+                let edited = Self::edit_again(prepared);
+                if edited != body {
+                    body = edited;
+                    continue;
+                }
             }
             if error.tier != Tier::Transient {
                 return Err(error);
@@ -65,28 +70,27 @@ impl Relay {
         let retry_after =
             answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
         let text = answer.excerpt().await;
+        line.content("upstream error", text.as_bytes());
         let mut error = UpstreamError::from_answer(&prepared.upstream.name, status.as_u16(), &text);
         error.error.retry_after = retry_after;
         Err(error)
     }
 
-    /// True when the error names parameters that can be left out, and did not before.
-    fn learn(&self, prepared: &Prepared, error: &UpstreamError, line: &SharedLine) -> bool {
-        let Ok(request) = ChatRequest::parse(&prepared.original) else { return false };
+    /// Remembers the parameters that the error names, if they can be left out.
+    fn learn(&self, prepared: &Prepared, error: &UpstreamError, line: &SharedLine) {
+        let Ok(request) = ChatRequest::parse(&prepared.original) else { return };
         let upstream = &prepared.upstream;
         let learn = |target: &mut _| learn_refusals(&error.said, error.param.as_deref(), &request, target);
         let learnt = upstream.learn(learn);
         if learnt.is_empty() {
-            return false;
+            return;
         }
         tracing::warn!(
             target: "respool::upstream",
             upstream = upstream.name,
             parameters = learnt.join(","),
-            said = error.error.message,
             "this upstream refuses these parameters; they are left out from now on"
         );
         line.with(|line| line.retry("refused_parameter"));
-        true
     }
 }

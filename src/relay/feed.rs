@@ -187,8 +187,13 @@ impl Feed {
 
     fn error_event(&self, data: &str) -> Option<UpstreamError> {
         // Looked for only where it can be: this is done for each chunk.
-        let suspicious = !data.contains("\"choices\"");
-        suspicious.then(|| UpstreamError::from_success(&self.upstream, data)).flatten()
+        let suspicious = !data.contains("\"choices\"") || data.contains("\"error\"");
+        let error = suspicious.then(|| UpstreamError::from_success(&self.upstream, data)).flatten();
+        let gives_up =
+            || data.contains(r#""finish_reason":"error""#) || data.contains(r#""finish_reason": "error""#);
+        error.or_else(|| {
+            (suspicious && gives_up()).then(|| self.broken("upstream_error", "ended the reply with an error"))
+        })
     }
 
     fn upstream_said_done(&mut self) {

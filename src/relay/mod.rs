@@ -217,7 +217,7 @@ impl Relay {
                 "answered with {media_type} instead of JSON ({}); is its `url` right?",
                 in_few_words(text)
             );
-            return Err(UpstreamError::broken(name, 502, "upstream_not_json", &what, text));
+            return Err(UpstreamError::broken(name, 502, "upstream_not_json", &what, ""));
         }
         Ok(body)
     }
@@ -232,7 +232,7 @@ impl Relay {
             if media_type.is_empty() { "no content type" } else { media_type },
             in_few_words(&excerpt),
         );
-        UpstreamError::broken(&name, 502, "upstream_not_a_stream", &what, excerpt)
+        UpstreamError::broken(&name, 502, "upstream_not_a_stream", &what, "")
     }
 }
 
@@ -249,9 +249,10 @@ fn forwarded(body: Bytes, name: &str, facts: &Facts, line: &SharedLine) -> Resul
     let changed =
         prune(text, &REPLY, &mut editor, &mut out).map_err(|fault| not_json(name, &fault.to_string()))?;
     // What has a choice is no error in disguise, and need not be read again.
-    let disguised = if editor.has_choices { None } else { UpstreamError::from_success(name, text) };
-    match disguised {
+    let suspicious = !editor.has_choices || text.contains("\"error\"");
+    match suspicious.then(|| UpstreamError::from_success(name, text)).flatten() {
         Some(error) => Err(error),
+        None if !editor.has_choices => Err(not_json(name, "it holds no choices")),
         None => Ok(if changed { out.into() } else { body }),
     }
 }

@@ -32,7 +32,8 @@ pub(super) async fn chat(app: App, request: http::Request<Incoming>) -> Response
     line.route = "chat";
     let line = SharedLine::new(line, app.log_content);
     let path = upstream_path(&parts.uri);
-    match prepare(&app, body, parts.headers, &path, &id, &line).await {
+    let upstream_id = respond::upstream_id(&parts.headers, &id);
+    match prepare(&app, body, parts.headers, &path, &upstream_id, &line).await {
         Ok(prepared) => answer(app, prepared, line).await,
         Err(error) => respond::error(&error, &line),
     }

@@ -1,10 +1,12 @@
 //! `/v1/models`, `/v1/models/{id}` (which vLLM lacks) and `/ready`.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use futures::future::join_all;
-use http::StatusCode;
+use http::{HeaderMap, StatusCode, header};
 use serde_json::{Value, json};
 
 use super::{App, READY_WITHIN, respond};
@@ -12,9 +14,12 @@ use crate::observe::{Outcome, RequestLine, SharedLine};
 use crate::upstream::UpstreamError;
 use crate::wire::ApiError;
 
+/// A list of models takes no longer; a silent upstream must not hide those that answer.
+const LIST_WITHIN: Duration = Duration::from_secs(10);
+
 pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
     let line = line(&app, &request, "GET /v1/models");
-    match models(&app, &line).await {
+    match models(&app, &own_headers(&request), &line).await {
         Ok(models) => ok(&json!({"object": "list", "data": models}), &line),
         Err(error) => respond::error(&error, &line),
     }
@@ -22,7 +27,7 @@ pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
 
 pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
     let line = line(&app, &request, "GET /v1/models/{id}");
-    let found = models(&app, &line).await.and_then(|models| {
+    let found = models(&app, &own_headers(&request), &line).await.and_then(|models| {
         let model = models.iter().find(|model| model["id"] == id.as_str()).cloned();
         model.ok_or_else(|| {
             let known: Vec<&str> = models.iter().filter_map(|model| model["id"].as_str()).collect();
@@ -39,8 +44,11 @@ pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request:
 /// `/ready`: this process is up, and so is at least one upstream.
 pub(super) async fn ready(State(app): State<App>) -> Response {
     let checks = app.relay.upstreams().map(|upstream| async {
-        let asked = tokio::time::timeout(READY_WITHIN, upstream.get_json("/v1/models")).await;
-        let up = matches!(&asked, Ok(Ok((status, _))) if status.is_success());
+        let asked =
+            tokio::time::timeout(READY_WITHIN, upstream.get_json("/v1/models", HeaderMap::new())).await;
+        // A refused key is an answer: the client brings its own.
+        let answers = |status: &StatusCode| status.is_success() || matches!(status.as_u16(), 401 | 403);
+        let up = matches!(&asked, Ok(Ok((status, _))) if answers(status));
         let problem = match asked {
             Ok(Ok((status, _))) => {
                 (!status.is_success()).then(|| format!("it answers HTTP {}", status.as_u16()))
@@ -59,6 +67,12 @@ pub(super) async fn ready(State(app): State<App>) -> Response {
     response
 }
 
+/// What goes along: the client's key, where the upstream has none of its own.
+fn own_headers(request: &Request) -> HeaderMap {
+    let key = request.headers().get(header::AUTHORIZATION).cloned();
+    key.into_iter().map(|key| (header::AUTHORIZATION, key)).collect()
+}
+
 fn line(app: &App, request: &Request, name: &str) -> SharedLine {
     let mut line = RequestLine::start(respond::request_id(request.headers()), name.to_owned());
     line.route = "models";
@@ -71,8 +85,14 @@ fn ok(body: &Value, line: &SharedLine) -> Response {
 }
 
 /// The models of all upstreams that answer, and the names that stand for them. Fails only when no upstream answers.
-async fn models(app: &App, line: &SharedLine) -> Result<Vec<Value>, ApiError> {
-    let asked = join_all(app.relay.upstreams().map(|upstream| upstream.get_json("/v1/models"))).await;
+async fn models(app: &App, headers: &HeaderMap, line: &SharedLine) -> Result<Vec<Value>, ApiError> {
+    let asked = join_all(app.relay.upstreams().map(|upstream| async {
+        let asked = tokio::time::timeout(LIST_WITHIN, upstream.get_json("/v1/models", headers.clone())).await;
+        let what = "does not answer /v1/models";
+        asked
+            .unwrap_or_else(|_| Err(UpstreamError::broken(&upstream.name, 504, "upstream_timeout", what, "")))
+    }))
+    .await;
     let names: Vec<&str> = app.relay.upstreams().map(|upstream| upstream.name.as_str()).collect();
     let mut found: Vec<Value> = Vec::new();
     let mut failed = None;

@@ -22,6 +22,17 @@ pub(super) fn request_id(headers: &HeaderMap) -> String {
     own.or_else(trace).map_or_else(|| format!("{:032x}", rand::random::<u128>()), str::to_owned)
 }
 
+/// The id that goes upstream. All requests of a trace share the trace's id, and vLLM makes its own from what it gets:
+/// two of one trace must differ, so the span's id is added.
+pub(super) fn upstream_id(headers: &HeaderMap, id: &str) -> String {
+    let trace = headers.get("traceparent").and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let mut parts = trace.split('-').skip(1);
+    match (parts.next(), parts.next()) {
+        (Some(trace), Some(span)) if trace == id => format!("{trace}-{span}"),
+        _ => id.to_owned(),
+    }
+}
+
 /// A reply with a JSON body; notes in the line that it leaves.
 pub(super) fn json(status: StatusCode, body: impl Into<Body>, line: &SharedLine) -> Response {
     let mut response = Response::new(body.into());

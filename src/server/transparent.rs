@@ -3,7 +3,6 @@
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use futures::StreamExt as _;
 
 use super::{App, respond};
 use crate::observe::{Outcome, RequestLine, SharedLine};
@@ -53,20 +52,25 @@ fn passed_on(app: &App, parts: (http::StatusCode, http::HeaderMap, Incoming), li
     *response.headers_mut() = headers;
     respond::leaves(&mut response, &line);
     // A cut connection is the only honest way to say that a body of unknown form broke off.
+    let abort = app.abort.clone();
     let watched = async_stream::stream! {
         loop {
-            match pieces.piece().await {
+            let piece = tokio::select! {
+                biased;
+                piece = pieces.piece() => piece.map_err(|fault| format!("the upstream's reply broke off: {fault:?}")),
+                () = abort.cancelled() => Err("respool was stopped before the reply was complete".to_owned()),
+            };
+            match piece {
                 Ok(Some(piece)) => yield Ok(piece),
                 Ok(None) => break line.with(|line| line.outcome = Outcome::Ok),
-                Err(fault) => {
-                    let text = format!("the upstream's reply broke off: {fault:?}");
-                    line.with(|line| (line.outcome, line.error) = (Outcome::Error, Some(text.clone())));
+                Err(text) => {
+                    let outcome = if abort.is_cancelled() { Outcome::Shutdown } else { Outcome::Error };
+                    line.with(|line| (line.outcome, line.error) = (outcome, Some(text.clone())));
                     break yield Err(text);
                 }
             }
         }
     };
-    let until = app.abort.clone().cancelled_owned();
-    *response.body_mut() = Body::from_stream(watched.take_until(until));
+    *response.body_mut() = Body::from_stream(watched);
     response
 }

@@ -37,6 +37,12 @@ use self::scanner::{Io, Scanner};
 use self::settle::{Settled, settle};
 use crate::turn::{Dropped, Note, TurnEvent};
 
+/// A text that was meant to be a JSON object, as one; `None` when it cannot be read as that, or breaks off.
+pub fn mended_object(text: &str) -> Option<String> {
+    let read = lenient_json::read(text).ok()?;
+    read.value.is_object().then(|| read.value.to_string())
+}
+
 /// Which field of the upstream's message a text came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {

@@ -50,7 +50,7 @@ struct LiveChoice {
     gap: String,
     logprobs: Vec<String>,
     finish_reason: Option<String>,
-    /// What has left so far. Its texts are not kept, only whether there were any.
+    /// What has left so far.
     turn: Turn,
     kept: Vec<(String, String)>,
     began: bool,
@@ -280,12 +280,12 @@ impl LiveChoice {
         if !self.turn.content.is_empty() {
             return false;
         }
+        let blank = text.trim().is_empty();
         self.gap.push_str(text);
-        if self.gap.trim().is_empty() {
-            return true;
+        if !blank {
+            *text = std::mem::take(&mut self.gap);
         }
-        *text = std::mem::take(&mut self.gap);
-        false
+        blank
     }
 
     /// The log probabilities that wait for a chunk, as one object.
@@ -309,14 +309,22 @@ impl LiveChoice {
     fn native_piece(&mut self, text: &str, events: &mut Vec<TurnEvent>) {
         let Ok(piece) = Object::parse(text) else { return };
         let index = piece.number("index");
-        if self.native.as_ref().is_none_or(|(current, _)| *current != index) {
+        let function = piece.get("function").and_then(|text| Object::parse(text).ok()).unwrap_or_default();
+        let id = piece.string("id").filter(|id| !id.is_empty());
+        let name = function.string("name").filter(|name| !name.is_empty());
+        let another = |(current, call): &(Option<u64>, NativeCall)| {
+            let other_id = id.is_some() && call.id.is_some() && id != call.id;
+            // A server that gives neither index nor ids begins a call with its name.
+            let named_anew = id.is_none() && name.is_some() && Object::parse(&call.arguments).is_ok();
+            *current != index || other_id || named_anew
+        };
+        if self.native.as_ref().is_some_and(another) {
             self.native_complete(events);
         }
         let (_, call) = self.native.get_or_insert_with(|| (index, NativeCall::default()));
-        let function = piece.get("function").and_then(|text| Object::parse(text).ok()).unwrap_or_default();
-        call.id = call.id.take().or(piece.string("id").filter(|id| !id.is_empty()));
+        call.id = call.id.take().or(id);
         if call.name.is_empty() {
-            call.name = function.string("name").unwrap_or_default();
+            call.name = name.unwrap_or_default();
         }
         if let Some(arguments) = function.get("arguments") {
             call.arguments.push_str(&decode_string(arguments).unwrap_or_else(|| arguments.to_owned()));

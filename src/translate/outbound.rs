@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 
 use super::ids::{may_hold_kimis, original_id};
+use crate::tool_parser::mended_object;
 use crate::wire::{ChatRequest, Message, Object, array, decode_string, encode_string, is_empty_array};
 
 /// What is known of the upstream that gets the request.
@@ -83,7 +84,8 @@ pub fn needs_version(request: &ChatRequest<'_>) -> bool {
 
 fn stream_fields(object: &mut Object<'_>, how: Outbound) -> bool {
     match how {
-        Outbound::AsAsked => false,
+        // vLLM refuses it in all versions.
+        Outbound::AsAsked => object.get("stream_options").is_some() && object.remove("stream_options"),
         Outbound::Whole => {
             let streamed = object.raw("stream").is_some_and(|stream| stream != "false");
             if streamed {
@@ -268,7 +270,7 @@ fn arguments(object: &mut Object<'_>) -> bool {
 fn mend_arguments(function: &mut Object<'_>) -> bool {
     let raw = function.get("arguments").unwrap_or_default();
     let text = decode_string(raw);
-    if text.as_deref().is_some_and(|text| Object::parse(text).is_ok()) {
+    if text.as_deref().is_some_and(is_strict_object) {
         return false;
     }
     let mended = encode_string(&as_object(text.as_deref().unwrap_or(raw)));
@@ -276,15 +278,22 @@ fn mend_arguments(function: &mut Object<'_>) -> bool {
     true
 }
 
-/// The text itself if it is an object, nothing as `{}`, and anything else under a name that tells the model what it is.
+/// What every server accepts as an object: the scanner of `wire` is laxer.
+fn is_strict_object(text: &str) -> bool {
+    text.trim_start().starts_with('{') && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
+}
+
+/// The text itself if it is an object, or can be mended to one; nothing as `{}`; and anything else under a name that tells
+/// the model what it is.
 fn as_object(text: &str) -> String {
     if text.trim().is_empty() || text == "null" {
         return "{}".to_owned();
     }
-    if Object::parse(text).is_ok() {
+    if is_strict_object(text) {
         return text.to_owned();
     }
-    format!(r#"{{"invalid_arguments":{}}}"#, encode_string(text))
+    let mended = mended_object(text);
+    mended.unwrap_or_else(|| format!(r#"{{"invalid_arguments":{}}}"#, encode_string(text)))
 }
 
 /// Ids to map back, for models whose template needs their own.
@@ -349,7 +358,7 @@ mod tests {
         let body = r#"{"messages":[], "stream":true,"stream_options":{"include_usage":true},"x":1.0}"#;
         check(Outbound::Whole, body, r#"{"messages":[],"stream":false,"x":1.0}"#);
         check(Outbound::Streamed, body, body);
-        check(Outbound::AsAsked, body, body);
+        check(Outbound::AsAsked, r#"{"messages":[],"stream_options":{}}"#, r#"{"messages":[]}"#);
         let bare = r#"{"messages":[],"stream":true}"#;
         check(
             Outbound::Streamed,

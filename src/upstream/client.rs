@@ -6,7 +6,6 @@
 //! Called by `relay` and `server`.
 
 use std::error::Error;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
@@ -15,11 +14,12 @@ use futures::FutureExt as _;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use hyper_rustls::ConfigBuilderExt as _;
 use hyper_util::client::legacy::connect::HttpConnector;
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::body::{Incoming, Outgoing};
 use super::config::{Address, UpstreamConfig};
-use super::failure::UpstreamError;
+use super::failure::{Tier, UpstreamError};
 use super::pool::{Pool, Unanswered};
 use crate::translate::Target;
 use crate::units::Secret;
@@ -55,7 +55,7 @@ pub struct Upstream {
     timeout: Option<Duration>,
     pool: Pool,
     target: RwLock<Target>,
-    probed: AtomicBool,
+    probed: OnceCell<()>,
 }
 
 /// A request to an upstream.
@@ -97,7 +97,7 @@ impl Upstream {
             timeout: config.timeout,
             pool: pool(&config.url).map_err(|error| format!("upstream `{}`: {error}", config.name))?,
             target: RwLock::default(),
-            probed: AtomicBool::new(false),
+            probed: OnceCell::new(),
         })
     }
 
@@ -132,20 +132,23 @@ impl Upstream {
         Ok(Answer { upstream: self.name.clone(), status: head.status, headers, body, deadline })
     }
 
-    /// Asks once for vLLM's version; later calls return at once. A server that does not tell is not asked again.
+    /// Asks once for vLLM's version; others wait meanwhile, later calls return at once. A server that does not tell is not
+    /// asked again; one that does not answer is asked by the next request.
     pub async fn probe_version(&self) {
-        if self.probed.swap(true, Ordering::Relaxed) || self.target().version.is_some() {
-            return;
-        }
-        let Ok(Ok((_, body))) = tokio::time::timeout(PROBE_TIMEOUT, self.get_json("/version")).await else {
-            // It did not answer: a later request may ask again.
-            self.probed.store(false, Ordering::Relaxed);
-            return;
+        let ask = async {
+            if self.target().version.is_some() {
+                return Ok(());
+            }
+            let asked =
+                tokio::time::timeout(PROBE_TIMEOUT, self.get_json("/version", HeaderMap::new())).await;
+            let Ok(Ok((_, body))) = asked else { return Err(()) };
+            let object = std::str::from_utf8(&body).ok().and_then(|text| Object::parse(text).ok());
+            let version =
+                object.and_then(|object| object.string("version")).and_then(|text| parse_version(&text));
+            self.learn(|target| target.version = target.version.or(version));
+            Ok(())
         };
-        let object = std::str::from_utf8(&body).ok().and_then(|text| Object::parse(text).ok());
-        let version =
-            object.and_then(|object| object.string("version")).and_then(|text| parse_version(&text));
-        self.learn(|target| target.version = target.version.or(version));
+        let _: Result<&(), ()> = self.probed.get_or_try_init(|| ask).await;
     }
 
     /// Takes the version from a reply's `system_fingerprint` (`"vllm-0.32.0-d13fe2ed"`, as JSON text; since 0.22).
@@ -156,15 +159,19 @@ impl Upstream {
         }
     }
 
-    /// Asks for a small JSON document.
+    /// Asks for a small JSON document; `headers` go along.
     ///
     /// # Errors
     /// When no answer comes.
-    pub async fn get_json(&self, path: &str) -> Result<(StatusCode, Bytes), UpstreamError> {
+    pub async fn get_json(
+        &self,
+        path: &str,
+        headers: HeaderMap,
+    ) -> Result<(StatusCode, Bytes), UpstreamError> {
         let call = Call {
             method: Method::GET,
             path_and_query: path.to_owned(),
-            headers: HeaderMap::new(),
+            headers,
             body: Outgoing::empty(),
             verbatim: false,
         };
@@ -203,6 +210,10 @@ impl Upstream {
         headers.remove(header::CONTENT_LENGTH);
         headers.remove(header::EXPECT);
         if let Some(authorization) = &self.authorization {
+            // The client's own credentials are not this server's business.
+            for name in ["x-api-key", "api-key", "cookie"] {
+                headers.remove(name);
+            }
             headers.insert(header::AUTHORIZATION, authorization.clone());
         }
         headers
@@ -243,7 +254,9 @@ impl Upstream {
                 &format!("answers with something that is not HTTP/1.1: {last}"),
             );
         }
-        broken(502, "upstream_closed", "closed the connection without answering")
+        // Not a byte came back: as when a server restarts behind its load balancer.
+        let closed = broken(502, "upstream_closed", "closed the connection without answering");
+        UpstreamError { tier: Tier::Transient, ..closed }
     }
 }
 

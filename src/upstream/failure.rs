@@ -38,8 +38,10 @@ pub struct UpstreamError {
     pub status: Option<u16>,
     /// The refused field, as the upstream named it.
     pub param: Option<String>,
-    /// What the upstream said, whole.
+    /// What the upstream said, whole. It may echo the conversation, so it is not logged.
     pub said: String,
+    /// The message as far as it may stand in a log: words of respool's own, or of a known text of a server.
+    pub loggable: String,
     /// For the log: what really happened, with details that are not the client's business.
     pub internal: String,
 }
@@ -86,8 +88,9 @@ impl UpstreamError {
         let internal = format!("HTTP {status}");
         let (tier, mut error) = judge(name, status, &message);
         error.param.clone_from(&said.param);
-        let internal = if tame(name, &mut error) { format!("{internal}: {message}") } else { internal };
-        Self { tier, error, status: Some(status), param: said.param, said: said.message, internal }
+        tame(name, &mut error);
+        let loggable = loggable(&message);
+        Self { tier, error, status: Some(status), param: said.param, said: said.message, loggable, internal }
     }
 
     /// Notes the failure in the request's line, and gives what the client is told.
@@ -96,7 +99,7 @@ impl UpstreamError {
             line.upstream_status = line.upstream_status.or(self.status);
             let details =
                 if self.internal.is_empty() { String::new() } else { format!(" ({})", self.internal) };
-            line.error = Some(format!("{}{details}", self.error.message));
+            line.error = Some(format!("{}{details}", self.loggable));
         });
         self.error
     }
@@ -105,7 +108,7 @@ impl UpstreamError {
     pub fn from_success(name: &str, body: &str) -> Option<Self> {
         let object = Object::parse(body).ok()?;
         let flat = object.string("object").as_deref() == Some("error");
-        if object.get("choices").is_some() || (object.get("error").is_none() && !flat) {
+        if object.get("error").is_none() && !flat {
             return None;
         }
         let code = read(body).code.filter(|code| (400..600).contains(code)).unwrap_or(502);
@@ -116,8 +119,17 @@ impl UpstreamError {
     pub fn broken(name: &str, status: u16, code: &str, what: &str, internal: impl Into<String>) -> Self {
         let message = format!("upstream `{name}` {what}");
         let tier = if status == 503 { Tier::Transient } else { Tier::Fatal };
+        let loggable = message.clone();
         let error = ApiError::new(status, code, message);
-        Self { tier, error, status: None, param: None, said: String::new(), internal: internal.into() }
+        Self {
+            tier,
+            error,
+            status: None,
+            param: None,
+            said: String::new(),
+            loggable,
+            internal: internal.into(),
+        }
     }
 }
 
@@ -131,7 +143,7 @@ fn judge(name: &str, status: u16, message: &str) -> (Tier, ApiError) {
         );
     }
     let stray_role = lower.contains("unknown role:") && lower.contains("<|");
-    if stray_role || GLITCHES.iter().any(|glitch| lower.contains(glitch)) {
+    if status != 404 && (stray_role || GLITCHES.iter().any(|glitch| lower.contains(glitch))) {
         let text = format!(
             "the model behind upstream `{name}` wrote a reply that its server could not read: {message}"
         );
@@ -185,20 +197,34 @@ static PUNISHED: LazyLock<Regex> = LazyLock::new(|| {
     )
 });
 
-/// Replaces the text of a final error that OpenClaw would misread; tells whether it did.
-fn tame(name: &str, error: &mut ApiError) -> bool {
+/// Texts of servers that hold nothing of the conversation, and that whoever reads the log needs.
+static HARMLESS: LazyLock<Regex> = LazyLock::new(|| {
+    pattern(
+        r"(?i)--enable-auto-tool-choice|--tool-call-parser|^This model's maximum context length is \d+|^Input length|^max_tokens|The model `[^`]*` does not exist|^EngineCore encountered|^Unauthorized|^an HTML page titled|^an empty body|^overloaded$|QueueOverflow|MaxQueuedTokens|^Not Found$|^Method Not Allowed$|^`tools` must not|^Internal server error|must not be an empty array|Stream options can only",
+    )
+});
+
+/// A server's text as far as it may be logged: most of them echo what was sent.
+fn loggable(message: &str) -> String {
+    if HARMLESS.is_match(message) {
+        return cut(message, 300);
+    }
+    format!("the server's own words ({} bytes) are logged with `[log] content = true`", message.len())
+}
+
+/// Replaces the text of a final error that OpenClaw would misread.
+fn tame(name: &str, error: &mut ApiError) {
     let is_final = (400..500).contains(&error.status) && error.status != 429;
     let misread = PUNISHED.is_match(&error.message);
     if !is_final || !misread {
-        return false;
+        return;
     }
     error.message = match error.code.as_deref() {
         Some("context_length_exceeded") => overflow_text(""),
         _ => format!(
-            "the model server `{name}` refuses this request; its own words are in respool's log, under this request's id"
+            "the model server `{name}` refuses this request; its own words are in respool's log if `[log] content = true` is set"
         ),
     };
-    true
 }
 
 fn hinted(message: &str) -> String {
@@ -216,7 +242,8 @@ fn from(name: &str, message: &str) -> String {
 
 /// What a body says that is no answer at all, in few words.
 pub fn in_few_words(body: &str) -> String {
-    readable(&read(body).message)
+    let message = readable(&read(body).message);
+    if HARMLESS.is_match(&message) { message } else { format!("{} bytes", body.len()) }
 }
 
 fn read(body: &str) -> Said {
@@ -341,9 +368,10 @@ mod tests {
     fn words_that_openclaw_punishes_do_not_leave() {
         let body = r#"{"error":{"message":"Unexpected message: 'the meeting is forbidden'"}}"#;
         let error = UpstreamError::from_answer("box", 400, body);
+        assert!(error.error.message.contains("respool's log"), "{error:?}");
         assert!(
-            error.error.message.contains("respool's log") && error.internal.contains("forbidden"),
-            "{error:?}"
+            !format!("{}{}", error.loggable, error.internal).contains("forbidden"),
+            "it may be the user's text"
         );
         check(500, body, 500, Tier::Fatal, "forbidden");
     }
@@ -378,6 +406,7 @@ mod tests {
             502
         );
         assert_eq!(UpstreamError::from_success("box", r#"{"choices":[],"error":null}"#), None);
+        assert!(UpstreamError::from_success("box", r#"{"choices":[{}],"error":{"message":"x"}}"#).is_some());
         assert_eq!(UpstreamError::from_success("box", r#"{"id":"x"}"#), None);
     }
 }

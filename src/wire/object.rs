@@ -163,9 +163,45 @@ pub fn array(text: &str) -> Option<Vec<&str>> {
     Some(elements)
 }
 
-/// The text of a JSON string, `None` when it is not one.
+/// The text of a JSON string, `None` when it is not one. What strict decoders refuse is mended: half of a surrogate pair
+/// (JavaScript cuts strings there) becomes U+FFFD, and a raw control character stands for itself.
 pub fn decode_string(json: &str) -> Option<String> {
-    serde_json::from_str(json).ok()
+    if !json.starts_with('"') {
+        return None;
+    }
+    serde_json::from_str(json).ok().or_else(|| serde_json::from_str(&mended(json)).ok())
+}
+
+fn mended(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    let mut rest = json;
+    while let Some(place) = rest.find(|c: char| c == '\\' || c < ' ') {
+        let (before, from) = rest.split_at(place);
+        out.push_str(before);
+        let (taken, text) = match from.as_bytes() {
+            [b'\\', b'u', ..] => surrogates(from),
+            [b'\\', ..] => (from.chars().take(2).map(char::len_utf8).sum(), None),
+            [control, ..] => (1, Some(format!("\\u{control:04x}"))),
+            [] => break,
+        };
+        out.push_str(text.as_deref().unwrap_or(&from[..taken]));
+        rest = &from[taken..];
+    }
+    out.push_str(rest);
+    out
+}
+
+/// The length of the `\u` escape that a text begins with, a pair counting as one, and what to put in its place.
+fn surrogates(text: &str) -> (usize, Option<String>) {
+    let unit = |at: usize| u16::from_str_radix(text.get(at + 2..at + 6)?, 16).ok();
+    match unit(0) {
+        Some(0xd800..=0xdbff) if text[6..].starts_with("\\u") && matches!(unit(6), Some(0xdc00..=0xdfff)) => {
+            (12, None)
+        }
+        Some(0xd800..=0xdfff) => (6, Some("\\ufffd".to_owned())),
+        Some(_) => (6, None),
+        None => (2, None),
+    }
 }
 
 /// The JSON text of a string.
@@ -186,6 +222,21 @@ mod tests {
         assert!(object.remove("c") && !object.remove("zz"));
         assert_eq!(object.to_json(), r#"{"a":2,"b":{"x": [1,  2]},"d":null}"#);
         assert_eq!((object.get("d"), object.raw("d")), (None, Some("null")));
+    }
+
+    #[test]
+    fn strings_that_strict_decoders_refuse() {
+        for (json, text) in [
+            (r#""a\ud83d""#, "a\u{fffd}"),
+            (r#""\ud83d\ude00 \ude00x\n\\""#, "\u{1f600} \u{fffd}x\n\\"),
+            ("\"two\nlines\"", "two\nlines"),
+        ] {
+            assert_eq!(decode_string(json).as_deref(), Some(text), "{json}");
+        }
+        assert_eq!(
+            (decode_string("7"), decode_string(r#""\q""#), decode_string(r#""\ud8""#)),
+            (None, None, None)
+        );
     }
 
     #[test]

@@ -182,10 +182,9 @@ impl Completion {
     /// When the text is not a JSON object, or `choices` is not an array of objects.
     pub fn parse(text: &str, keep: &[String]) -> Result<Self, Malformed> {
         let object = Object::parse(text)?;
-        let choices = object
-            .get("choices")
-            .and_then(array)
-            .ok_or(Malformed { at: 0, expected: "an array `choices`" })?;
+        let missing = Malformed { at: 0, expected: "an array `choices` that holds one" };
+        let choices =
+            object.get("choices").and_then(array).filter(|choices| !choices.is_empty()).ok_or(missing)?;
         let choices = choices.iter().enumerate().map(|(place, text)| Choice::parse(text, place, keep));
         Ok(Self {
             id: object.string("id").unwrap_or_default(),

@@ -327,5 +327,9 @@ async fn the_request_id_goes_up_and_comes_back() {
     }
     let up: Vec<_> =
         fake.requests().iter().map(|seen| seen.headers.get("x-request-id").unwrap().to_owned()).collect();
-    assert_eq!(up, ["mine-1", "e737c19a947e27451a1aaf3f07df61d9"]);
+    assert_eq!(
+        up,
+        ["mine-1", "e737c19a947e27451a1aaf3f07df61d9-077ce95b883eb76e"],
+        "a trace has many requests"
+    );
 }
