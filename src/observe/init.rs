@@ -1,6 +1,6 @@
 //! Sets logging up: lines on standard error (text on a terminal, JSON otherwise) and, if configured, JSON in a file.
 //!
-//! Lines are handed to a writer thread, so a slow terminal or disk never holds a request up; none is thrown away.
+//! Lines are handed to a writer thread, so a slow terminal or disk never holds a request up.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal as _};

@@ -2,7 +2,8 @@
 //!
 //! A thread that is woken for every line costs more than the line: at ten thousand requests a second the waking alone is a
 //! tenth of the processor time. This one is woken for the first line after a rest, waits a moment for more, and writes
-//! them together. Nothing is thrown away: what waits is written when [`Batches`] is dropped.
+//! them together. What waits is written when [`Batches`] is dropped. Lines are thrown away, and counted, only when the
+//! writer is stuck (a paused terminal, a dead disk) and megabytes wait: a log must not stop the relay.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -12,8 +13,11 @@ use std::time::Duration;
 /// How long a line may wait for others.
 const GATHER: Duration = Duration::from_millis(20);
 
-/// Lines beyond this wait for the writer, so that a dead disk cannot fill the memory.
+/// Lines beyond this are thrown away and counted.
 const LARGEST: usize = 8 << 20;
+
+/// How long the end of the program waits for a stuck writer.
+const LAST_WRITE: Duration = Duration::from_secs(2);
 
 /// How large an empty buffer may stay.
 const KEPT: usize = 1 << 20;
@@ -21,7 +25,9 @@ const KEPT: usize = 1 << 20;
 #[derive(Default)]
 struct Waiting {
     lines: Vec<u8>,
+    dropped: u64,
     ended: bool,
+    written: bool,
 }
 
 #[derive(Default)]
@@ -63,13 +69,21 @@ fn write_batches(queue: &Queue, mut to: impl Write) {
         let mut waiting = queue.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         // The two buffers change places: growing a new one for each batch costs more than filling it.
         std::mem::swap(&mut waiting.lines, &mut lines);
+        let dropped = std::mem::take(&mut waiting.dropped);
         drop(waiting);
-        queue.changed.notify_all();
+        if dropped > 0 {
+            lines.extend_from_slice(
+                format!("{{\"level\":\"WARN\",\"message\":\"{dropped} log lines were dropped\"}}\n")
+                    .as_bytes(),
+            );
+        }
         // A log that cannot be written must not stop the relay, and there is nowhere to say so.
         let _ = to.write_all(&lines).and_then(|()| to.flush());
         lines.clear();
         lines.shrink_to(KEPT);
         if ended {
+            queue.waiting.lock().unwrap_or_else(PoisonError::into_inner).written = true;
+            queue.changed.notify_all();
             return;
         }
     }
@@ -77,10 +91,11 @@ fn write_batches(queue: &Queue, mut to: impl Write) {
 
 impl Write for LineWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let waiting = self.queue.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let full = |waiting: &mut Waiting| waiting.lines.len() > LARGEST && !waiting.ended;
-        let mut waiting =
-            self.queue.changed.wait_while(waiting, full).unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.queue.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.lines.len() > LARGEST {
+            waiting.dropped += 1;
+            return Ok(line.len());
+        }
         let first = waiting.lines.is_empty();
         waiting.lines.extend_from_slice(line);
         drop(waiting);
@@ -105,8 +120,10 @@ impl Drop for Batches {
     fn drop(&mut self) {
         self.end.queue.waiting.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
         self.end.queue.changed.notify_all();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        if self.thread.take().is_some() {
+            let waiting = self.end.queue.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ =
+                self.end.queue.changed.wait_timeout_while(waiting, LAST_WRITE, |waiting| !waiting.written);
         }
     }
 }
@@ -127,6 +144,26 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn a_stuck_writer_stops_nobody() {
+        struct Stuck;
+        impl Write for Stuck {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                thread::sleep(Duration::from_secs(3600));
+                Ok(0)
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let (mut lines, batches) = start(Stuck);
+        for _ in 0..30 {
+            lines.write_all(&[b'x'; 1 << 20]).unwrap();
+        }
+        assert!(lines.queue.waiting.lock().unwrap().dropped > 0);
+        drop(batches);
     }
 
     #[test]

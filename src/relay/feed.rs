@@ -7,7 +7,7 @@
 use bytes::{Bytes, BytesMut};
 
 use crate::observe::SharedLine;
-use crate::sse::{DONE, Frame, Frames};
+use crate::sse::{DONE, Frame, Frames, write_data};
 use crate::translate::{Head, LiveTurn, Passed, StreamState};
 use crate::turn::Usage;
 use crate::upstream::{Answer, UpstreamError};
@@ -224,7 +224,8 @@ impl Feed {
 
     fn done(&mut self) {
         match &mut self.reader {
-            Reader::Passthrough(_) => {
+            Reader::Passthrough(state) => {
+                state.missing_finishes().iter().for_each(|chunk| write_data(&mut self.out, chunk));
                 self.out.extend_from_slice(b"data: [DONE]\n\n");
                 self.end = Some(Ok(()));
             }

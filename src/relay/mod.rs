@@ -200,10 +200,14 @@ impl Relay {
         let body = self.json_body(answer, name).await?;
         line.content("upstream reply", &body);
         let text = text_of(&body, name)?;
-        Completion::parse(text, &self.config.keep_fields).map_err(|fault| {
-            let disguised = UpstreamError::from_success(name, text);
-            disguised.unwrap_or_else(|| not_json(name, &fault.to_string()))
-        })
+        // An error key is rare, and looked at only when it is there: replies may be long.
+        match text.contains("\"error\"").then(|| UpstreamError::from_success(name, text)).flatten() {
+            Some(error) => Err(error),
+            None => Completion::parse(text, &self.config.keep_fields).map_err(|fault| {
+                let disguised = UpstreamError::from_success(name, text);
+                disguised.unwrap_or_else(|| not_json(name, &fault.to_string()))
+            }),
+        }
     }
 
     /// The body of an answer that may be a JSON object; it may still be an error in disguise.

@@ -183,7 +183,7 @@ impl Committer {
                         break;
                     }
                     () = self.app.abort.cancelled() => {
-                        yield self.stopped_tail();
+                        yield respond::failed_tail(&stopped(), &self.line);
                         break;
                     }
                     () = &mut pulse => {
@@ -314,12 +314,6 @@ impl Committer {
     fn beat(&self, pulse: &mut Pin<Box<Sleep>>) {
         self.line.with(RequestLine::heartbeat);
         self.restart(pulse);
-    }
-
-    fn stopped_tail(&self) -> Bytes {
-        let tail = respond::failed_tail(&stopped(), &self.line);
-        self.line.with(|line| line.outcome = Outcome::Shutdown);
-        tail
     }
 }
 

@@ -45,7 +45,8 @@ pub(super) fn json(status: StatusCode, body: impl Into<Body>, line: &SharedLine)
 /// An error as its own HTTP status.
 pub(super) fn error(error: &ApiError, line: &SharedLine) -> Response {
     line.with(|line| {
-        line.outcome = Outcome::Error;
+        line.outcome =
+            if error.code.as_deref() == Some("shutting_down") { Outcome::Shutdown } else { Outcome::Error };
         line.error.get_or_insert_with(|| error.message.clone());
     });
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::BAD_GATEWAY);
@@ -82,7 +83,8 @@ pub(super) fn leaves(response: &mut Response, line: &SharedLine) {
 /// The end of a stream that failed after its head had left: an honest error event, and the end.
 pub(super) fn failed_tail(error: &ApiError, line: &SharedLine) -> Bytes {
     line.with(|line| {
-        line.outcome = Outcome::Error;
+        line.outcome =
+            if error.code.as_deref() == Some("shutting_down") { Outcome::Shutdown } else { Outcome::Error };
         line.error.get_or_insert_with(|| error.message.clone());
     });
     let mut out = Vec::new();

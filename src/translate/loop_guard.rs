@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use crate::wire::{Message, Object, array};
+use crate::wire::{Message, Object, array, decode_string};
 
 /// How OpenClaw's own trailing user message starts.
 const INTERNAL_CONTEXT: &str = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>";
@@ -88,7 +88,9 @@ fn answered_calls<'a>(messages: &'a [Message<'_>]) -> Vec<Answered<'a>> {
         asked.extend(message.object.get("tool_calls").map(calls_of).unwrap_or_default());
         if message.is_from("tool") {
             let id = message.object.string("tool_call_id").unwrap_or_default();
-            let asked = asked.get(&id).cloned().unwrap_or_default();
+            // A result whose call is not known repeats nothing: its id stands in for the call.
+            let unknown = || Asked { name: String::new(), arguments: id.clone() };
+            let asked = asked.get(&id).cloned().unwrap_or_else(unknown);
             answered.push(Answered { asked, result: message.object.get("content").unwrap_or_default() });
         }
     }
@@ -100,7 +102,9 @@ pub(super) fn calls_of(text: &str) -> Vec<(String, Asked)> {
     let call = |text: &&str| {
         let call = Object::parse(text).ok()?;
         let function = Object::parse(call.get("function")?).ok()?;
-        let asked = Asked { name: function.string("name")?, arguments: function.string("arguments")? };
+        let raw = function.get("arguments").unwrap_or_default();
+        let arguments = decode_string(raw).unwrap_or_else(|| raw.to_owned());
+        let asked = Asked { name: function.string("name")?, arguments };
         Some((call.string("id")?, asked))
     };
     array(text).unwrap_or_default().iter().filter_map(call).collect()

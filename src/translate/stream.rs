@@ -104,12 +104,24 @@ impl StreamState {
         self.choices.iter().any(|choice| choice.started)
     }
 
+    /// The chunks that a server left out which says `[DONE]` but never why a choice ended.
+    pub fn missing_finishes(&self) -> Vec<String> {
+        let unfinished = |choice: &&(usize, &Progress)| choice.1.started && !choice.1.finished;
+        let indexes =
+            self.choices.iter().enumerate().filter(|choice| unfinished(&choice)).map(|(index, _)| index);
+        indexes.filter_map(|index| self.chunk(index, "{}", "\"stop\"")).collect()
+    }
+
     /// A chunk that carries nothing: it feeds clients' watchdogs. `None` before the stream has an id.
     pub fn heartbeat(&self) -> Option<String> {
+        self.chunk(0, r#"{"content":""}"#, "null")
+    }
+
+    fn chunk(&self, index: usize, delta: &str, finish: &str) -> Option<String> {
         let whole = |sent: &&Sent| !sent.id.is_empty() && !sent.created.is_empty() && !sent.model.is_empty();
         let Sent { id, created, model } = self.identity.as_ref().filter(whole)?;
         Some(format!(
-            r#"{{"id":{id},"object":"chat.completion.chunk","created":{created},"model":{model},"choices":[{{"index":0,"delta":{{"content":""}},"finish_reason":null}}]}}"#
+            r#"{{"id":{id},"object":"chat.completion.chunk","created":{created},"model":{model},"choices":[{{"index":{index},"delta":{delta},"finish_reason":{finish}}}]}}"#
         ))
     }
 
@@ -169,7 +181,7 @@ impl Editor for ChunkEditor<'_> {
             Tag::FinishReason => self.finish_reason(value),
             Tag::Role if self.state.sent.is_some() => Edit::Drop,
             Tag::Reasoning => self.reasoning(value),
-            Tag::Content | Tag::ToolCalls => {
+            Tag::Content | Tag::ToolCalls | Tag::Extra => {
                 self.saw.content |= !matches!(value, "null" | "\"\"" | "[]");
                 Edit::Keep
             }

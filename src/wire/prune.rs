@@ -42,6 +42,8 @@ pub enum Tag {
     Reasoning,
     /// A delta's or message's `tool_calls`.
     ToolCalls,
+    /// Whatever else a choice may carry: refusal, annotations, audio, an old function call, log probabilities.
+    Extra,
 }
 
 /// What to do with a field.

@@ -91,10 +91,10 @@ const MESSAGE: Shape = Shape::Fields(&[
     ("reasoning_content", Tag::Reasoning, ANY),
     ("reasoning", Tag::Reasoning, ANY),
     ("tool_calls", Tag::ToolCalls, TOOL_CALLS),
-    ("refusal", Tag::Plain, ANY),
-    ("annotations", Tag::Plain, ANNOTATIONS),
-    ("audio", Tag::Plain, AUDIO),
-    ("function_call", Tag::Plain, FUNCTION),
+    ("refusal", Tag::Extra, ANY),
+    ("annotations", Tag::Extra, ANNOTATIONS),
+    ("audio", Tag::Extra, AUDIO),
+    ("function_call", Tag::Extra, FUNCTION),
 ]);
 
 /// The fields of a chat reply: of a `chat.completion`, whose choices have a `message`, and of a `chat.completion.chunk`,
@@ -111,7 +111,7 @@ pub static REPLY: Shape = Shape::Fields(&[
             ("index", Tag::Index, ANY),
             ("delta", Tag::Plain, MESSAGE),
             ("message", Tag::Plain, MESSAGE),
-            ("logprobs", Tag::Plain, LOGPROBS),
+            ("logprobs", Tag::Extra, LOGPROBS),
             ("finish_reason", Tag::FinishReason, ANY),
         ])),
     ),

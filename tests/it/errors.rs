@@ -95,6 +95,39 @@ async fn replies_that_are_none() {
 }
 
 #[tokio::test]
+async fn no_success_hides_a_failure() {
+    for body in [
+        json!({"status": "error", "message": "model is loading"}),
+        json!({"detail": "Not Found"}),
+        json!({"id": "x", "choices": []}),
+        json!(null),
+        json!("ok"),
+    ] {
+        let reply = Script::json(200, &body);
+        for form in [1, 3] {
+            let fake = FakeVllm::always(reply.clone()).await;
+            let respool = Respool::before(&fake).await;
+            let reply = exchange(respool.address, &Request::chat(&forms()[form])).await;
+            assert_eq!(reply.status, 502, "{body}: {}", reply.text());
+        }
+    }
+    let both = json!({"id": "x", "choices": [{"index": 0, "message": {"content": "x"}}], "error": {"message": "boom", "code": 500}});
+    check(Script::json(200, &both), 500, json!("upstream_error")).await;
+    let mut last = replies::chunk(&json!({"content": "half"}), Some("error"));
+    last["error"] = json!({"code": 502, "message": "gone"});
+    let fake = FakeVllm::start([Script::sse([
+        replies::role_frame(),
+        replies::frame(&last),
+        replies::DONE.to_owned(),
+    ])])
+    .await;
+    let respool = Respool::before(&fake).await;
+    let turn =
+        exchange(respool.address, &Request::chat(&passthrough::request())).await.stream(&Rules::default());
+    assert_eq!(turn.error.unwrap()["code"], 502);
+}
+
+#[tokio::test]
 async fn broken_replies_are_errors_with_a_code() {
     let broken: [(Script, &str); 9] = [
         (Script::whole(200, "application/json", "{\"choices\": [{"), "upstream_invalid_json"),

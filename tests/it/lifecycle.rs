@@ -185,15 +185,14 @@ async fn one_line_per_request_also_when_the_client_hangs_up() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn message_text_stays_out_of_the_log() {
-    let fake = FakeVllm::start([
-        Script::json(200, &replies::text("SECRET-ANSWER")),
-        Script::json(400, &replies::error(400, "no", "x")),
-    ])
-    .await;
+    let echo = replies::error(400, "Unexpected message: SECRET-QUESTION", "BadRequestError");
+    let text = Script::whole(200, "text/plain", "Dear SECRET, your diagnosis");
+    let answer = Script::json(200, &replies::text("SECRET-ANSWER"));
+    let fake = FakeVllm::start([answer, Script::json(400, &echo), text]).await;
     let mut served = Served::start(&fake.url());
     let mut body = tools_route::request();
     body["messages"][1]["content"] = "SECRET-QUESTION".into();
-    for _ in 0..2 {
+    for _ in 0..3 {
         exchange(served.address, &Request::chat(&body)).await;
     }
     served.signal("TERM");

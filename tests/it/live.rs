@@ -81,6 +81,25 @@ async fn a_call_in_the_text_is_held_back_and_read() {
 }
 
 #[tokio::test]
+async fn calls_with_the_same_index_or_none_stay_apart() {
+    let call = |index: Value, id: &str, path: &str| {
+        json!({"tool_calls": [{"index": index, "id": id, "type": "function",
+            "function": {"name": "read", "arguments": format!("{{\"path\": \"{path}\"}}")}}]})
+    };
+    for (index, ids) in [(json!(0), ["first00001", "second0001"]), (Value::Null, ["", ""])] {
+        let deltas = [call(index.clone(), ids[0], "a"), call(index, ids[1], "b")];
+        let fake = FakeVllm::start([Script::sse(stream(&deltas, "tool_calls"))]).await;
+        let respool = Respool::with(&fake, LIVE).await;
+        let turn = exchange(respool.address, &Request::chat(&tools_route::request()))
+            .await
+            .stream(&Rules::default());
+        let paths: Vec<Value> =
+            turn.choices[&0].tool_calls.iter().map(|call| call.json()["path"].clone()).collect();
+        assert_eq!(paths, ["a", "b"], "{ids:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_call_that_was_cut_is_not_sent() {
     let deltas = native(&["{\"path\": \"a"]);
     let fake = FakeVllm::start([Script::sse(stream(&deltas, "length"))]).await;

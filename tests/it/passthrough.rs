@@ -247,3 +247,43 @@ async fn a_base_url_without_v1_works_too() {
         "gpt-oss-20b"
     );
 }
+
+#[tokio::test]
+async fn a_finish_that_the_server_left_out_is_added() {
+    let text = replies::frame(&replies::chunk(&json!({"content": "Hello"}), None));
+    let fake = FakeVllm::start([Script::sse([replies::role_frame(), text, replies::DONE.to_owned()])]).await;
+    let respool = Respool::before(&fake).await;
+    let turn = exchange(respool.address, &Request::chat(&request())).await.stream(&Rules::default());
+    assert_eq!(
+        (turn.choices[&0].content.as_str(), turn.choices[&0].finish_reason.as_deref()),
+        ("Hello", Some("stop"))
+    );
+}
+
+#[tokio::test]
+async fn the_clients_key_opens_the_list_of_models() {
+    let list = Script::json(200, &json!({"object": "list", "data": [{"id": "m"}]})).on("GET", "/v1/models");
+    let fake = FakeVllm::start([list.expect_authorization("Bearer client").unchecked()]).await;
+    let respool = Respool::before(&fake).await;
+    let request = Request::get("/v1/models").header("authorization", "Bearer client");
+    assert_eq!(exchange(respool.address, &request).await.json()["data"][0]["id"], "m");
+}
+
+#[tokio::test]
+async fn a_stop_cuts_what_is_passed_on() {
+    let endless =
+        Script::endless(200, "application/octet-stream", vec![7; 100]).on("GET", "/v1/files").unchecked();
+    let fake = FakeVllm::start([endless]).await;
+    let respool = Respool::before(&fake).await;
+    let mut client = Client::sending(respool.address, &Request::get("/v1/files")).await;
+    client.head().await;
+    respool.stop.drain.cancel();
+    respool.stop.abort.cancel();
+    let end = loop {
+        match client.try_chunk().await {
+            Ok(Some(_)) => {}
+            end => break end.map(|_| ()),
+        }
+    };
+    assert!(end.is_err(), "a body that was cut must not look whole");
+}
