@@ -151,7 +151,7 @@ mod tests {
         struct Stuck;
         impl Write for Stuck {
             fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-                thread::sleep(Duration::from_secs(3600));
+                thread::sleep(Duration::from_hours(1));
                 Ok(0)
             }
             fn flush(&mut self) -> io::Result<()> {
@@ -160,7 +160,7 @@ mod tests {
         }
         let (mut lines, batches) = start(Stuck);
         for _ in 0..30 {
-            lines.write_all(&[b'x'; 1 << 20]).unwrap();
+            lines.write_all(&vec![b'x'; 1 << 20]).unwrap();
         }
         assert!(lines.queue.waiting.lock().unwrap().dropped > 0);
         drop(batches);
