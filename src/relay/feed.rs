@@ -243,6 +243,11 @@ impl Feed {
     }
 
     fn fail(&mut self, error: UpstreamError) {
+        if let Reader::Live(turn) = &mut self.reader
+            && self.sent
+        {
+            turn.give_up(&mut self.out);
+        }
         self.end = Some(Err(error.logged(&self.line)));
     }
 

@@ -154,6 +154,15 @@ impl LiveTurn {
         Ok(turns)
     }
 
+    /// The stream broke: what was held back leaves as the text it is. No call does, as nobody knows whether it is whole.
+    pub fn give_up(&mut self, out: &mut impl BufMut) {
+        for index in self.choices.keys().copied().collect::<Vec<_>>() {
+            let mut events = self.choice(index).finish(true);
+            events.retain(|event| matches!(event, TurnEvent::Content(_) | TurnEvent::Reasoning(_)));
+            self.emit(index, events, out);
+        }
+    }
+
     fn begin(&mut self, chunk: &Object<'_>) {
         if self.spool.is_some() {
             return;

@@ -133,6 +133,19 @@ async fn heartbeats_and_failures_are_those_of_the_relay() {
 }
 
 #[tokio::test]
+async fn text_that_was_held_back_is_not_lost_when_the_stream_breaks() {
+    let frames = stream(&[json!({"content": "Look: "}), json!({"content": "a <to"})], "stop")[..3].to_vec();
+    let fake = FakeVllm::start([Script::sse(frames).pause(2, Duration::from_millis(100))]).await;
+    let respool = Respool::with(&fake, LIVE).await;
+    let turn =
+        exchange(respool.address, &Request::chat(&tools_route::request())).await.stream(&Rules::default());
+    assert_eq!(
+        (turn.choices[&0].content.as_str(), &turn.error.unwrap()["code"]),
+        ("Look: a <to", &json!(502))
+    );
+}
+
+#[tokio::test]
 async fn raw_parsing_asks_for_unparsed_text() {
     let text =
         replies::text("<tool_call>\n{\"name\": \"read\", \"arguments\": {\"path\": \"a\"}}\n</tool_call>");
