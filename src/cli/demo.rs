@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use eventsource_stream::Eventsource as _;
+use futures::StreamExt as _;
 use tokio::net::TcpListener;
 
 use super::serve::{app, runtime, start_replay};
@@ -58,13 +60,27 @@ async fn exchange(title: &str, url: &str, body: &'static str, replay: &Replay) -
     if status.is_success() { Ok(()) } else { Err("the demo's request failed".into()) }
 }
 
-/// Asks as any client does: with a general HTTP client that knows nothing of respool.
+/// Asks as any client does: with a general HTTP client and a general SSE parser that know nothing of respool.
 async fn ask(url: &str, body: &'static str) -> Result<(reqwest::StatusCode, String), reqwest::Error> {
     let client = reqwest::Client::builder().no_proxy().build()?;
     let request =
         client.post(format!("{url}/v1/chat/completions")).header("content-type", "application/json");
     let reply = request.body(body).send().await?;
-    Ok((reply.status(), reply.text().await?))
+    let status = reply.status();
+    if !status.is_success() {
+        return Ok((status, reply.text().await?));
+    }
+    let events = reply.bytes_stream().eventsource();
+    let lines: Vec<String> = events
+        .map(|event| {
+            event.map_or_else(
+                |error| format!("not an event: {error}"),
+                |event| format!("data: {}", event.data),
+            )
+        })
+        .collect()
+        .await;
+    Ok((status, lines.join("\n")))
 }
 
 /// A request with what matters of it: tools by name, messages cut.
