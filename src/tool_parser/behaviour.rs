@@ -397,3 +397,30 @@ fn plain_words_are_a_call_only_where_they_are_switched_on() {
         assert!(run_with(Options::default(), End::default(), field, words).calls.is_empty());
     }
 }
+
+/// Found by fuzzing: each of these became another turn char by char.
+#[test]
+fn the_split_does_not_matter() {
+    for text in [
+        "<tool_call>exec</arg_key>",
+        "<tool_call>`read<arg_key>",
+        "<|channel|>. <|message|>\n\n",
+        "<|start|>. <|message|>\n\n",
+    ] {
+        for cut in [false, true] {
+            run_with(Options::default(), End { cut }, Field::Content, text);
+        }
+    }
+}
+
+/// A candidate that wakes with every piece is read again only when it has grown: the turn is the same, in linear time.
+#[test]
+fn a_candidate_of_many_parts_is_the_same_in_pieces() {
+    let lines = "read(path='a.txt', limit=3)\n".repeat(4_000);
+    let text = format!("<tool_call>{lines}</tool_call>");
+    let pieces: Vec<&str> =
+        text.as_bytes().chunks(7).map(|piece| std::str::from_utf8(piece).unwrap()).collect();
+    let whole = run_pieces(Options::default(), End::default(), Field::Content, &[&text]);
+    assert!(!whole.calls.is_empty());
+    assert_eq!(run_pieces(Options::default(), End::default(), Field::Content, &pieces), whole);
+}

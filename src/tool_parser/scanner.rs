@@ -26,6 +26,8 @@ const MAX_SPACE: usize = 1024;
 const WINDOW: usize = 256;
 /// So much of a mark at the end of a cut reply is the beginning of a call.
 const CUT_MARK: usize = 6;
+/// So many bytes of one candidate may be read again, besides a multiple of its length.
+const REREAD: usize = 64 << 10;
 /// In place of a backtick run's length: the line is quoted and holds no calls.
 const QUOTED_LINE: usize = usize::MAX;
 /// Marks in running text that begin with a letter; they are found by their `=`.
@@ -69,6 +71,25 @@ struct Open {
     /// The place in the list of openers.
     opener: usize,
     waits: Option<Waiting>,
+    /// So many bytes were read by dialects that then asked for more.
+    read: usize,
+    /// Dialects are not asked again before the text is this long.
+    until: usize,
+}
+
+impl Open {
+    fn new(at: usize, resume: usize, line_start: bool) -> Self {
+        Self { at, resume, line_start, opener: 0, waits: None, read: 0, until: 0 }
+    }
+
+    /// A dialect that reads `length` bytes from their beginning every time it is woken must not be woken too often: once
+    /// its credit is used up, the text has to grow by an eighth first.
+    fn charge(&mut self, length: usize) {
+        self.read += length;
+        if self.read > REREAD + 8 * length {
+            self.until = length + length / 8;
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -154,6 +175,28 @@ static OPENERS: LazyLock<Vec<Vec<Opener>>> = LazyLock::new(|| {
     }
     openers
 });
+
+/// The openers that go with each second byte, for first bytes that have many.
+static BY_SECOND: LazyLock<Vec<Vec<usize>>> = LazyLock::new(|| {
+    let openers = &OPENERS[usize::from(b'<')];
+    let goes = |byte: u8| {
+        let goes = move |(_, opener): &(usize, &Opener)| {
+            opener.mark.as_bytes().get(1).is_none_or(|second| *second == byte)
+        };
+        openers.iter().enumerate().filter(goes).map(|(index, _)| index).collect()
+    };
+    (0..=u8::MAX).map(goes).collect()
+});
+
+/// The next opener that may stand where `second` follows the first byte, `from` on.
+fn next_opener(openers: &[Opener], second: Option<u8>, from: usize) -> Option<usize> {
+    match second {
+        Some(byte) if openers.first()?.mark.starts_with('<') => {
+            BY_SECOND[usize::from(byte)].iter().copied().find(|index| *index >= from)
+        }
+        _ => (from < openers.len()).then_some(from),
+    }
+}
 
 /// The first byte at which something may begin. Searched window by window, so that what one search passes over the
 /// other does not pass over again and again.
@@ -343,7 +386,7 @@ impl Scanner {
             return true;
         }
         let resume = at + usize::from(first.is_ascii());
-        self.attempt(Open { at, resume: resume.max(at), line_start: true, opener: 0, waits: None }, io)
+        self.attempt(Open::new(at, resume.max(at), true), io)
     }
 
     fn next_trigger(&mut self, io: &mut Io<'_>) -> bool {
@@ -370,7 +413,7 @@ impl Scanner {
             {
                 true
             }
-            _ => self.attempt(Open { at, resume: at + 1, line_start: false, opener: 0, waits: None }, io),
+            _ => self.attempt(Open::new(at, at + 1, false), io),
         }
     }
 
@@ -400,7 +443,7 @@ impl Scanner {
         match marks.filter(|mark| before.ends_with(mark)).map(str::len).max() {
             Some(length) if self.code.is_none() => {
                 let at = at + 1 - length;
-                self.attempt(Open { at, resume: self.scan, line_start: false, opener: 0, waits: None }, io)
+                self.attempt(Open::new(at, self.scan, false), io)
             }
             _ => true,
         }
@@ -470,7 +513,10 @@ impl Scanner {
             return false;
         }
         let openers = &OPENERS[usize::from(self.buffer.as_bytes()[open.at])];
-        while let Some(opener) = openers.get(open.opener) {
+        let second = self.buffer.as_bytes().get(open.at + 1).copied();
+        while let Some(index) = next_opener(openers, second, open.opener) {
+            let opener = &openers[index];
+            open.opener = index;
             if !self.may_open(&open, opener, io) {
                 open.opener += 1;
                 continue;
@@ -486,6 +532,7 @@ impl Scanner {
                 }
                 Step::More(wait) => {
                     open.waits = Some(waiting(wait));
+                    open.charge(self.buffer.len() - open.at);
                     self.open = Some(open);
                     return false;
                 }
@@ -498,6 +545,9 @@ impl Scanner {
 
     fn wakes(&self, open: &mut Open) -> bool {
         let text = &self.buffer[open.at..];
+        if text.len() < open.until && !self.eof {
+            return false;
+        }
         let wakes = self.eof
             || text.len() > MAX_HELD
             || match &mut open.waits {
@@ -525,13 +575,8 @@ impl Scanner {
         if opener.line && !open.line_start {
             return false;
         }
-        if let (Some(one), Some(other)) = (mark.get(1), bytes.get(1))
-            && one != other
-        {
-            return false;
-        }
-        let common = mark.len().min(bytes.len());
-        mark[..common] == bytes[..common] && (common > 0 || io.tools.may_begin_with(bytes[0]))
+        let begins = mark.iter().zip(bytes).all(|(one, other)| one == other);
+        begins && (!mark.is_empty() || io.tools.may_begin_with(bytes[0]))
     }
 
     fn ask(&self, open: &Open, opener: &Opener, io: &Io<'_>) -> Step {
@@ -649,13 +694,8 @@ impl Scanner {
         let calls: Vec<_> = calls.into_iter().map(settled).collect();
         let refused = |why| calls.iter().all(|(_, settled)| *settled == Settled::Refused(why));
         if refused(Dropped::Undeclared) {
-            let mut next = Open {
-                at: open.at,
-                resume: open.resume,
-                line_start: open.line_start,
-                opener: open.opener + 1,
-                waits: None,
-            };
+            let mut next =
+                Open { opener: open.opener + 1, ..Open::new(open.at, open.resume, open.line_start) };
             self.spend(&mut next, end - open.at);
             return self.attempt(next, io);
         }

@@ -64,6 +64,8 @@ struct Names {
     exact: HashMap<String, usize>,
     /// Names without case, `-` and `_`; `None` when two tools share one.
     plain: HashMap<String, Option<usize>>,
+    /// The length of the shortest of all these, to refuse most of what is no name without a look.
+    shortest: usize,
 }
 
 #[derive(Deserialize)]
@@ -105,6 +107,9 @@ impl Tools {
 
     /// The tool of exactly this name.
     pub fn get(&self, name: &str) -> Option<&Tool> {
+        if self.declared.too_short(name) {
+            return None;
+        }
         self.declared.exact.get(name).map(|&index| &self.declared.list[index])
     }
 
@@ -152,6 +157,8 @@ impl Tools {
 impl Names {
     fn add(&mut self, name: String, parameters: Option<Box<str>>) {
         let index = self.list.len();
+        let length = plain(&name).len().min(name.len());
+        self.shortest = if index == 0 { length } else { self.shortest.min(length) };
         let alike = self.plain.entry(plain(&name)).or_insert(Some(index));
         if *alike != Some(index)
             && self.list.iter().any(|tool| tool.name != name && plain(&tool.name) == plain(&name))
@@ -162,7 +169,15 @@ impl Names {
         self.list.push(Tool::new(name, parameters));
     }
 
+    /// A text of other letters than ASCII's may be shorter than the name that it stands for.
+    fn too_short(&self, name: &str) -> bool {
+        name.len() < self.shortest && name.is_ascii()
+    }
+
     fn alike(&self, name: &str) -> Option<usize> {
+        if self.too_short(name) {
+            return None;
+        }
         self.exact.get(name).copied().or_else(|| self.plain.get(&plain(name)).copied().flatten())
     }
 }
@@ -189,7 +204,7 @@ pub(crate) fn is_noise(written: &str) -> bool {
 
 /// The one tool that the name, or one part of it between leaked tokens, stands for.
 fn find<'a>(names: &'a Names, written: &str) -> Option<&'a Tool> {
-    if written.len() > 512 {
+    if written.len() > 512 || names.too_short(written) {
         return None;
     }
     let mut found = segments(written).filter_map(|segment| find_segment(names, segment));

@@ -18,11 +18,13 @@ pub(super) static DIALECT: Dialect = Dialect {
 fn read(view: &View<'_>) -> Step {
     let start = view.skip_space(view.mark);
     let rest = &view.text[start..];
+    if rest.starts_with(|char: char| !(char.is_alphanumeric() || char == '_')) {
+        return Step::Not(start + 1);
+    }
     let Some(length) = rest.find(['<', '\n']) else {
         return match rest.len() {
             length if length > 128 => Step::Not(start + 128),
             0 if !view.eof => Step::More(Wait::Any),
-            _ if rest.starts_with(|char: char| !char.is_alphabetic()) => Step::Not(start + 1),
             _ if view.eof && !view.cut && view.tools.get(rest.trim()).is_some() => {
                 named_json::call(view, RawCall::fields(rest.trim(), Map::new()), view.text.len())
             }
@@ -35,6 +37,9 @@ fn read(view: &View<'_>) -> Step {
     }
     pairs(view, name, start + length)
 }
+
+/// What may follow the name or a pair; stray closing tags are passed over.
+const NEXT: [&str; 4] = ["<arg_key>", "</tool_call>", "</arg_value>", "</arg_key>"];
 
 fn pairs(view: &View<'_>, name: &str, from: usize) -> Step {
     let mut fields = Map::new();
@@ -52,8 +57,7 @@ fn pairs(view: &View<'_>, name: &str, from: usize) -> Step {
             }
             continue;
         }
-        let closes =
-            ["</tool_call>", "</arg_value>", "</arg_key>"].iter().find(|mark| rest.starts_with(**mark));
+        let closes = NEXT[1..].iter().find(|mark| rest.starts_with(**mark));
         return match closes {
             Some(&"</tool_call>") => {
                 named_json::call(view, RawCall::fields(name, fields), at + "</tool_call>".len())
@@ -62,13 +66,7 @@ fn pairs(view: &View<'_>, name: &str, from: usize) -> Step {
                 at += mark.len();
                 continue;
             }
-            None if !view.eof
-                && ["<arg_key>", "</tool_call>", "</arg_value>"]
-                    .iter()
-                    .any(|mark| mark.starts_with(rest)) =>
-            {
-                Step::More(Wait::Any)
-            }
+            None if !view.eof && NEXT.iter().any(|mark| mark.starts_with(rest)) => Step::More(Wait::Any),
             None if view.cut && rest.is_empty() => named_json::truncated(view, name),
             None if fields.is_empty() && !rest.is_empty() => Step::Not(at),
             None => named_json::call(view, RawCall::fields(name, fields), at),

@@ -98,7 +98,7 @@ fn header(view: &View<'_>) -> Result<(usize, usize), Step> {
     let text = &view.text[..window];
     let message = text.find("<|message|>");
     let brace = text.find('{').filter(|at| message.is_none_or(|message| *at < message));
-    let line = text.find("\n\n").or_else(|| text.find(". ")).unwrap_or(window);
+    let line = earliest(text, &["\n\n", ". "]).map_or(window, |(at, _)| at);
     let stop = ["<|end|>", "<|call|>", "<|return|>"]
         .iter()
         .filter_map(|mark| text.find(mark))
