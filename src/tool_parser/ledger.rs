@@ -108,10 +108,7 @@ impl Ledger {
         }
         self.reasoning.push_str(text);
         if self.reasoning.len() > 2 * KEPT_REASONING {
-            let mut cut = self.reasoning.len() - KEPT_REASONING;
-            while !self.reasoning.is_char_boundary(cut) {
-                cut += 1;
-            }
+            let cut = self.reasoning.ceil_char_boundary(self.reasoning.len() - KEPT_REASONING);
             self.reasoning.drain(..cut);
         }
     }

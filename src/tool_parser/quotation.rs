@@ -35,10 +35,7 @@ const ANNOUNCERS: [&str; 22] = [
 /// True when the last sentence or two of `before` announce an example.
 pub(crate) fn announces_example(before: &str) -> bool {
     let before = before.trim_end();
-    let mut start = before.len().saturating_sub(REACH);
-    while !before.is_char_boundary(start) {
-        start += 1;
-    }
+    let start = before.ceil_char_boundary(before.len().saturating_sub(REACH));
     let near = &before[start..];
     let paragraph = near.rsplit("\n\n").next().unwrap_or(near);
     let sentence = last_sentence(paragraph).to_lowercase();

@@ -346,10 +346,7 @@ impl Scanner {
         if keep < 4096 {
             return;
         }
-        let mut keep = keep;
-        while !self.buffer.is_char_boundary(keep) {
-            keep -= 1;
-        }
+        let keep = self.buffer.floor_char_boundary(keep);
         self.buffer.drain(..keep);
         self.gone += keep;
         self.head -= keep;
@@ -527,7 +524,7 @@ impl Scanner {
                     open.opener += 1;
                 }
                 Step::More(_) if self.buffer.len() - open.at > MAX_HELD => {
-                    open.resume = open.resume.max(boundary(&self.buffer, open.at + MAX_HELD));
+                    open.resume = open.resume.max(self.buffer.ceil_char_boundary(open.at + MAX_HELD));
                     open.opener += 1;
                 }
                 Step::More(wait) => {
@@ -596,7 +593,7 @@ impl Scanner {
     }
 
     fn view<'a>(&'a self, open: &Open, io: &'a Io<'_>) -> View<'a> {
-        let from = boundary(&self.buffer, open.at.saturating_sub(BEHIND));
+        let from = self.buffer.ceil_char_boundary(open.at.saturating_sub(BEHIND));
         let before = &self.buffer[from..open.at];
         View {
             text: &self.buffer[open.at..],
@@ -619,7 +616,7 @@ impl Scanner {
     fn spend(&mut self, open: &mut Open, seen: usize) {
         self.rescanned += seen;
         if self.rescanned > 64 * 1024 + 4 * (self.gone + open.at) {
-            open.resume = open.resume.max(boundary(&self.buffer, open.at + seen));
+            open.resume = open.resume.max(self.buffer.ceil_char_boundary(open.at + seen));
         }
     }
 
@@ -768,13 +765,4 @@ fn waiting(wait: Wait) -> Waiting {
         Wait::Python(from) => Waiting::Value(Box::new(JsonSpan::new(from, Style::Python))),
         Wait::Mark(from, marks) => Waiting::Mark(from, marks),
     }
-}
-
-/// The nearest character boundary at or after `at`.
-fn boundary(text: &str, at: usize) -> usize {
-    let mut at = at.min(text.len());
-    while !text.is_char_boundary(at) {
-        at += 1;
-    }
-    at
 }

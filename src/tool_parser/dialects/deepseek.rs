@@ -44,10 +44,7 @@ fn read(view: &View<'_>) -> Step {
         return Step::Read(Found::Skip, view.mark);
     }
     let body = view.body();
-    let mut window = body.len().min(256);
-    while !body.is_char_boundary(window) {
-        window -= 1;
-    }
+    let window = body.floor_char_boundary(256);
     let found = earliest(&body[..window], &SEPARATORS);
     let Some((length, mark)) = found else {
         let long = body.len() > 256;

@@ -91,10 +91,7 @@ fn read(view: &View<'_>) -> Step {
 
 /// Where the header ends and the body begins: at `<|message|>`, or at a brace after a recipient.
 fn header(view: &View<'_>) -> Result<(usize, usize), Step> {
-    let mut window = view.text.len().min(HEADER);
-    while !view.text.is_char_boundary(window) {
-        window -= 1;
-    }
+    let window = view.text.floor_char_boundary(HEADER);
     let text = &view.text[..window];
     let message = text.find("<|message|>");
     let brace = text.find('{').filter(|at| message.is_none_or(|message| *at < message));

@@ -28,10 +28,7 @@ fn read(view: &View<'_>) -> Step {
         return Step::Read(Found::Skip, view.mark);
     }
     let body = view.body();
-    let mut window = body.len().min(256);
-    while !body.is_char_boundary(window) {
-        window -= 1;
-    }
+    let window = body.floor_char_boundary(256);
     let Some(length) = body[..window].find(ARGUMENTS) else {
         return match body.len() {
             length if length > 256 => Step::Not(view.mark + 256),
