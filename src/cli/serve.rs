@@ -15,7 +15,7 @@ use crate::server::{App, Listen, Stop, router, run};
 use crate::tools::ToolsConfig;
 use crate::translate::GuardLimits;
 use crate::upstream::replay::{self, Replay};
-use crate::upstream::{Address, Upstream, UpstreamConfig};
+use crate::upstream::{Address, Fleet, LISTS_EVERY, Upstream, UpstreamConfig};
 
 pub(super) fn serve(loaded: &Loaded) -> Result<(), String> {
     let flush = observe::init(&loaded.settings.log)?;
@@ -63,15 +63,18 @@ pub async fn app(settings: &Settings, abort: &CancellationToken) -> Result<App, 
     let limits = &settings.server.limits;
     let mut upstreams = Vec::new();
     for config in &settings.upstreams {
-        let config = started(config, abort).await?;
-        upstreams.push((Arc::new(Upstream::new(&config)?), config.models.clone()));
+        upstreams.push(Arc::new(Upstream::new(&started(config, abort).await?)?));
+    }
+    let fleet = Arc::new(Fleet::new(upstreams, LISTS_EVERY));
+    if fleet.is_several() {
+        tokio::spawn(Arc::clone(&fleet).keep_lists(abort.clone()));
     }
     let bounds = RelayLimits {
         max_body: limits.max_body.bytes(),
         commit_after: limits.commit_after,
         guard: GuardLimits { max_tool_results: limits.max_tool_results, max_repeats: limits.max_repeats },
     };
-    let relay = Arc::new(Relay::new(settings.relay.clone(), upstreams, bounds));
+    let relay = Arc::new(Relay::new(settings.relay.clone(), fleet, bounds));
     Ok(App { relay, limits: limits.clone(), log_content: settings.log.content, abort: abort.clone() })
 }
 
@@ -136,19 +139,9 @@ fn raise_descriptor_limit() {
 /// Settings that are accepted already, and whose feature is not built yet.
 fn warn_of_what_is_to_come(settings: &Settings) {
     let relay = &settings.relay;
-    let shared = |upstream: &UpstreamConfig| upstream.max_concurrency.is_some() || upstream.weight != 1;
-    let open = settings.upstreams.iter().filter(|upstream| upstream.models.is_none()).count();
-    if open > 1 {
-        tracing::warn!(
-            target: "respool::server",
-            "several upstreams name no `models`: until respool asks them, the first of these gets every model that no \
-             other one names; write `models` under each [[upstream]]"
-        );
-    }
     for (set, key) in [
         (relay.recovery != RecoveryConfig::default(), "recovery"),
         (relay.context.on_overflow == OnOverflow::Trim, "context.on_overflow = \"trim\""),
-        (settings.upstreams.iter().any(shared), "upstream.max_concurrency, upstream.weight"),
         (settings.tools != ToolsConfig::default(), "tools"),
         (!settings.agents.is_empty(), "agents"),
     ] {

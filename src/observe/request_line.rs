@@ -51,8 +51,12 @@ pub struct RequestLine {
     pub known_model: String,
     /// Whether the client asked for a stream.
     pub stream: bool,
-    /// The upstream's name.
+    /// The upstream's name; of several that were asked, the last one's.
     pub upstream: String,
+    /// How many upstreams were asked.
+    pub upstreams_tried: u32,
+    /// How long it waited for a place at an upstream.
+    pub queued: Duration,
     /// The upstream's status, when it answered.
     pub upstream_status: Option<u16>,
     /// The status that left.
@@ -93,6 +97,8 @@ impl RequestLine {
             known_model: String::new(),
             stream: false,
             upstream: String::new(),
+            upstreams_tried: 0,
+            queued: Duration::ZERO,
             upstream_status: None,
             status: 0,
             edits: vec![],
@@ -217,6 +223,8 @@ impl Drop for RequestLine {
             model = self.model,
             stream = self.stream,
             upstream = self.upstream,
+            upstreams_tried = (self.upstreams_tried > 1).then_some(self.upstreams_tried),
+            queued_ms = some(self.queued).map(millis),
             upstream_status = self.upstream_status,
             status = self.status,
             outcome = self.outcome.as_str(),

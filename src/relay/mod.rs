@@ -6,9 +6,12 @@
 //! side: `server` decides when a head leaves. Dropping any of the futures drops the upstream request.
 
 pub mod config;
+mod conversation;
 mod dispatch;
 mod feed;
+mod forward;
 mod prepare;
+mod round;
 
 use std::sync::Arc;
 
@@ -18,6 +21,7 @@ pub use config::{
 };
 use feed::Reader;
 pub use feed::{Batch, Feed};
+pub use forward::{Forward, Passing};
 pub use prepare::{Facts, Prepared, Route};
 
 use bytes::Bytes;
@@ -28,14 +32,14 @@ use crate::translate::{
     ChunkRules, Ids, LiveRules, LiveTurn, Reply, StreamState, completion_json, interpret,
 };
 use crate::turn::FinishReason;
-use crate::upstream::{Answer, RetryPolicy, Upstream, UpstreamError, in_few_words};
+use crate::upstream::{Answer, Fleet, RetryPolicy, Upstream, UpstreamError, in_few_words};
 use crate::wire::{ApiError, Completion, Edit, Editor, REPLY, Tag, prune, usage_from};
 
 /// Relays requests to the configured upstreams.
 #[derive(Debug)]
 pub struct Relay {
     config: RelayConfig,
-    upstreams: Vec<(Arc<Upstream>, Option<Vec<String>>)>,
+    fleet: Arc<Fleet>,
     retry: RetryPolicy,
     max_body: usize,
     guard: crate::translate::GuardLimits,
@@ -62,19 +66,15 @@ pub enum Opened {
 }
 
 impl Relay {
-    /// `upstreams`: each with the models it is said to serve; the first one is the default.
-    pub fn new(
-        config: RelayConfig,
-        upstreams: Vec<(Arc<Upstream>, Option<Vec<String>>)>,
-        limits: RelayLimits,
-    ) -> Self {
+    /// Relays to these upstreams.
+    pub fn new(config: RelayConfig, fleet: Arc<Fleet>, limits: RelayLimits) -> Self {
         let retry = RetryPolicy::before(limits.commit_after);
-        Self { config, upstreams, retry, max_body: limits.max_body, guard: limits.guard }
+        Self { config, fleet, retry, max_body: limits.max_body, guard: limits.guard }
     }
 
     /// The upstreams, the default one first.
     pub fn upstreams(&self) -> impl Iterator<Item = &Arc<Upstream>> {
-        self.upstreams.iter().map(|(upstream, _)| upstream)
+        self.fleet.iter()
     }
 
     /// Names that stand for other models.
@@ -82,23 +82,16 @@ impl Relay {
         self.config.aliases().map(|alias| (alias, self.config.target(alias)))
     }
 
-    /// The upstream for a model (as the upstream knows it): one that is said to serve it, else one of which nothing is
-    /// said, else the first.
-    pub fn upstream_for(&self, model: &str) -> Option<&Arc<Upstream>> {
-        let serves = |models: &Option<Vec<String>>| {
-            models.as_ref().is_some_and(|models| models.iter().any(|m| m == model))
-        };
-        let named = self.upstreams.iter().find(|(_, models)| serves(models));
-        let open = || self.upstreams.iter().find(|(_, models)| models.is_none());
-        named.or_else(open).or(self.upstreams.first()).map(|(upstream, _)| upstream)
-    }
-
     /// A request with tools: asks for the whole reply and reads it.
     ///
     /// # Errors
     /// What the client is to be told.
-    pub async fn turn(self: Arc<Self>, prepared: Box<Prepared>, line: SharedLine) -> Result<Reply, ApiError> {
-        let answer = self.dispatch(&prepared, &line).await.map_err(|error| error.logged(&line))?;
+    pub async fn turn(
+        self: Arc<Self>,
+        mut prepared: Box<Prepared>,
+        line: SharedLine,
+    ) -> Result<Reply, ApiError> {
+        let answer = self.dispatch(&mut prepared, &line).await.map_err(|error| error.logged(&line))?;
         let reply = self.completion(answer, &prepared, &line).await.map_err(|error| error.logged(&line))?;
         self.read(reply, &prepared, &line)
     }
@@ -109,10 +102,10 @@ impl Relay {
     /// What the client is to be told.
     pub async fn whole(
         self: Arc<Self>,
-        prepared: Box<Prepared>,
+        mut prepared: Box<Prepared>,
         line: SharedLine,
     ) -> Result<Bytes, ApiError> {
-        let answer = self.dispatch(&prepared, &line).await.map_err(|error| error.logged(&line))?;
+        let answer = self.dispatch(&mut prepared, &line).await.map_err(|error| error.logged(&line))?;
         let name = prepared.upstream.name.as_str();
         let body = self.json_body(answer, name).await.map_err(|error| error.logged(&line))?;
         forwarded(body, name, &prepared.facts, &line).map_err(|error| error.logged(&line))
@@ -124,10 +117,10 @@ impl Relay {
     /// What the client is to be told.
     pub async fn open(
         self: Arc<Self>,
-        prepared: Box<Prepared>,
+        mut prepared: Box<Prepared>,
         line: SharedLine,
     ) -> Result<Opened, ApiError> {
-        let answer = self.dispatch(&prepared, &line).await.map_err(|error| error.logged(&line))?;
+        let answer = self.dispatch(&mut prepared, &line).await.map_err(|error| error.logged(&line))?;
         match answer.media_type().as_str() {
             "text/event-stream" => Ok(Opened::Feed(Box::new(self.feed(answer, &prepared, line)))),
             "application/json" => {

@@ -1,16 +1,17 @@
 //! Reads a request once: what the client wants, where it goes, and the bytes that go there.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header};
 
-use super::Relay;
 use super::config::{Modes, ReasoningField, ToolParsing, ToolsMode};
+use super::{Relay, conversation};
 use crate::tool_parser::{Options, Tools};
 use crate::translate::{LoopFound, Outbound, ReplyRules, check_loops, hidden_tools, needs_version, outbound};
-use crate::upstream::Upstream;
+use crate::upstream::{Serving, Upstream, Who, choose};
 use crate::wire::Object;
 use crate::wire::{ApiError, ChatRequest, ToolChoice, array, decode_string, encode_string};
 
@@ -43,7 +44,7 @@ impl Route {
 pub struct Facts {
     /// The model's name as the client wrote it; empty when it gave none.
     pub model: String,
-    /// True when an upstream's configuration names the model.
+    /// True when the configuration names the model, or an upstream is known to serve it.
     pub model_is_known: bool,
     /// A stream was asked for.
     pub stream: bool,
@@ -66,8 +67,12 @@ pub struct Facts {
 pub struct Prepared {
     /// What the client asked for.
     pub facts: Facts,
-    /// Who gets it.
+    /// Who gets it; once it is answered, who answered.
     pub upstream: Arc<Upstream>,
+    /// All that may get it, the conversation's own upstream first.
+    pub(super) order: Arc<[Arc<Upstream>]>,
+    /// Whose it is.
+    pub(super) who: Who,
     /// What the loop guard found.
     pub loop_found: Option<LoopFound>,
     /// Names of the edits made so far.
@@ -85,7 +90,17 @@ pub struct Prepared {
 
 enum Draft {
     Ready(Box<Prepared>),
+    /// The request's form depends on this upstream's version.
     NeedsVersion(Arc<Upstream>),
+    /// Nobody is known to serve this model.
+    NeedsLists(String),
+}
+
+/// What was asked for already, and need not be again.
+#[derive(Clone, Copy, Default)]
+struct Asked {
+    version: bool,
+    lists: bool,
 }
 
 fn no_upstream() -> ApiError {
@@ -104,13 +119,17 @@ impl Relay {
         path_and_query: &str,
         request_id: &str,
     ) -> Result<Box<Prepared>, ApiError> {
-        let mut draft = match self.draft(&body, true)? {
-            Draft::Ready(draft) => draft,
-            Draft::NeedsVersion(upstream) => {
-                upstream.probe_version().await;
-                match self.draft(&body, false)? {
-                    Draft::Ready(draft) => draft,
-                    Draft::NeedsVersion(_) => return Err(no_upstream()),
+        let mut asked = Asked::default();
+        let mut draft = loop {
+            match self.draft(&body, &headers, asked)? {
+                Draft::Ready(draft) => break draft,
+                Draft::NeedsVersion(upstream) => {
+                    upstream.probe_version().await;
+                    asked.version = true;
+                }
+                Draft::NeedsLists(model) => {
+                    self.fleet.refreshed(&model).await;
+                    asked.lists = true;
                 }
             }
         };
@@ -121,14 +140,22 @@ impl Relay {
         Ok(draft)
     }
 
-    /// Everything that follows from the body. Its form may depend on the upstream's version: `may_ask` lets it say so
-    /// instead, when that is not known yet.
-    fn draft(&self, body: &Bytes, may_ask: bool) -> Result<Draft, ApiError> {
+    /// Everything that follows from the body. Its form may depend on the upstream's version, and the upstream on lists of
+    /// models: it says so instead, when that is not known and was not asked for yet.
+    fn draft(&self, body: &Bytes, headers: &HeaderMap, asked: Asked) -> Result<Draft, ApiError> {
         let mut request = ChatRequest::parse(body).map_err(|fault| ApiError::from(&fault))?;
         let model = request.model();
         let target_model = self.config.target(&model).to_owned();
-        let upstream = self.upstream_for(&target_model).cloned().ok_or_else(no_upstream)?;
-        if may_ask && upstream.target().version.is_none() && needs_version(&request) {
+        let who =
+            if self.fleet.tells_apart() { conversation::of_chat(headers, &request) } else { Who::default() };
+        let order: Arc<[_]> = match self.fleet.serving(&target_model, who.conversation) {
+            Serving::Known(order) => order.into(),
+            Serving::Perhaps(order) if asked.lists => order.into(),
+            Serving::Nobody if asked.lists => return Err(self.unknown_model(&model)),
+            Serving::Perhaps(_) | Serving::Nobody => return Ok(Draft::NeedsLists(target_model)),
+        };
+        let upstream = first_of(&order).ok_or_else(no_upstream)?;
+        if !asked.version && upstream.target().version.is_none() && needs_version(&request) {
             return Ok(Draft::NeedsVersion(upstream));
         }
         let modes = self.config.modes(&model);
@@ -148,6 +175,8 @@ impl Relay {
             path_and_query: String::new(),
             facts,
             upstream,
+            order,
+            who,
             loop_found,
             edits,
             rules,
@@ -168,14 +197,19 @@ impl Relay {
         edited(&mut request, &prepared.original, &sending).0
     }
 
+    /// Several upstreams, and none serves it. One alone is asked, and says so itself.
+    fn unknown_model(&self, model: &str) -> ApiError {
+        let mut served = self.fleet.models();
+        served.extend(self.config.aliases().map(str::to_owned));
+        let message = format!("The model `{model}` does not exist. There are: {}", served.join(", "));
+        ApiError::new(404, "model_not_found", message).with_param("model")
+    }
+
     fn facts(&self, request: &ChatRequest<'_>, model: String, modes: Modes) -> Facts {
         let target = self.config.target(&model);
-        let named = |models: &Option<Vec<String>>| {
-            models.as_ref().is_some_and(|models| models.iter().any(|m| m == target))
-        };
         Facts {
             model_is_known: self.config.models.contains_key(&model)
-                || self.upstreams.iter().any(|(_, models)| named(models)),
+                || self.fleet.iter().any(|upstream| upstream.standing.serves(target) == Some(true)),
             model,
             stream: request.wants_stream(),
             route: route(request, modes.tools_mode),
@@ -190,6 +224,29 @@ impl Relay {
             created: now(),
         }
     }
+}
+
+impl Prepared {
+    /// The client's network address, for fairness among those who share a key.
+    pub fn came_from(&mut self, peer: Option<IpAddr>) {
+        self.who = conversation::from(self.who, peer);
+    }
+
+    /// Makes it a request for this upstream.
+    pub(super) async fn turn_to(&mut self, upstream: &Arc<Upstream>) {
+        if Arc::ptr_eq(&self.upstream, upstream) {
+            return;
+        }
+        upstream.probe_version().await;
+        self.upstream = Arc::clone(upstream);
+        self.body = Relay::edit_again(self);
+    }
+}
+
+/// The upstream that is likely to get the request: it is edited for that one.
+fn first_of(order: &[Arc<Upstream>]) -> Option<Arc<Upstream>> {
+    let loads: Vec<_> = order.iter().map(|upstream| upstream.standing.load(false)).collect();
+    choose(&loads).map(|at| Arc::clone(&order[at]))
 }
 
 fn how(route: Route) -> Outbound {
