@@ -5,7 +5,7 @@
 //! `supportsPromptCacheKey` (field notes `openclaw.md`, section 1); by default it does not, and the beginning of the
 //! conversation must do. What clients send is only digested, never logged.
 
-use std::net::IpAddr;
+use std::fmt::Display;
 
 use http::{HeaderMap, header};
 
@@ -34,8 +34,8 @@ pub(super) fn of_other(headers: &HeaderMap, body: Option<&Object<'_>>, text: &[u
 }
 
 /// Clients that share a key, or have none, are told apart by their network address.
-pub(super) fn from(who: Who, peer: Option<IpAddr>) -> Who {
-    let address = peer.map(|peer| digest(peer.to_string().as_bytes())).unwrap_or_default();
+pub(super) fn from(who: Who, address: Option<impl Display>) -> Who {
+    let address = address.map(|address| digest(address.to_string().as_bytes())).unwrap_or_default();
     Who { client: who.client ^ address, ..who }
 }
 
@@ -120,7 +120,7 @@ mod tests {
     fn clients_are_told_apart_by_key_and_address() {
         let who = |key: &'static str, address: &str| {
             let headers = [(header::AUTHORIZATION, key.parse().unwrap())].into_iter().collect();
-            from(of_other(&headers, None, b"x"), Some(address.parse().unwrap()))
+            from(of_other(&headers, None, b"x"), Some(address))
         };
         assert_eq!(who("a", "::1"), who("a", "::1"));
         assert_ne!(who("a", "::1").client, who("b", "::1").client);

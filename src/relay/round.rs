@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::observe::SharedLine;
 use crate::upstream::{Load, Place, Trial, Upstream, UpstreamError, Who, choose};
+use crate::wire::ApiError;
 
 /// Who may still be asked.
 #[derive(Debug)]
@@ -70,11 +71,10 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// What is told when all failed.
-    pub(super) fn verdict(&mut self) -> UpstreamError {
-        self.failed
-            .take()
-            .unwrap_or_else(|| UpstreamError::broken("", 503, "no_upstream", "is not there", ""))
+    /// What is told when all failed, in this round and before.
+    pub(super) fn verdict(&self) -> UpstreamError {
+        let nobody = || UpstreamError::broken("", 503, "no_upstream", "is not there", "");
+        self.failed.clone().unwrap_or_else(nobody)
     }
 
     /// All may be asked again.
@@ -122,8 +122,9 @@ impl<'a> Round<'a> {
 /// first); anything but an unknown model, for the other upstream knew it; else the later one.
 fn more_telling(earlier: UpstreamError, later: UpstreamError) -> UpstreamError {
     let (before, after) = (&earlier.error, &later.error);
+    let soon = |error: &ApiError| error.retry_after.unwrap_or(u64::MAX);
     let keep = match (before.status, after.status) {
-        (429, 429) => before.retry_after <= after.retry_after,
+        (429, 429) => soon(before) <= soon(after),
         (status, other) => status == 429 || (other == 404 && status != 404),
     };
     if keep { earlier } else { later }
@@ -147,6 +148,7 @@ mod tests {
     fn the_failure_that_tells_more() {
         check((429, Some(7)), (429, Some(3)), (429, Some(3)));
         check((429, Some(3)), (429, Some(7)), (429, Some(3)));
+        check((429, None), (429, Some(7)), (429, Some(7)));
         check((429, Some(3)), (503, None), (429, Some(3)));
         check((503, None), (429, Some(3)), (429, Some(3)));
         check((503, None), (404, None), (503, None));

@@ -60,7 +60,7 @@ pub(super) async fn ready(State(app): State<App>) -> Response {
         };
         let (circuit, in_flight, queued) = upstream.standing.report();
         json!({"name": upstream.name, "ready": up, "problem": problem, "circuit": circuit, "in_flight": in_flight,
-            "queued": queued})
+            "queued": queued, "models": upstream.standing.models()})
     });
     let upstreams: Vec<Value> = join_all(checks).await;
     let any = upstreams.iter().any(|upstream| upstream["ready"] == true);
@@ -126,8 +126,7 @@ async fn of(upstream: &Upstream, headers: &HeaderMap, several: bool) -> Result<V
     let (status, body) = asked.unwrap_or_else(|_| Err(silent()))?;
     let mut models = listed(&upstream.name, status, &body)?;
     let id = |model: &Value| model["id"].as_str().map(str::to_owned);
-    upstream.standing.heard(models.iter().filter_map(id).collect());
-    if several {
+    if several && upstream.standing.names_its_models() {
         models.retain(|model| id(model).is_some_and(|id| upstream.standing.serves(&id) == Some(true)));
     }
     Ok(models)

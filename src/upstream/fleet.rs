@@ -6,6 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use futures::future::join_all;
 use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
@@ -120,12 +121,14 @@ impl Fleet {
     pub async fn keep_lists(self: Arc<Self>, end: CancellationToken) {
         let keep = async {
             loop {
+                // Whatever was wanted so far comes now.
+                let _ = self.wanted.notified().now_or_never();
                 self.ask_all().await;
                 let soonest = Instant::now() + self.every;
-                let all_known = self.iter().all(|upstream| upstream.standing.models().is_some());
+                let may_tell = self.iter().any(|upstream| upstream.standing.may_tell());
                 tokio::select! {
                     () = self.wanted.notified() => {}
-                    () = sleep(self.every), if !all_known => {}
+                    () = sleep(self.every), if may_tell => {}
                 }
                 sleep_until(soonest).await;
             }
@@ -167,7 +170,20 @@ struct Model {
 async fn ask(upstream: &Upstream) -> bool {
     // Without a key of its own the upstream may refuse: only clients have one then, and theirs are not used unasked.
     let asked = timeout(LIST_WITHIN, upstream.get_json("/v1/models", HeaderMap::new())).await;
-    let Ok(Ok((StatusCode::OK, body))) = asked else { return false };
+    let body = match asked {
+        Ok(Ok((StatusCode::OK, body))) => body,
+        Ok(Ok((StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _))) => {
+            if upstream.standing.refused() {
+                tracing::warn!(
+                    target: "respool::upstream",
+                    upstream = upstream.name,
+                    "this upstream does not list its models without a key; write `models` or `api_key` under its [[upstream]]"
+                );
+            }
+            return false;
+        }
+        _ => return false,
+    };
     let Ok(list) = serde_json::from_slice::<List>(&body) else { return false };
     let models: Vec<String> = list.data.into_iter().map(|model| model.id).collect();
     let names = models.join(",");
@@ -176,4 +192,115 @@ async fn ask(upstream: &Upstream) -> bool {
         tracing::info!(target: "respool::upstream", upstream = upstream.name, models = names, "this upstream lists its models");
     }
     is_news
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upstream::{Address, UpstreamConfig};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    const EVERY: Duration = Duration::from_millis(100);
+
+    /// A server with one route, whose models can be changed; none: it is not ready; `401`: it refuses.
+    async fn server(models: &Arc<Mutex<Vec<&'static str>>>, asked: &Arc<Mutex<usize>>) -> Arc<Upstream> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let url: Address = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let (models, asked) = (Arc::clone(models), Arc::clone(asked));
+        tokio::spawn(async move {
+            loop {
+                let (mut socket, _) = listener.accept().await.unwrap();
+                *asked.lock().unwrap() += 1;
+                let list: Vec<String> =
+                    models.lock().unwrap().iter().map(|model| format!(r#"{{"id":"{model}"}}"#)).collect();
+                let body = format!(r#"{{"data":[{}]}}"#, list.join(","));
+                let status = match models.lock().unwrap().first() {
+                    None => "503 Service Unavailable",
+                    Some(&"401") => "401 Unauthorized",
+                    Some(_) => "200 OK",
+                };
+                let head =
+                    format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}", body.len());
+                let _ = socket.read(&mut [0; 1024]).await;
+                let _ = socket.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).await;
+            }
+        });
+        Arc::new(Upstream::new(&UpstreamConfig::at(url)).unwrap())
+    }
+
+    fn names(serving: Serving) -> Vec<String> {
+        match serving {
+            Serving::Known(order) => order.iter().map(|upstream| upstream.name.clone()).collect(),
+            Serving::Perhaps(order) => order.iter().map(|upstream| format!("{}?", upstream.name)).collect(),
+            Serving::Nobody => vec![],
+        }
+    }
+
+    #[tokio::test]
+    async fn lists_are_asked_for_when_they_are_wanted_but_not_more_often() {
+        let (models, asked) = (Arc::new(Mutex::new(vec!["one"])), Arc::default());
+        let here = server(&models, &asked).await;
+        let named = UpstreamConfig {
+            name: "named".into(),
+            models: Some(vec!["two".into()]),
+            ..UpstreamConfig::default()
+        };
+        let fleet =
+            Arc::new(Fleet::new(vec![Arc::clone(&here), Arc::new(Upstream::new(&named).unwrap())], EVERY));
+        let end = CancellationToken::new();
+        let keeper = tokio::spawn(Arc::clone(&fleet).keep_lists(end.clone()));
+        assert_eq!(names(fleet.serving("one", 0)), [format!("{}?", here.name)]);
+        fleet.refreshed("one").await;
+        assert_eq!(names(fleet.serving("one", 0)), [here.name.clone()]);
+        assert_eq!(names(fleet.serving("two", 0)), ["named"]);
+        *models.lock().unwrap() = vec!["three"];
+        for _ in 0..20 {
+            fleet.refreshed("three").await;
+        }
+        assert_eq!((names(fleet.serving("three", 0)).len(), *asked.lock().unwrap()), (0, 1), "too soon");
+        tokio::time::sleep(3 * EVERY).await;
+        assert_eq!(
+            names(fleet.serving("three", 0)),
+            [here.name.clone()],
+            "asked for as soon as that was due"
+        );
+        assert_eq!(*asked.lock().unwrap(), 2);
+        assert_eq!(fleet.models(), ["three", "two"]);
+        tokio::time::sleep(3 * EVERY).await;
+        assert_eq!(*asked.lock().unwrap(), 2, "nobody wants to know");
+        models.lock().unwrap().clear();
+        fleet.want_lists();
+        tokio::time::sleep(2 * EVERY).await;
+        assert_eq!(fleet.models(), ["three", "two"], "what was known of one that does not tell holds");
+        end.cancel();
+        keeper.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn one_that_does_not_tell_is_asked_until_it_does() {
+        let (models, asked) = (Arc::new(Mutex::new(vec![])), Arc::default());
+        let here = server(&models, &asked).await;
+        let fleet = Arc::new(Fleet::new(vec![Arc::clone(&here)], EVERY));
+        let end = CancellationToken::new();
+        tokio::spawn(Arc::clone(&fleet).keep_lists(end.clone()));
+        tokio::time::sleep(EVERY / 2).await;
+        assert_eq!(here.standing.models(), None);
+        *models.lock().unwrap() = vec!["one"];
+        tokio::time::sleep(2 * EVERY).await;
+        assert_eq!(here.standing.models(), Some(vec!["one".to_owned()]));
+        end.cancel();
+    }
+
+    #[tokio::test]
+    async fn one_that_refuses_to_tell_is_left_alone() {
+        let (models, asked) = (Arc::new(Mutex::new(vec!["401"])), Arc::default());
+        let here = server(&models, &asked).await;
+        let fleet = Arc::new(Fleet::new(vec![Arc::clone(&here)], EVERY));
+        let end = CancellationToken::new();
+        tokio::spawn(Arc::clone(&fleet).keep_lists(end.clone()));
+        tokio::time::sleep(3 * EVERY).await;
+        assert_eq!((here.standing.models(), *asked.lock().unwrap()), (None, 1));
+        end.cancel();
+    }
 }

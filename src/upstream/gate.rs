@@ -83,14 +83,17 @@ impl Gate {
         }
     }
 
-    /// Takes a place, or waits for one. Dropping the future leaves the queue.
+    /// Takes a place, or waits for one; says how long it waited. Dropping the future leaves the queue.
     ///
     /// # Errors
     /// When as many wait as may.
-    pub(super) async fn enter(self: &Arc<Self>, who: Who) -> Result<Place, Full> {
+    pub(super) async fn enter(self: &Arc<Self>, who: Who) -> Result<(Place, Duration), Full> {
         match self.place_or_ticket(who)? {
-            Ok(place) => Ok(place),
-            Err(waiting) => Ok(waiting.called().await),
+            Ok(place) => Ok((place, Duration::ZERO)),
+            Err(waiting) => {
+                let began = Instant::now();
+                Ok((waiting.called().await, began.elapsed()))
+            }
         }
     }
 
@@ -99,6 +102,9 @@ impl Gate {
         let places = self.places.unwrap_or(usize::MAX);
         if state.taken < places {
             state.taken += 1;
+            if self.is_bounded() {
+                state.waiting.serve(who);
+            }
             return Ok(Ok(self.place()));
         }
         let waiting = state.waiting.len();
@@ -194,6 +200,11 @@ mod tests {
         Arc::new(Gate::new(Some(places), max_queue, Arc::new(OfUpstream::new("test"))))
     }
 
+    /// A place, and nobody asks how long that took.
+    async fn enter(gate: &Arc<Gate>, client: u64) -> Place {
+        gate.enter(who(client)).await.unwrap().0
+    }
+
     fn who(client: u64) -> Who {
         Who { client, conversation: client }
     }
@@ -201,17 +212,16 @@ mod tests {
     #[tokio::test]
     async fn places_are_handed_on_in_fair_order() {
         let gate = gate(1, 9);
-        let first = gate.enter(who(1)).await.unwrap();
-        let mut line: Vec<_> = [1, 1, 2].map(|client| Box::pin(gate.enter(who(client)))).into();
+        let first = enter(&gate, 1).await;
+        let mut line: Vec<_> = [1, 1, 2].map(|client| Box::pin(enter(&gate, client))).into();
         line.iter_mut().for_each(|waiting| assert!(waiting.as_mut().now_or_never().is_none()));
         assert_eq!(gate.load(), (1, 3));
         drop(first);
-        let second = line.remove(0).now_or_never().unwrap().unwrap();
-        assert!(line[0].as_mut().now_or_never().is_none());
-        drop(second);
-        let other_client = line.remove(1).now_or_never().unwrap().unwrap();
-        assert_eq!(gate.load(), (1, 1));
+        let other_client = line.remove(2).now_or_never().expect("client 1 had a place last");
+        assert!(line.iter_mut().all(|waiting| waiting.as_mut().now_or_never().is_none()));
         drop(other_client);
+        drop(line.remove(0).now_or_never().unwrap());
+        assert_eq!(gate.load(), (1, 0));
         drop(line.remove(0).now_or_never().unwrap());
         assert_eq!(gate.load(), (0, 0));
     }
@@ -219,10 +229,10 @@ mod tests {
     #[tokio::test]
     async fn who_gives_up_leaves_at_once() {
         let gate = gate(1, 9);
-        let first = gate.enter(who(1)).await.unwrap();
-        let mut gives_up = Box::pin(gate.enter(who(2)));
-        let mut called_up = Box::pin(gate.enter(who(3)));
-        let mut last = Box::pin(gate.enter(who(4)));
+        let first = enter(&gate, 1).await;
+        let mut gives_up = Box::pin(enter(&gate, 2));
+        let mut called_up = Box::pin(enter(&gate, 3));
+        let mut last = Box::pin(enter(&gate, 4));
         for waiting in [&mut gives_up, &mut called_up, &mut last] {
             assert!(waiting.as_mut().now_or_never().is_none());
         }
@@ -230,7 +240,7 @@ mod tests {
         assert_eq!(gate.load(), (1, 2));
         drop(first);
         drop(called_up);
-        let place = last.now_or_never().expect("the place that was not taken").unwrap();
+        let place = last.now_or_never().expect("the place that was not taken");
         assert_eq!(gate.load(), (1, 0));
         drop(place);
         assert_eq!(gate.load(), (0, 0));
@@ -239,9 +249,9 @@ mod tests {
     #[tokio::test]
     async fn over_the_bound_it_says_when_to_come_back() {
         let gate = gate(2, 1);
-        let (one, two) = (gate.enter(who(1)).await.unwrap(), gate.enter(who(1)).await.unwrap());
+        let (one, two) = (enter(&gate, 1).await, enter(&gate, 1).await);
         assert_eq!(gate.wait(), FIRST_GUESS / 2);
-        let mut waiting = Box::pin(gate.enter(who(1)));
+        let mut waiting = Box::pin(enter(&gate, 1));
         assert!(waiting.as_mut().now_or_never().is_none());
         assert_eq!(gate.wait(), Duration::MAX);
         assert_eq!(gate.enter(who(2)).await.unwrap_err(), Full { taken: 2, waiting: 1, wait: FIRST_GUESS });
@@ -252,7 +262,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_expected_follows_what_was() {
         let gate = gate(2, 1);
-        let _both = (gate.enter(who(1)).await.unwrap(), gate.enter(who(1)).await.unwrap());
+        let _both = (enter(&gate, 1).await, enter(&gate, 1).await);
         gate.state().note(Duration::from_secs(30));
         assert_eq!(gate.wait(), Duration::from_secs(5), "10 s a request: 5 s, and 30 s that count a fifth");
         (0..50).for_each(|_| gate.state().note(Duration::from_millis(200)));
@@ -266,7 +276,7 @@ mod tests {
     #[tokio::test]
     async fn no_bound_is_no_bound() {
         let gate = Arc::new(Gate::new(None, 0, Arc::new(OfUpstream::new("test"))));
-        let places: Vec<_> = (0..1000).map(|_| gate.enter(who(1)).now_or_never().unwrap().unwrap()).collect();
+        let places: Vec<_> = (0..1000).map(|_| enter(&gate, 1).now_or_never().unwrap()).collect();
         assert_eq!((gate.load(), gate.wait()), ((1000, 0), Duration::ZERO));
         drop(places);
         assert_eq!(gate.load(), (0, 0));

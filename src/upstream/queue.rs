@@ -70,10 +70,15 @@ impl<T> FairQueue<T> {
         };
         let (next, _) = self.waiting.iter().enumerate().min_by_key(|(_, waiting)| last(waiting))?;
         let next = self.waiting.remove(next);
-        self.turns += 1;
-        self.clients.note(next.who.client, self.turns);
-        self.conversations.note(next.who.conversation, self.turns);
+        self.serve(next.who);
         Some(next.call)
+    }
+
+    /// Takes note of one that was served, also of one that did not have to wait.
+    pub(super) fn serve(&mut self, who: Who) {
+        self.turns += 1;
+        self.clients.note(who.client, self.turns);
+        self.conversations.note(who.conversation, self.turns);
     }
 
     /// Takes out the holder of a ticket; false when it is not waiting any more.
@@ -135,6 +140,15 @@ mod tests {
             order.extend([queue.pop().unwrap(), queue.pop().unwrap()]);
         }
         assert_eq!(order, "ABABAB");
+    }
+
+    #[test]
+    fn whoever_has_a_place_is_not_first_for_the_next() {
+        let mut queue = FairQueue::default();
+        queue.serve(who("Ax"));
+        queue.push(who("Ax"), 'A');
+        queue.push(who("By"), 'B');
+        assert_eq!(queue.pop(), Some('B'));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! How an upstream stands at the moment: its circuit, its places, the models it serves. `relay` asks for all this before it
 //! sends a request, and says how the request went.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,8 @@ pub struct Standing {
     configured: bool,
     /// The models it serves; `None`: not known.
     models: RwLock<Option<Vec<String>>>,
+    /// It does not tell its models without a key.
+    secretive: AtomicBool,
     series: Arc<OfUpstream>,
 }
 
@@ -35,6 +38,7 @@ impl Standing {
             gate: Arc::new(Gate::new(config.max_concurrency, config.max_queue, Arc::clone(&series))),
             configured: config.models.is_some(),
             models: RwLock::new(config.models.clone()),
+            secretive: AtomicBool::new(false),
             series,
         }
     }
@@ -65,13 +69,23 @@ impl Standing {
         known.as_ref().map(|known| known.iter().any(|served| served == model))
     }
 
-    /// Takes note of the models it says it serves, unless the configuration names them. True when they are news.
-    pub fn heard(&self, models: Vec<String>) -> bool {
-        if self.configured || self.models().as_ref() == Some(&models) {
+    /// Takes note of the models it says it serves. True when they are news.
+    pub(super) fn heard(&self, models: Vec<String>) -> bool {
+        if self.models().as_ref() == Some(&models) {
             return false;
         }
         *self.models.write().unwrap_or_else(PoisonError::into_inner) = Some(models);
         true
+    }
+
+    /// It was asked for its models and refused. True when that is news.
+    pub(super) fn refused(&self) -> bool {
+        !self.secretive.swap(true, Ordering::Relaxed)
+    }
+
+    /// True when it may yet tell its models.
+    pub(super) fn may_tell(&self) -> bool {
+        self.models().is_none() && !self.secretive.load(Ordering::Relaxed)
     }
 
     /// `closed`, `open` or `half_open`; how many requests are at work; how many wait.
@@ -106,9 +120,9 @@ impl Upstream {
     /// # Errors
     /// 429 when as many requests wait as may.
     pub async fn enter(&self, who: Who) -> Result<(Place, Duration), UpstreamError> {
-        let (gate, began) = (&self.standing.gate, Instant::now());
-        let place = gate.enter(who).await.map_err(|full| self.full(full.taken, full.waiting, full.wait))?;
-        let waited = if gate.is_bounded() { began.elapsed() } else { Duration::ZERO };
+        let gate = &self.standing.gate;
+        let (place, waited) =
+            gate.enter(who).await.map_err(|full| self.full(full.taken, full.waiting, full.wait))?;
         if gate.is_bounded() {
             self.standing.series.queue.record(waited.as_secs_f64());
         }
