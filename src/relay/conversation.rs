@@ -7,7 +7,7 @@
 
 use std::fmt::Display;
 
-use http::{HeaderMap, header};
+use http::{HeaderMap, HeaderValue, header};
 
 use crate::upstream::{Who, digest};
 use crate::wire::{ChatRequest, Object, decode_string};
@@ -40,7 +40,7 @@ pub(super) fn from(who: Who, address: Option<impl Display>) -> Who {
 }
 
 fn client(headers: &HeaderMap) -> u64 {
-    digest(headers.get(header::AUTHORIZATION).map(|key| key.as_bytes()).unwrap_or_default())
+    digest(headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default())
 }
 
 fn named(headers: &HeaderMap, object: &Object<'_>) -> Option<u64> {

@@ -64,7 +64,8 @@ impl Relay {
             let edited = Self::edit_again(prepared);
             if edited != prepared.body {
                 prepared.body = edited;
-                result = self.attempt(prepared, line).await;
+                // Boxed as it is rare: every request pays for the size of its future.
+                result = Box::pin(self.attempt(prepared, line)).await;
             }
         }
         self.note(result.as_ref().err(), seat.trial);
@@ -90,7 +91,7 @@ impl Relay {
         }
         let retry_after =
             answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-        let text = answer.excerpt().await;
+        let text = Box::pin(answer.excerpt()).await;
         line.content("upstream error", text.as_bytes());
         let mut error = UpstreamError::from_answer(&prepared.upstream.name, status.as_u16(), &text);
         error.error.retry_after = retry_after;

@@ -237,7 +237,8 @@ impl Prepared {
         if Arc::ptr_eq(&self.upstream, upstream) {
             return;
         }
-        upstream.probe_version().await;
+        // Boxed as it is rare: every request pays for the size of its future.
+        Box::pin(upstream.probe_version()).await;
         self.upstream = Arc::clone(upstream);
         self.body = Relay::edit_again(self);
     }

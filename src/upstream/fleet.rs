@@ -252,7 +252,7 @@ mod tests {
         let keeper = tokio::spawn(Arc::clone(&fleet).keep_lists(end.clone()));
         assert_eq!(names(fleet.serving("one", 0)), [format!("{}?", here.name)]);
         fleet.refreshed("one").await;
-        assert_eq!(names(fleet.serving("one", 0)), [here.name.clone()]);
+        assert_eq!(names(fleet.serving("one", 0)), [here.name.as_str()]);
         assert_eq!(names(fleet.serving("two", 0)), ["named"]);
         *models.lock().unwrap() = vec!["three"];
         for _ in 0..20 {
@@ -262,7 +262,7 @@ mod tests {
         tokio::time::sleep(3 * EVERY).await;
         assert_eq!(
             names(fleet.serving("three", 0)),
-            [here.name.clone()],
+            [here.name.as_str()],
             "asked for as soon as that was due"
         );
         assert_eq!(*asked.lock().unwrap(), 2);

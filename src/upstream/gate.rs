@@ -281,4 +281,42 @@ mod tests {
         drop(places);
         assert_eq!(gate.load(), (0, 0));
     }
+
+    proptest::proptest! {
+        /// However requests come, are called up, give up and end: no place is lost, none is given twice, and none is
+        /// free while somebody waits.
+        #[test]
+        fn no_place_is_lost(steps in proptest::collection::vec((0..4_u8, 0..8_usize), 0..200), places in 1..4_usize) {
+            let gate = gate(places, 6);
+            let (mut waiting, mut held) = (Vec::new(), Vec::new());
+            for (step, which) in steps {
+                match step {
+                    0 => {
+                        let gate = Arc::clone(&gate);
+                        let mut coming = Box::pin(async move { gate.enter(who(which as u64)).await });
+                        match coming.as_mut().now_or_never() {
+                            Some(Ok((place, _))) => held.push(place),
+                            Some(Err(full)) => assert_eq!((full.taken, full.waiting), (places, 6)),
+                            None => waiting.push(coming),
+                        }
+                    }
+                    1 if which < waiting.len() => drop(waiting.remove(which)),
+                    2 if which < held.len() => drop(held.remove(which)),
+                    3 if which < waiting.len() => {
+                        if let Some(placed) = waiting[which].as_mut().now_or_never() {
+                            drop(waiting.remove(which));
+                            held.push(placed.unwrap().0);
+                        }
+                    }
+                    _ => {}
+                }
+                let (taken, queued) = gate.load();
+                // Those that were called up, and do not know it yet, hold a place.
+                assert_eq!(taken + queued, held.len() + waiting.len());
+                assert!(taken <= places && (queued == 0 || taken == places), "{taken} taken, {queued} waiting");
+            }
+            drop((waiting, held));
+            assert_eq!(gate.load(), (0, 0));
+        }
+    }
 }
