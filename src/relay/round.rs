@@ -133,6 +133,9 @@ fn more_telling(earlier: UpstreamError, later: UpstreamError) -> UpstreamError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::RequestLine;
+    use crate::upstream::UpstreamConfig;
+    use futures::FutureExt as _;
 
     fn check(earlier: (u16, Option<u64>), later: (u16, Option<u64>), expected: (u16, Option<u64>)) {
         let error = |(status, retry_after)| {
@@ -154,5 +157,31 @@ mod tests {
         check((503, None), (404, None), (503, None));
         check((404, None), (503, None), (503, None));
         check((503, None), (500, None), (500, None));
+    }
+
+    /// An upstream with a single place; nothing is sent to it.
+    fn upstream(name: &str) -> Arc<Upstream> {
+        let config =
+            UpstreamConfig { name: name.into(), max_concurrency: Some(1), ..UpstreamConfig::default() };
+        Arc::new(Upstream::new(&config).unwrap())
+    }
+
+    #[tokio::test]
+    async fn who_waits_at_one_that_fails_meanwhile_goes_on() {
+        let order = [upstream("a"), upstream("b")];
+        let who = Who { client: 1, conversation: 1 };
+        let [at_a, at_b] = [order[0].enter(who).await.unwrap(), order[1].enter(who).await.unwrap()];
+        let mut longer_at_b = Box::pin(order[1].enter(who));
+        assert!(longer_at_b.as_mut().now_or_never().is_none());
+        let line = SharedLine::new(RequestLine::start(String::new(), String::new()), false);
+        let mut round = Round::new(&order, Some(who));
+        let mut next = Box::pin(round.next(&line));
+        assert!(next.as_mut().now_or_never().is_none());
+        assert_eq!(order[0].standing.report().2, 1, "it waits at its own upstream");
+        (0..3).for_each(|_| order[0].begin().failed("refused"));
+        drop((at_b, longer_at_b, at_a));
+        let seat = next.await.unwrap();
+        assert_eq!((seat.upstream.name.as_str(), order[0].standing.report().1), ("b", 0));
+        assert!(round.next(&line).await.is_none(), "the one that fails is not asked");
     }
 }
