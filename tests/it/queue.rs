@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
 
 use crate::support::accumulate::Rules;
 use crate::support::client::{Client, Request, exchange};
@@ -77,6 +78,22 @@ async fn clients_and_conversations_take_turns() {
         client.reply().await.stream(&Rules::default());
     }
     assert_eq!(names(&fake.requests()), ["x", "z", "y", "z", "x", "x"]);
+}
+
+#[tokio::test]
+async fn clients_that_share_a_key_are_told_apart_by_their_address() {
+    let fake = FakeVllm::always(working(WORK)).await;
+    let respool = Respool::with(&fake, "[[upstream]]\nmax_concurrency = 1").await;
+    let mut sockets = Vec::new();
+    for (count, (address, name)) in (0..).zip([("127.0.0.1", "1"), ("127.0.0.1", "2"), ("127.0.0.2", "3")]) {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(format!("{address}:0").parse().unwrap()).unwrap();
+        let mut socket = socket.connect(respool.address).await.unwrap();
+        socket.write_all(&request("a", name).to_bytes()).await.unwrap();
+        sockets.push(socket);
+        queued(&respool, count).await;
+    }
+    assert_eq!(names(&fake.wait_for_requests(3).await), ["1", "3", "2"]);
 }
 
 #[tokio::test]
