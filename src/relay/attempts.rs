@@ -46,14 +46,14 @@ impl Relay {
         let mut recovery = Recovery::new(&self.config.recovery, &prepared, &line);
         let mut useless = Vec::new();
         loop {
-            let Some(tried) = recovery.within(self.ask(&prepared, &line)).await else {
+            let Some(tried) = recovery.within(Box::pin(self.ask(&prepared, &line))).await else {
                 return settle(None, None, useless, &recovery, &line);
             };
             let (fault, usage) = match &tried {
                 Ok(tried) => (tried.fault.clone(), tried.usage),
                 Err(error) => (recovery.fault_of(error), None),
             };
-            let Some(fault) = fault else { return self.answered(tried, recovery, prepared, line) };
+            let Some(fault) = fault else { return self.answered(tried, recovery, prepared, &line) };
             let again = recovery.prepare(&fault, usage, &mut prepared, &line);
             let error = tried.map(|tried| useless.push((fault.clone(), tried))).err();
             if !again {
@@ -104,9 +104,9 @@ impl Relay {
         tried: Result<Tried, UpstreamError>,
         recovery: Recovery,
         prepared: Box<Prepared>,
-        line: SharedLine,
+        line: &SharedLine,
     ) -> Result<Opened, ApiError> {
-        let tried = tried.map_err(|error| error.logged(&line))?;
+        let tried = tried.map_err(|error| error.logged(line))?;
         if let Opened::Feed(mut feed) = tried.opened {
             feed.may_ask_again(Again { relay: self, prepared, recovery });
             return Ok(Opened::Feed(feed));

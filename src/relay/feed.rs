@@ -51,7 +51,10 @@ pub(super) struct Again {
 }
 
 /// Another attempt under way.
-struct Asking(Pin<Box<dyn Future<Output = (Again, Result<Answer, UpstreamError>)> + Send>>);
+struct Asking(Pin<Box<dyn Future<Output = Asked> + Send>>);
+
+/// What came of it.
+type Asked = (Again, Result<Answer, UpstreamError>);
 
 impl fmt::Debug for Asking {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {

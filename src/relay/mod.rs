@@ -103,7 +103,7 @@ impl Relay {
         let answer = self.dispatch(prepared, line).await?;
         match answer.media_type().as_str() {
             "text/event-stream" => Ok(answer),
-            other => Err(self.not_a_stream(answer, &other.to_owned()).await),
+            other => Err(self.not_a_stream(answer, other).await),
         }
     }
 

@@ -80,7 +80,7 @@ impl Recovery {
     }
 
     /// Runs an attempt; one beyond the first ends when the time is over (`None`).
-    pub(super) async fn within<T>(&self, attempt: impl Future<Output = T>) -> Option<T> {
+    pub(super) async fn within<T>(&self, attempt: impl Future<Output = T> + Unpin) -> Option<T> {
         if self.made == 0 {
             return Some(attempt.await);
         }

@@ -75,7 +75,7 @@ impl Remedy {
         let unparsed =
             || (can_force && !situation.is_raw && !situation.tools.is_empty()).then_some(Self::Raw);
         Some(match (fault, attempt) {
-            (Fault::Broken, 0) | (Fault::Glitch | Fault::Empty, 0) => Self::Repeat,
+            (Fault::Broken | Fault::Glitch | Fault::Empty, 0) => Self::Repeat,
             (Fault::Broken, _) => return None,
             (Fault::Lost(_), 0) => unparsed().unwrap_or(Self::Repeat),
             (Fault::OnlyReasoning, 1..) => Self::CorrectBriefly(correction(fault, situation)),
@@ -200,7 +200,7 @@ fn raise_limit(object: &mut Object<'_>, limit: u64) {
 fn append_note(request: &mut ChatRequest<'_>, note: &str) -> Option<()> {
     let last = request.messages.last().filter(|last| last.is_from("user") || last.is_from("tool"))?;
     let mut object = last.object.clone();
-    let content = with_note(last, note)?;
+    let content = with_note(last, note);
     object.set("content", content);
     let last = object.to_json();
     let earlier = request.messages.iter().rev().skip(1).rev().map(|message| Cow::Borrowed(message.text));
@@ -210,15 +210,15 @@ fn append_note(request: &mut ChatRequest<'_>, note: &str) -> Option<()> {
     Some(())
 }
 
-fn with_note(message: &Message<'_>, note: &str) -> Option<String> {
+fn with_note(message: &Message<'_>, note: &str) -> String {
     let content = message.object.get("content").unwrap_or("\"\"");
     if let Some(mut parts) = array(content) {
         let part = json!({"type": "text", "text": note}).to_string();
         parts.push(&part);
-        return Some(format!("[{}]", parts.join(",")));
+        return format!("[{}]", parts.join(","));
     }
     let text = message.object.string("content").unwrap_or_default();
-    Some(encode_string(&format!("{text}\n\n{note}")))
+    encode_string(&format!("{text}\n\n{note}"))
 }
 
 /// References inside a schema point from its root, which it no longer is in an envelope.
@@ -256,5 +256,115 @@ impl Situation<'_> {
     /// Whether the client left the choice of calls to the model, and the form of the answer too.
     pub fn is_free(request: &ChatRequest<'_>) -> bool {
         request.tool_choice() == ToolChoice::Auto && !request.wants_json()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BODY: &str = r#"{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}],"temperature":0,"max_tokens":100}"#;
+
+    fn tools() -> Tools {
+        Tools::from_json(
+            r##"[{"type":"function","function":{"name":"read","parameters":{"type":"object","required":["path"]}}},
+                {"type":"function","function":{"name":"tree","parameters":{"$defs":{"a":{}},"properties":{"a":{"$ref":"#/$defs/a"}}}}}]"##,
+        )
+    }
+
+    fn names(fault: &Fault, change: impl Fn(&mut Situation<'_>)) -> Vec<&'static str> {
+        let tools = tools();
+        let mut situation = Situation {
+            tools: &tools,
+            is_free: true,
+            is_raw: false,
+            is_harmony: false,
+            limit: Some(1000),
+            room: None,
+        };
+        change(&mut situation);
+        (0..3)
+            .map_while(|attempt| Remedy::plan(fault, attempt, &situation))
+            .map(|remedy| remedy.name())
+            .collect()
+    }
+
+    fn bad(tool: &str) -> Fault {
+        Fault::BadCall(tool.to_owned(), Dropped::MissingRequired)
+    }
+
+    #[test]
+    fn each_fault_has_its_remedies() {
+        let check =
+            |fault: &Fault, expected: [&str; 3]| assert_eq!(names(fault, |_| {}), expected, "{fault:?}");
+        check(&Fault::Glitch, ["repeat", "correction", "correction"]);
+        check(&Fault::Lost(9), ["raw", "correction", "correction"]);
+        check(&Fault::OnlyReasoning, ["correction", "correction_brief", "correction_brief"]);
+        check(&bad("read"), ["raw", "structured", "structured"]);
+        check(&bad("tree"), ["raw", "correction", "correction"]);
+        check(&Fault::UnknownTool("x".into()), ["correction", "required", "required"]);
+        assert_eq!(names(&Fault::Broken, |_| {}), ["repeat"]);
+    }
+
+    #[test]
+    fn nothing_is_forced_on_gpt_oss_or_against_the_client() {
+        let harmony = |situation: &mut Situation<'_>| situation.is_harmony = true;
+        let bound = |situation: &mut Situation<'_>| situation.is_free = false;
+        for fault in [bad("read"), Fault::UnknownTool("x".into()), Fault::Lost(9)] {
+            for change in [harmony, bound] {
+                let names = names(&fault, change);
+                assert!(
+                    names.iter().all(|name| ["repeat", "correction"].contains(name)),
+                    "{fault:?}: {names:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_limit_is_raised_only_into_room() {
+        let check = |limit: Option<u64>, room: Option<u64>, expected: Option<Remedy>| {
+            let tools = tools();
+            let situation =
+                Situation { tools: &tools, is_free: true, is_raw: false, is_harmony: false, limit, room };
+            let planned = Remedy::plan(&Fault::CutReasoning, 0, &situation);
+            match (&planned, &expected) {
+                (Some(Remedy::CorrectBriefly(_)), Some(Remedy::CorrectBriefly(_))) => {}
+                _ => assert_eq!(planned, expected, "{limit:?} {room:?}"),
+            }
+        };
+        check(Some(1000), None, Some(Remedy::MoreTokens(4096)));
+        check(Some(4000), Some(9000), Some(Remedy::MoreTokens(9000)));
+        check(Some(4000), Some(4500), Some(Remedy::CorrectBriefly(String::new())));
+        check(Some(TINY_LIMIT), None, None);
+        check(None, None, None);
+    }
+
+    fn applied(remedy: &Remedy, version: Option<(u32, u32)>) -> Value {
+        let body = remedy.apply(BODY.as_bytes(), 7, version, &tools()).unwrap();
+        serde_json::from_slice(&body).unwrap()
+    }
+
+    #[test]
+    fn a_note_is_added_to_the_last_message_of_any_form() {
+        let body = applied(&Remedy::Correct("note".into()), None);
+        assert_eq!(body["messages"][0]["content"][1], json!({"type": "text", "text": "note"}));
+        assert_eq!((&body["seed"], &body["temperature"]), (&json!(7), &json!(0.3)));
+        let assistant = br#"{"messages":[{"role":"assistant","content":"a"}]}"#;
+        assert_eq!(Remedy::Correct("note".into()).apply(assistant, 7, None, &tools()), None);
+        assert_eq!(applied(&Remedy::MoreTokens(9), None)["max_tokens"], 9);
+    }
+
+    #[test]
+    fn structured_output_has_the_name_that_the_version_knows() {
+        let structured = Remedy::Structured("read".into());
+        let schema = |body: &Value, pointer: &str| body.pointer(pointer).unwrap()["required"].clone();
+        for (version, pointer) in [
+            (Some((0, 10)), "/guided_json"),
+            (Some((0, 32)), "/structured_outputs/json"),
+            (None, "/response_format/json_schema/schema"),
+        ] {
+            assert_eq!(schema(&applied(&structured, version), pointer), json!(["name", "arguments"]));
+        }
     }
 }
