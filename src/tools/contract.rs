@@ -1,0 +1,99 @@
+//! What a tool is to whoever runs one: its description for the model, one call of it, and how that can end.
+//!
+//! Implemented by the sets of tools in this folder; used by the agent and by the chat. Nothing here does anything.
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use serde_json::{Map, Value};
+
+/// A tool as the model is told of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToolSpec {
+    /// The name the model calls, unique in its set.
+    pub name: String,
+    /// What it does, in words for the model.
+    pub description: String,
+    /// The JSON Schema of its arguments, an object.
+    pub parameters: Value,
+    /// Whether a call whose outcome is unknown may simply be made again (reads, searches).
+    pub is_repeatable: bool,
+    /// How long one call may take, when the tool's own settings say so.
+    pub timeout: Option<Duration>,
+    /// How many bytes of a result the model gets, when the tool's own settings say so.
+    pub result_limit: Option<usize>,
+}
+
+/// One call of a tool. Dropping the future that runs it cancels it: processes are killed, requests are dropped.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Invocation {
+    /// The tool, by its [`ToolSpec::name`].
+    pub name: String,
+    /// Its arguments.
+    pub arguments: Map<String, Value>,
+    /// Stands for this call alone, also when it is made again: an idempotency key where a server knows one.
+    pub key: String,
+    /// How long it may take.
+    pub timeout: Duration,
+}
+
+/// What a tool said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ToolOutput {
+    /// The text for the model, whole: cutting it to a limit is the caller's.
+    pub text: String,
+    /// What a person would like to see instead (a diff of an edit); never for the model.
+    pub display: Option<String>,
+}
+
+/// Why a call has no output. The texts are for the model (and the log): what happened, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToolError {
+    /// The tool ran and says no, or was called wrongly: not found, bad arguments, a page that is a 404.
+    Failed(String),
+    /// The policy, or the person asked, said no. It did not run.
+    Denied(String),
+    /// Its server stumbled or could not be reached; the same call may work in a moment.
+    Transient(String),
+    /// It took longer than [`Invocation::timeout`] and was stopped. Its effects may have happened in part.
+    TimedOut(String),
+}
+
+impl ToolError {
+    /// The text for the model.
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Failed(text) | Self::Denied(text) | Self::Transient(text) | Self::TimedOut(text) => text,
+        }
+    }
+}
+
+/// A question to a person before a call runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Question<'a> {
+    /// The tool.
+    pub tool: &'a str,
+    /// Its arguments.
+    pub arguments: &'a Map<String, Value>,
+    /// What would change, where that can be told beforehand (a diff).
+    pub preview: Option<String>,
+}
+
+/// Somebody who can be asked when the policy says `ask`.
+pub trait Approver: Send + Sync {
+    /// True when the call may run.
+    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool>;
+}
+
+/// A set of tools. There is no other way to run one, and every implementation asks the policy first.
+pub trait Tools: Send + Sync {
+    /// The tools of the set, now: servers may change theirs.
+    fn specs(&self) -> Vec<ToolSpec>;
+
+    /// Runs one call; `approver` is asked when the policy says so, and without one that is a denial.
+    fn call<'a>(
+        &'a self,
+        invocation: &'a Invocation,
+        approver: Option<&'a dyn Approver>,
+    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>>;
+}
