@@ -8,8 +8,10 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use tokio::time::{Instant, timeout_at};
 
 use super::recovery::Recovery;
 use super::{Prepared, Relay};
@@ -22,6 +24,10 @@ use crate::wire::{ApiError, Malformed};
 
 /// At most so many bytes leave in one piece, so that a fast upstream cannot fill the memory.
 const LARGEST_BATCH: usize = 64 << 10;
+
+/// So long may a server take from the last finish reason to the end of its stream: usage comes at once, and one that neither
+/// says `[DONE]` nor closes would keep OpenClaw waiting for ever.
+const END_WITHIN: Duration = Duration::from_secs(2);
 
 /// One open stream.
 #[derive(Debug)]
@@ -39,6 +45,8 @@ pub struct Feed {
     head: Option<Head>,
     again: Option<Again>,
     asking: Option<Asking>,
+    /// When to end it, once the reply is complete.
+    end_at: Option<Instant>,
     end: Option<Result<(), ApiError>>,
 }
 
@@ -111,6 +119,7 @@ impl Feed {
             head: None,
             again: None,
             asking: None,
+            end_at: None,
             end: None,
         }
     }
@@ -186,8 +195,14 @@ impl Feed {
             if self.asking.is_some() {
                 continue;
             }
+            if self.is_finished() {
+                self.end_at.get_or_insert_with(|| Instant::now() + END_WITHIN);
+            }
             let Some(answer) = &mut self.answer else { return Batch::End };
-            let piece = answer.piece().await;
+            let piece = match self.end_at {
+                None => answer.piece().await,
+                Some(at) => timeout_at(at, answer.piece()).await.unwrap_or(Ok(None)),
+            };
             self.arrived(piece);
         }
     }
