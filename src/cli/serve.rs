@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{Loaded, Settings};
 use crate::observe;
-use crate::relay::{OnOverflow, RecoveryConfig, Relay, RelayLimits};
+use crate::relay::{OnOverflow, Relay, RelayLimits};
 use crate::server::{App, Listen, Stop, router, run};
 use crate::tools::ToolsConfig;
 use crate::translate::GuardLimits;
@@ -140,7 +140,7 @@ fn raise_descriptor_limit() {
 fn warn_of_what_is_to_come(settings: &Settings) {
     let relay = &settings.relay;
     for (set, key) in [
-        (relay.recovery != RecoveryConfig::default(), "recovery"),
+        (!relay.recovery.reasoning_memory, "recovery.reasoning_memory"),
         (relay.context.on_overflow == OnOverflow::Trim, "context.on_overflow = \"trim\""),
         (settings.tools != ToolsConfig::default(), "tools"),
         (!settings.agents.is_empty(), "agents"),

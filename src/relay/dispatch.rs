@@ -24,10 +24,13 @@ impl Relay {
         let started = Instant::now();
         let order = Arc::clone(&prepared.order);
         let mut round = Round::new(&order, Some(prepared.who));
+        if let Some(broken) = prepared.broke_off.take() {
+            round.pass_over(&broken);
+        }
         let mut retries = 0;
         loop {
             while let Some(seat) = round.next(line).await {
-                match self.ask(prepared, seat, line).await {
+                match self.ask_upstream(prepared, seat, line).await {
                     Ok(answer) => return Ok(answer),
                     Err(error) if may_do_better_elsewhere(&error) => round.failed(error, line),
                     Err(error) => return Err(error),
@@ -48,7 +51,7 @@ impl Relay {
     }
 
     /// Asks one upstream; once more, when it refuses something that can be left out.
-    async fn ask(
+    async fn ask_upstream(
         &self,
         prepared: &mut Prepared,
         seat: Seat,

@@ -73,6 +73,8 @@ pub struct Prepared {
     pub(super) order: Arc<[Arc<Upstream>]>,
     /// Whose it is.
     pub(super) who: Who,
+    /// Who broke off in the middle of the last reply.
+    pub(super) broke_off: Option<Arc<Upstream>>,
     /// What the loop guard found.
     pub loop_found: Option<LoopFound>,
     /// Names of the edits made so far.
@@ -177,6 +179,7 @@ impl Relay {
             upstream,
             order,
             who,
+            broke_off: None,
             loop_found,
             edits,
             rules,

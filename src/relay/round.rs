@@ -39,6 +39,15 @@ impl<'a> Round<'a> {
         Self { order, who, asked: none.clone(), tried: none, last: 0, failed: None, queued: Duration::ZERO }
     }
 
+    /// This one broke off in the middle of its reply: another one is asked first, if one works.
+    pub(super) fn pass_over(&mut self, broken: &Arc<Upstream>) {
+        let is_it = |upstream: &Arc<Upstream>| Arc::ptr_eq(upstream, broken);
+        self.asked = self.order.iter().map(is_it).collect();
+        if choose(&self.loads()).is_none() {
+            self.again();
+        }
+    }
+
     /// The next one; `None` when all were asked.
     pub(super) async fn next(&mut self, line: &SharedLine) -> Option<Seat> {
         while let Some(at) = choose(&self.loads()) {

@@ -17,6 +17,7 @@ mod lifecycle;
 mod live;
 mod passthrough;
 mod queue;
+mod recovery;
 mod silence;
 mod spooled;
 mod support;

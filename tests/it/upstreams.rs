@@ -27,8 +27,12 @@ pub(crate) async fn before(upstreams: &[(&str, &str, &str)], extra: &str) -> Res
 
 /// Two servers that answer with their own name, `a` and `b`, both with the same model.
 async fn pair() -> (FakeVllm, FakeVllm, Respool) {
+    pair_with("").await
+}
+
+async fn pair_with(extra: &str) -> (FakeVllm, FakeVllm, Respool) {
     let (a, b) = (says("a").await, says("b").await);
-    let respool = before(&[("a", &a.url(), ALL), ("b", &b.url(), ALL)], "").await;
+    let respool = before(&[("a", &a.url(), ALL), ("b", &b.url(), ALL)], extra).await;
     (a, b, respool)
 }
 
@@ -257,6 +261,27 @@ async fn another_one_stands_in_for_one_that_is_not_there() {
 }
 
 #[tokio::test]
+async fn a_second_attempt_goes_elsewhere_when_the_first_broke_off() {
+    let early = replies::text_stream(&["x"], false)[..1].to_vec();
+    for (form, script, other) in [
+        (tools_route::request(), Script::json(200, &replies::text("x")).close_early_after(100), ok("b")),
+        (
+            passthrough::request(),
+            Script::sse(early).reset(),
+            Script::sse(replies::text_stream(&["b"], false)),
+        ),
+    ] {
+        let (a, b, respool) = pair().await;
+        let body = one_like(&respool, "a", &form).await;
+        a.otherwise(script);
+        b.otherwise(other);
+        let before = a.requests().len();
+        assert_eq!(who(&respool, &body).await, "b");
+        assert_eq!(a.requests().len() - before, 1);
+    }
+}
+
+#[tokio::test]
 async fn the_request_is_made_anew_for_the_other_servers_version() {
     let (a, b, respool) = pair().await;
     let mut old = replies::text("a");
@@ -287,7 +312,7 @@ async fn what_is_wrong_with_the_request_is_asked_once() {
         (401, "Unauthorized", 422),
         (500, "unexpected tokens remaining in message header: Some(\"x\")", 502),
     ] {
-        let (a, b, respool) = pair().await;
+        let (a, b, respool) = pair_with("[recovery]\nattempts = 0").await;
         for fake in [&a, &b] {
             fake.otherwise(Script::json(status, &replies::error(status, message, "BadRequestError")));
         }

@@ -9,6 +9,9 @@ use tokio::task::JoinHandle;
 
 use super::fake_vllm::FakeVllm;
 
+/// Settings without second attempts: what the first one brought stands.
+pub const ONCE: &str = "[recovery]\nattempts = 0\n";
+
 /// A running respool. Dropping it ends it at once.
 pub struct Respool {
     /// Where it listens.
