@@ -352,7 +352,7 @@ async fn one_that_keeps_failing_is_left_out_and_tried_again() {
     }
     assert_eq!(a.requests().len() - before, 3, "three failures in a row");
     assert_eq!(standing(&respool, "a").await["circuit"], "open");
-    a.otherwise(ok("a").delay(Duration::from_millis(200)));
+    a.otherwise(ok("a").delay(Duration::from_millis(700)));
     tokio::time::sleep(PAUSE).await;
     let trial = who(&respool, &body);
     let meanwhile = async {
@@ -415,4 +415,28 @@ async fn other_routes_go_to_one_that_works() {
         assert_eq!(exchange(respool.address, &request).await.status, 200);
     }
     assert_eq!(b.requests()[1].body, br#"{"model": "gpt-oss-20b", "prompt": "x"}"#);
+}
+
+#[tokio::test]
+async fn with_one_that_comes_and_goes_no_turn_is_lost() {
+    let (a, b, c) = (says("a").await, says("b").await, says("c").await);
+    let keys = format!("{ALL}\nmax_concurrency = 4\nmax_queue = 200");
+    let respool = before(&[("a", &a.url(), &keys), ("b", &b.url(), &keys), ("c", &c.url(), &keys)], "").await;
+    let turns = futures::future::join_all((0..150).map(|number| {
+        let (body, respool) = (begins(&format!("conversation {number}")), &respool);
+        async move { who(respool, &body).await }
+    }));
+    let flapping = async {
+        for script in [Script::no_reply(Fault::Reset), ok("a"), Script::json(503, &json!({}))].iter().cycle()
+        {
+            a.otherwise(script.clone());
+            tokio::time::sleep(Duration::from_millis(15)).await;
+        }
+    };
+    let all = tokio::select! { all = turns => all, () = flapping => vec![] };
+    assert_eq!(all.len(), 150);
+    for name in ["a", "b", "c"] {
+        let left = standing(&respool, name).await;
+        assert_eq!((&left["in_flight"], &left["queued"]), (&json!(0), &json!(0)), "{name}");
+    }
 }
