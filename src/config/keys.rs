@@ -170,7 +170,7 @@ pub const KEYS: &[Key] = &[
     Key::optional("models.<ID>.reasoning", Scalar::Word(ReasoningField::NAMES), "as for all models", r#""drop""#, "As `reasoning`, for this model."),
     Key::new("limits.max_body", Scalar::Size, r#""32MiB""#, "The largest request body; over it the answer is 413."),
     Key::new("limits.max_tool_results", Scalar::Count(1), "500", "Tool results since the last real user message after which respool ends the loop."),
-    Key::new("limits.max_repeats", Scalar::Count(1), "8", "Identical consecutive tool calls after which respool ends the loop."),
+    Key::new("limits.max_repeats", Scalar::Count(1), "8", "Identical consecutive tool calls (or cycles of two or three) after which respool ends the loop; the model is warned at half of it. Four times as many for one tool in vain with other arguments."),
     Key::new("limits.commit_after", Scalar::Duration(true), r#""2s""#, "How long a silent upstream's true status is waited for before a stream's head is sent."),
     Key::new("limits.heartbeat", Scalar::Duration(false), r#""10s""#, "The pause between heartbeats while upstream is silent."),
     Key::new("limits.drain", Scalar::Duration(true), r#""30s""#, "How long streams in flight may go on after SIGTERM."),

@@ -30,6 +30,11 @@ pub const RETRIES: &str = "respool_upstream_retries_total";
 /// Heartbeats sent while an upstream was silent.
 pub const HEARTBEATS: &str = "respool_heartbeats_total";
 
+/// Loops of which a model was warned, by kind.
+pub const LOOPS_WARNED: &str = "respool_loops_warned_total";
+/// Loops that were ended, by kind.
+pub const LOOPS_STOPPED: &str = "respool_loops_stopped_total";
+
 static HANDLE: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
 static COMMON: OnceLock<Common> = OnceLock::new();
 
@@ -161,4 +166,6 @@ fn describe() {
     metrics::describe_counter!(DROPPED, "Tool calls that did not leave, by reason");
     metrics::describe_counter!(RETRIES, "Upstream attempts beyond the first, by reason");
     metrics::describe_counter!(HEARTBEATS, "Heartbeats sent while an upstream was silent");
+    metrics::describe_counter!(LOOPS_WARNED, "Loops of which a model was warned, by kind");
+    metrics::describe_counter!(LOOPS_STOPPED, "Loops that were ended, by kind");
 }

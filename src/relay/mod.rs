@@ -8,6 +8,7 @@
 pub mod config;
 mod dispatch;
 mod feed;
+mod look_back;
 mod prepare;
 
 use std::sync::Arc;

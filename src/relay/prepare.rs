@@ -8,8 +8,9 @@ use http::{HeaderMap, HeaderValue, header};
 
 use super::Relay;
 use super::config::{Modes, ReasoningField, ToolParsing, ToolsMode};
+use super::look_back::LookBack;
 use crate::tool_parser::{Options, Tools};
-use crate::translate::{LoopFound, Outbound, ReplyRules, check_loops, hidden_tools, needs_version, outbound};
+use crate::translate::{Additions, LoopFound, Outbound, ReplyRules, hidden_tools, needs_version, outbound};
 use crate::upstream::Upstream;
 use crate::wire::Object;
 use crate::wire::{ApiError, ChatRequest, ToolChoice, array, decode_string, encode_string};
@@ -68,8 +69,10 @@ pub struct Prepared {
     pub facts: Facts,
     /// Who gets it.
     pub upstream: Arc<Upstream>,
-    /// What the loop guard found.
+    /// Why the loop guard answers in the model's place.
     pub loop_found: Option<LoopFound>,
+    /// What is added to the conversation.
+    pub added: Additions,
     /// Names of the edits made so far.
     pub edits: Vec<&'static str>,
     pub(super) rules: ReplyRules,
@@ -131,17 +134,24 @@ impl Relay {
         if may_ask && upstream.target().version.is_none() && needs_version(&request) {
             return Ok(Draft::NeedsVersion(upstream));
         }
+        let LookBack { added, loop_found } = self.look_back(&request);
         let modes = self.config.modes(&model);
         let facts = self.facts(&request, model, modes);
         let how = how(facts.route);
         let raw = is_raw(&request, modes, &target_model);
         let rules = rules(&request);
         let taken = used_ids(&request);
-        let loop_found = check_loops(&request.messages, self.guard);
         let (sent, edits) = edited(
             &mut request,
             body,
-            &Sending { how, raw, model: &facts.model, target_model: &target_model, upstream: &upstream },
+            &Sending {
+                how,
+                raw,
+                model: &facts.model,
+                target_model: &target_model,
+                upstream: &upstream,
+                added: &added,
+            },
         );
         Ok(Draft::Ready(Box::new(Prepared {
             headers: HeaderMap::new(),
@@ -149,6 +159,7 @@ impl Relay {
             facts,
             upstream,
             loop_found,
+            added,
             edits,
             rules,
             taken,
@@ -163,8 +174,8 @@ impl Relay {
     /// The same request, edited again for what the upstream is now known to refuse.
     pub(super) fn edit_again(prepared: &Prepared) -> Bytes {
         let Ok(mut request) = ChatRequest::parse(&prepared.original) else { return prepared.body.clone() };
-        let Prepared { how, raw, facts, target_model, upstream, .. } = prepared;
-        let sending = Sending { how: *how, raw: *raw, model: &facts.model, target_model, upstream };
+        let Prepared { how, raw, facts, target_model, upstream, added, .. } = prepared;
+        let sending = Sending { how: *how, raw: *raw, model: &facts.model, target_model, upstream, added };
         edited(&mut request, &prepared.original, &sending).0
     }
 
@@ -224,6 +235,7 @@ struct Sending<'a> {
     model: &'a str,
     target_model: &'a str,
     upstream: &'a Upstream,
+    added: &'a Additions,
 }
 
 fn edited(
@@ -231,7 +243,8 @@ fn edited(
     original: &Bytes,
     sending: &Sending<'_>,
 ) -> (Bytes, Vec<&'static str>) {
-    let mut edits = outbound(request, sending.how, sending.raw, &sending.upstream.target());
+    let mut edits = sending.added.apply(&mut request.messages);
+    edits.extend(outbound(request, sending.how, sending.raw, &sending.upstream.target()));
     if sending.model != sending.target_model {
         request.object.set("model", encode_string(sending.target_model));
         edits.push("model_alias");

@@ -15,6 +15,7 @@ mod cases;
 mod errors;
 mod lifecycle;
 mod live;
+mod loops;
 mod passthrough;
 mod silence;
 mod spooled;
