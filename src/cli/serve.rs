@@ -146,7 +146,7 @@ fn warn_of_what_is_to_come(settings: &Settings) {
         );
     }
     for (set, key) in [
-        (relay.recovery != RecoveryConfig::default(), "recovery"),
+        (relay.recovery.attempts != RecoveryConfig::default().attempts, "recovery.attempts"),
         (relay.context.on_overflow == OnOverflow::Trim, "context.on_overflow = \"trim\""),
         (settings.upstreams.iter().any(shared), "upstream.max_concurrency, upstream.weight"),
         (settings.tools != ToolsConfig::default(), "tools"),

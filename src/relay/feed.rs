@@ -4,12 +4,15 @@
 //! and new ones are written. No frame waits for a later one, except for text that may still become a call; what has arrived
 //! together leaves in one piece. The stream always has an end that says whether it was whole.
 
+use std::time::Instant;
+
 use bytes::{Bytes, BytesMut};
 
+use super::memory::Recollection;
 use crate::observe::SharedLine;
 use crate::sse::{DONE, Frame, Frames, write_data};
 use crate::translate::{Head, LiveTurn, Passed, StreamState};
-use crate::turn::Usage;
+use crate::turn::{Turn, Usage};
 use crate::upstream::{Answer, UpstreamError};
 use crate::wire::{ApiError, Malformed};
 
@@ -24,6 +27,7 @@ pub struct Feed {
     reader: Reader,
     upstream: String,
     line: SharedLine,
+    recollection: Option<Recollection>,
     out: BytesMut,
     sent: bool,
     end: Option<Result<(), ApiError>>,
@@ -56,6 +60,7 @@ impl Feed {
         reader: Reader,
         upstream: String,
         line: SharedLine,
+        recollection: Option<Recollection>,
     ) -> Self {
         Self {
             answer: Some(answer),
@@ -63,6 +68,7 @@ impl Feed {
             reader,
             upstream,
             line,
+            recollection,
             out: BytesMut::new(),
             sent: false,
             end: None,
@@ -235,10 +241,16 @@ impl Feed {
                     // Nothing has left, so the failure can still be a true status.
                     self.out.clear();
                 }
-                self.end = Some(
-                    ended.map(|turns| turns.iter().for_each(|turn| self.line.with(|line| line.turn(turn)))),
-                );
+                self.end = Some(ended.map(|turns| turns.iter().for_each(|turn| self.complete(turn))));
             }
+        }
+    }
+
+    /// A turn has left whole.
+    fn complete(&self, turn: &Turn) {
+        self.line.with(|line| line.turn(turn));
+        if let Some(recollection) = &self.recollection {
+            recollection.remember(turn, Instant::now());
         }
     }
 

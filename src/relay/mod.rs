@@ -9,6 +9,7 @@ pub mod config;
 mod dispatch;
 mod feed;
 mod look_back;
+mod memory;
 mod prepare;
 
 use std::sync::Arc;
@@ -19,6 +20,7 @@ pub use config::{
 };
 use feed::Reader;
 pub use feed::{Batch, Feed};
+use memory::{Memory, MemoryLimits};
 pub use prepare::{Facts, Prepared, Route};
 
 use bytes::Bytes;
@@ -40,6 +42,7 @@ pub struct Relay {
     retry: RetryPolicy,
     max_body: usize,
     guard: crate::translate::GuardLimits,
+    memory: Option<Arc<Memory>>,
 }
 
 /// Bounds that the relay keeps.
@@ -70,7 +73,8 @@ impl Relay {
         limits: RelayLimits,
     ) -> Self {
         let retry = RetryPolicy::before(limits.commit_after);
-        Self { config, upstreams, retry, max_body: limits.max_body, guard: limits.guard }
+        let memory = config.recovery.reasoning_memory.then(|| Arc::new(Memory::new(MemoryLimits::default())));
+        Self { config, upstreams, retry, max_body: limits.max_body, guard: limits.guard, memory }
     }
 
     /// The upstreams, the default one first.
@@ -146,7 +150,8 @@ impl Relay {
             Route::Live => Reader::Live(Box::new(self.live(prepared))),
             _ => self.passthrough(facts),
         };
-        Feed::new(answer, Frames::new(self.max_body), reader, prepared.upstream.name.clone(), line)
+        let upstream = prepared.upstream.name.clone();
+        Feed::new(answer, Frames::new(self.max_body), reader, upstream, line, prepared.recollection.clone())
     }
 
     fn passthrough(&self, facts: &Facts) -> Reader {
@@ -181,7 +186,10 @@ impl Relay {
         let mut reply = interpret(completion, &prepared.rules, &mut ids).inspect_err(|error| {
             line.with(|line| line.error = Some(error.message.clone()));
         })?;
-        reply.choices.iter().for_each(|choice| line.with(|line| line.turn(&choice.turn)));
+        for choice in &reply.choices {
+            line.with(|line| line.turn(&choice.turn));
+            prepared.remember(&choice.turn);
+        }
         if reply.head.created == 0 {
             reply.head.created = prepared.facts.created;
         }

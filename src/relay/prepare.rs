@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header};
@@ -9,8 +10,11 @@ use http::{HeaderMap, HeaderValue, header};
 use super::Relay;
 use super::config::{Modes, ReasoningField, ToolParsing, ToolsMode};
 use super::look_back::LookBack;
+use super::memory::Recollection;
+use crate::observe::metrics;
 use crate::tool_parser::{Options, Tools};
 use crate::translate::{Additions, LoopFound, Outbound, ReplyRules, hidden_tools, needs_version, outbound};
+use crate::turn::Turn;
 use crate::upstream::Upstream;
 use crate::wire::Object;
 use crate::wire::{ApiError, ChatRequest, ToolChoice, array, decode_string, encode_string};
@@ -75,6 +79,7 @@ pub struct Prepared {
     pub added: Additions,
     /// Names of the edits made so far.
     pub edits: Vec<&'static str>,
+    pub(super) recollection: Option<Recollection>,
     pub(super) rules: ReplyRules,
     pub(super) taken: HashSet<String>,
     pub(super) how: Outbound,
@@ -89,6 +94,15 @@ pub struct Prepared {
 enum Draft {
     Ready(Box<Prepared>),
     NeedsVersion(Arc<Upstream>),
+}
+
+impl Prepared {
+    /// Remembers the reasoning of a turn that leaves.
+    pub(super) fn remember(&self, turn: &Turn) {
+        if let Some(recollection) = &self.recollection {
+            recollection.remember(turn, Instant::now());
+        }
+    }
 }
 
 fn no_upstream() -> ApiError {
@@ -107,11 +121,11 @@ impl Relay {
         path_and_query: &str,
         request_id: &str,
     ) -> Result<Box<Prepared>, ApiError> {
-        let mut draft = match self.draft(&body, true)? {
+        let mut draft = match self.draft(&body, &headers, true)? {
             Draft::Ready(draft) => draft,
             Draft::NeedsVersion(upstream) => {
                 upstream.probe_version().await;
-                match self.draft(&body, false)? {
+                match self.draft(&body, &headers, false)? {
                     Draft::Ready(draft) => draft,
                     Draft::NeedsVersion(_) => return Err(no_upstream()),
                 }
@@ -126,15 +140,17 @@ impl Relay {
 
     /// Everything that follows from the body. Its form may depend on the upstream's version: `may_ask` lets it say so
     /// instead, when that is not known yet.
-    fn draft(&self, body: &Bytes, may_ask: bool) -> Result<Draft, ApiError> {
+    fn draft(&self, body: &Bytes, headers: &HeaderMap, may_ask: bool) -> Result<Draft, ApiError> {
         let mut request = ChatRequest::parse(body).map_err(|fault| ApiError::from(&fault))?;
         let model = request.model();
         let target_model = self.config.target(&model).to_owned();
         let upstream = self.upstream_for(&target_model).cloned().ok_or_else(no_upstream)?;
-        if may_ask && upstream.target().version.is_none() && needs_version(&request) {
+        let LookBack { recollection, added, missed, loop_found } = self.look_back(&request, headers);
+        let depends = needs_version(&request) || !added.reasoning.is_empty();
+        if may_ask && upstream.target().version.is_none() && depends {
             return Ok(Draft::NeedsVersion(upstream));
         }
-        let LookBack { added, loop_found } = self.look_back(&request);
+        metrics::reasoning_recalled(added.reasoning.len(), missed);
         let modes = self.config.modes(&model);
         let facts = self.facts(&request, model, modes);
         let how = how(facts.route);
@@ -161,6 +177,7 @@ impl Relay {
             loop_found,
             added,
             edits,
+            recollection,
             rules,
             taken,
             how,

@@ -88,7 +88,7 @@ fn is_no_progress(result: &str) -> bool {
 }
 
 /// The same arguments, however they are spaced, ordered, or their numbers written (JavaScript writes 5.0 as 5).
-fn normalised(arguments: &str) -> String {
+pub fn normalised(arguments: &str) -> String {
     let Ok(mut value) = serde_json::from_str::<Value>(arguments) else {
         return arguments.to_owned();
     };

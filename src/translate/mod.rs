@@ -14,7 +14,8 @@ mod refusal;
 mod stream;
 mod synthesize;
 
-pub use additions::Additions;
+pub use additions::{Additions, SilentTurn, silent_turns, user_texts};
+pub use circles::normalised;
 pub use hidden_tools::hidden_tools;
 pub use ids::Ids;
 pub use interpret::{ReplyRules, interpret};

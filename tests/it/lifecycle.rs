@@ -202,7 +202,7 @@ async fn message_text_stays_out_of_the_log() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_log_tells_of_loops_but_not_the_text() {
+async fn the_log_tells_what_was_added_and_of_loops_but_not_the_text() {
     let mut thought = replies::calls(&[("read", "{\"path\": \"a\"}")]);
     thought["choices"][0]["message"]["reasoning"] = "SECRET".into();
     let answer = Script::json(200, &replies::text("done"));
@@ -228,8 +228,11 @@ async fn the_log_tells_of_loops_but_not_the_text() {
     let told =
         |at: usize| ["edits", "loop_warned", "loop_stopped", "outcome"].map(|key| lines[at][key].as_str());
     assert_eq!(told(0), [Some("stream"), None, None, Some("ok")]);
-    assert_eq!(told(1), [Some("stream"), None, None, Some("ok")]);
-    assert_eq!(told(2), [Some("loop_warning,stream,messages"), Some("repeated"), None, Some("ok")]);
+    assert_eq!(told(1), [Some("reasoning_memory,stream,messages"), None, None, Some("ok")]);
+    assert_eq!(
+        told(2),
+        [Some("reasoning_memory,loop_warning,stream,messages"), Some("repeated"), None, Some("ok")]
+    );
     assert_eq!(told(3)[1..], [None, Some("repeated"), Some("loop_guard")]);
     assert!(!lines.iter().any(|line| line.to_string().contains("SECRET")), "{lines:#?}");
     let page = exchange(served.address, &Request::get("/metrics")).await.text();

@@ -2,24 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::live::LIVE;
+use crate::reasoning_memory::{ROUTES, answer};
 use crate::support::accumulate::Rules;
 use crate::support::client::{Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
-use crate::support::replies;
 use crate::support::respool::Respool;
-use crate::support::script::Script;
 use crate::tools_route;
-
-const ROUTES: [&str; 2] = ["", LIVE];
-
-/// An answer without calls, as the route asks for it.
-fn answer(extra: &str) -> Script {
-    if extra.contains("live") {
-        return Script::sse(replies::text_stream(&["done"], true));
-    }
-    Script::json(200, &replies::text("done"))
-}
 
 /// A call: tool, argument, result.
 type Round = (&'static str, String, String);

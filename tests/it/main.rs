@@ -17,6 +17,7 @@ mod lifecycle;
 mod live;
 mod loops;
 mod passthrough;
+mod reasoning_memory;
 mod silence;
 mod spooled;
 mod support;
