@@ -140,7 +140,6 @@ fn raise_descriptor_limit() {
 fn warn_of_what_is_to_come(settings: &Settings) {
     let relay = &settings.relay;
     for (set, key) in [
-        (!relay.recovery.reasoning_memory, "recovery.reasoning_memory"),
         (relay.context.on_overflow == OnOverflow::Trim, "context.on_overflow = \"trim\""),
         (settings.tools != ToolsConfig::default(), "tools"),
         (!settings.agents.is_empty(), "agents"),

@@ -59,8 +59,8 @@ fn in_header(headers: &HeaderMap) -> Option<u64> {
 fn beginning(request: &ChatRequest<'_>) -> u64 {
     let mut bytes = Vec::new();
     for message in &request.messages {
-        let text = message.text.as_bytes();
-        bytes.extend_from_slice(&text[..text.len().min(BEGINNING)]);
+        let text = message.json();
+        bytes.extend_from_slice(&text.as_bytes()[..text.len().min(BEGINNING)]);
         if message.is_from("user") || bytes.len() > 4 * BEGINNING {
             break;
         }

@@ -3,14 +3,19 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header};
 
 use super::config::{Modes, ReasoningField, ToolParsing, ToolsMode};
+use super::look_back::LookBack;
+use super::memory::Recollection;
 use super::{Relay, conversation};
+use crate::observe::metrics;
 use crate::tool_parser::{Options, Tools};
-use crate::translate::{LoopFound, Outbound, ReplyRules, check_loops, hidden_tools, needs_version, outbound};
+use crate::translate::{Additions, LoopFound, Outbound, ReplyRules, hidden_tools, needs_version, outbound};
+use crate::turn::Turn;
 use crate::upstream::{Serving, Upstream, Who, choose};
 use crate::wire::Object;
 use crate::wire::{ApiError, ChatRequest, ToolChoice, array, decode_string, encode_string};
@@ -75,10 +80,13 @@ pub struct Prepared {
     pub(super) who: Who,
     /// Who broke off in the middle of the last reply.
     pub(super) broke_off: Option<Arc<Upstream>>,
-    /// What the loop guard found.
+    /// Why the loop guard answers in the model's place.
     pub loop_found: Option<LoopFound>,
+    /// What is added to the conversation.
+    pub added: Additions,
     /// Names of the edits made so far.
     pub edits: Vec<&'static str>,
+    pub(super) recollection: Option<Recollection>,
     pub(super) rules: ReplyRules,
     pub(super) taken: HashSet<String>,
     pub(super) how: Outbound,
@@ -103,6 +111,15 @@ enum Draft {
 struct Asked {
     version: bool,
     lists: bool,
+}
+
+impl Prepared {
+    /// Remembers the reasoning of a turn that leaves.
+    pub(super) fn remember(&self, turn: &Turn) {
+        if let Some(recollection) = &self.recollection {
+            recollection.remember(turn, Instant::now());
+        }
+    }
 }
 
 fn no_upstream() -> ApiError {
@@ -157,20 +174,29 @@ impl Relay {
             Serving::Perhaps(_) | Serving::Nobody => return Ok(Draft::NeedsLists(target_model)),
         };
         let upstream = first_of(&order).ok_or_else(no_upstream)?;
-        if !asked.version && upstream.target().version.is_none() && needs_version(&request) {
+        let LookBack { recollection, added, missed, loop_found } = self.look_back(&request, headers);
+        let depends = needs_version(&request) || !added.reasoning.is_empty();
+        if !asked.version && upstream.target().version.is_none() && depends {
             return Ok(Draft::NeedsVersion(upstream));
         }
+        metrics::reasoning_recalled(added.reasoning.len(), missed);
         let modes = self.config.modes(&model);
         let facts = self.facts(&request, model, modes);
         let how = how(facts.route);
         let raw = is_raw(&request, modes, &target_model);
         let rules = rules(&request);
         let taken = used_ids(&request);
-        let loop_found = check_loops(&request.messages, self.guard);
         let (sent, edits) = edited(
             &mut request,
             body,
-            &Sending { how, raw, model: &facts.model, target_model: &target_model, upstream: &upstream },
+            &Sending {
+                how,
+                raw,
+                model: &facts.model,
+                target_model: &target_model,
+                upstream: &upstream,
+                added: &added,
+            },
         );
         Ok(Draft::Ready(Box::new(Prepared {
             headers: HeaderMap::new(),
@@ -181,7 +207,9 @@ impl Relay {
             who,
             broke_off: None,
             loop_found,
+            added,
             edits,
+            recollection,
             rules,
             taken,
             how,
@@ -195,8 +223,8 @@ impl Relay {
     /// The same request, edited again for what the upstream is now known to refuse.
     pub(super) fn edit_again(prepared: &Prepared) -> Bytes {
         let Ok(mut request) = ChatRequest::parse(&prepared.original) else { return prepared.body.clone() };
-        let Prepared { how, raw, facts, target_model, upstream, .. } = prepared;
-        let sending = Sending { how: *how, raw: *raw, model: &facts.model, target_model, upstream };
+        let Prepared { how, raw, facts, target_model, upstream, added, .. } = prepared;
+        let sending = Sending { how: *how, raw: *raw, model: &facts.model, target_model, upstream, added };
         edited(&mut request, &prepared.original, &sending).0
     }
 
@@ -285,6 +313,7 @@ struct Sending<'a> {
     model: &'a str,
     target_model: &'a str,
     upstream: &'a Upstream,
+    added: &'a Additions,
 }
 
 fn edited(
@@ -292,7 +321,8 @@ fn edited(
     original: &Bytes,
     sending: &Sending<'_>,
 ) -> (Bytes, Vec<&'static str>) {
-    let mut edits = outbound(request, sending.how, sending.raw, &sending.upstream.target());
+    let mut edits = sending.added.apply(&mut request.messages);
+    edits.extend(outbound(request, sending.how, sending.raw, &sending.upstream.target()));
     if sending.model != sending.target_model {
         request.object.set("model", encode_string(sending.target_model));
         edits.push("model_alias");
