@@ -77,7 +77,7 @@ impl Answered<'_> {
     }
 }
 
-fn is_real_user(message: &Message<'_>) -> bool {
+pub(super) fn is_real_user(message: &Message<'_>) -> bool {
     message.is_from("user") && !message.starts_with(INTERNAL_CONTEXT)
 }
 

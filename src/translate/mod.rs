@@ -11,6 +11,7 @@ mod outbound;
 mod refusal;
 mod stream;
 mod synthesize;
+mod trim;
 
 pub use hidden_tools::hidden_tools;
 pub use ids::Ids;
@@ -21,3 +22,4 @@ pub use outbound::{Outbound, Target, needs_version, outbound};
 pub use refusal::learn_refusals;
 pub use stream::{ChunkRules, Passed, StreamState};
 pub use synthesize::{Head, Reply, ReplyChoice, Spool, completion_json};
+pub use trim::{Trimmed, trim};
