@@ -21,6 +21,7 @@ use super::body::{Incoming, Outgoing};
 use super::config::{Address, UpstreamConfig};
 use super::failure::{Tier, UpstreamError};
 use super::pool::{Pool, Unanswered};
+use super::window::Windows;
 use crate::translate::Target;
 use crate::units::Secret;
 use crate::wire::Object;
@@ -56,6 +57,7 @@ pub struct Upstream {
     pool: Pool,
     target: RwLock<Target>,
     probed: OnceCell<()>,
+    pub(super) windows: Windows,
 }
 
 /// A request to an upstream.
@@ -98,6 +100,7 @@ impl Upstream {
             pool: pool(&config.url).map_err(|error| format!("upstream `{}`: {error}", config.name))?,
             target: RwLock::default(),
             probed: OnceCell::new(),
+            windows: Windows::default(),
         })
     }
 
