@@ -59,6 +59,10 @@ pub struct RequestLine {
     pub status: u16,
     /// Names of the edits made to the request.
     pub edits: Vec<&'static str>,
+    /// How the prompt's tokens were counted, when that had to be known beforehand.
+    pub counted: Option<&'static str>,
+    /// What was taken out of the conversation so that it fits.
+    pub trimmed: Option<String>,
     /// Attempts beyond the first.
     pub retries: u32,
     /// Heartbeats sent.
@@ -96,6 +100,8 @@ impl RequestLine {
             upstream_status: None,
             status: 0,
             edits: vec![],
+            counted: None,
+            trimmed: None,
             retries: 0,
             heartbeats: 0,
             dialects: vec![],
@@ -129,6 +135,13 @@ impl RequestLine {
                 Note::Repaired(name) => self.repairs.push(name),
                 Note::Dropped { why, .. } => self.dropped.push(why.as_str()),
             }
+        }
+    }
+
+    /// One more change to the request.
+    pub fn edit(&mut self, name: &'static str) {
+        if !self.edits.contains(&name) {
+            self.edits.push(name);
         }
     }
 
@@ -222,6 +235,8 @@ impl Drop for RequestLine {
             outcome = self.outcome.as_str(),
             error = self.error,
             edits = list(&self.edits),
+            counted = self.counted,
+            trimmed = self.trimmed,
             retries = some(self.retries),
             heartbeats = some(self.heartbeats),
             calls = some(self.calls),

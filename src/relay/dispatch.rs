@@ -17,27 +17,41 @@ impl Relay {
         prepared: &Prepared,
         line: &SharedLine,
     ) -> Result<Answer, UpstreamError> {
+        self.refuse_full(prepared)?;
         let started = Instant::now();
-        let mut body = prepared.body.clone();
+        let mut unfitted = prepared.body.clone();
+        let mut fit = self.fit_ahead(prepared, line).await;
+        let mut body = fit.apply(&unfitted, line);
         let mut retries = 0;
         let mut learnt = false;
         loop {
-            let error = match self.attempt(prepared, body.clone(), line).await {
+            let attempt = self.attempt(prepared, body.clone(), line);
+            let error = match along(attempt, self.learn_windows(prepared)).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
+            if let Some(smaller) = self.fit_again(fit, prepared, &body, &error).await {
+                fit = smaller;
+                let fitted = fit.apply(&unfitted, line);
+                if fitted != body {
+                    body = fitted;
+                    line.with(|line| line.retry("context"));
+                    continue;
+                }
+            }
             if !learnt && error.status == Some(400) {
                 learnt = true;
                 self.learn(prepared, &error, line);
                 // Another request may have learnt it meanwhile; what counts is that the request can be sent otherwise.
                 let edited = Self::edit_again(prepared);
-                if edited != body {
-                    body = edited;
+                if edited != unfitted {
+                    unfitted = edited;
+                    body = fit.apply(&unfitted, line);
                     continue;
                 }
             }
             if error.tier != Tier::Transient {
-                return Err(error);
+                return Err(Self::told(prepared, error));
             }
             let after = error.error.retry_after.map(Duration::from_secs);
             let Some(wait) = self.retry.wait(retries, started.elapsed(), after) else { return Err(error) };
@@ -93,4 +107,15 @@ impl Relay {
         );
         line.with(|line| line.retry("refused_parameter"));
     }
+}
+
+/// Runs `beside` along with `work`, and no longer than that.
+async fn along<T>(work: impl Future<Output = T>, beside: impl Future<Output = ()>) -> T {
+    tokio::pin!(work);
+    tokio::select! {
+        biased;
+        done = &mut work => return done,
+        () = beside => {}
+    }
+    work.await
 }

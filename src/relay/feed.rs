@@ -6,6 +6,7 @@
 
 use bytes::{Bytes, BytesMut};
 
+use super::context::Weighed;
 use crate::observe::SharedLine;
 use crate::sse::{DONE, Frame, Frames, write_data};
 use crate::translate::{Head, LiveTurn, Passed, StreamState};
@@ -24,6 +25,7 @@ pub struct Feed {
     reader: Reader,
     upstream: String,
     line: SharedLine,
+    weighed: Option<Weighed>,
     out: BytesMut,
     sent: bool,
     end: Option<Result<(), ApiError>>,
@@ -56,6 +58,7 @@ impl Feed {
         reader: Reader,
         upstream: String,
         line: SharedLine,
+        weighed: Option<Weighed>,
     ) -> Self {
         Self {
             answer: Some(answer),
@@ -63,6 +66,7 @@ impl Feed {
             reader,
             upstream,
             line,
+            weighed,
             out: BytesMut::new(),
             sent: false,
             end: None,
@@ -223,6 +227,9 @@ impl Feed {
     }
 
     fn done(&mut self) {
+        if let Some(weighed) = &self.weighed {
+            weighed.learn(self.usage());
+        }
         match &mut self.reader {
             Reader::Passthrough(state) => {
                 state.missing_finishes().iter().for_each(|chunk| write_data(&mut self.out, chunk));

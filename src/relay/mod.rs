@@ -6,6 +6,7 @@
 //! side: `server` decides when a head leaves. Dropping any of the futures drops the upstream request.
 
 pub mod config;
+mod context;
 mod dispatch;
 mod feed;
 mod prepare;
@@ -16,6 +17,7 @@ pub use config::{
     ContextConfig, ModelConfig, OnOverflow, ReasoningField, RecoveryConfig, RelayConfig, ToolParsing,
     ToolsMode,
 };
+use context::Weighed;
 use feed::Reader;
 pub use feed::{Batch, Feed};
 pub use prepare::{Facts, Prepared, Route};
@@ -115,7 +117,10 @@ impl Relay {
         let answer = self.dispatch(&prepared, &line).await.map_err(|error| error.logged(&line))?;
         let name = prepared.upstream.name.as_str();
         let body = self.json_body(answer, name).await.map_err(|error| error.logged(&line))?;
-        forwarded(body, name, &prepared.facts, &line).map_err(|error| error.logged(&line))
+        let forwarded = forwarded(body, name, &prepared.facts, &line).map_err(|error| error.logged(&line))?;
+        let usage = line.with(|line| line.usage);
+        Weighed::of(&prepared, &line).iter().for_each(|weighed| weighed.learn(usage));
+        Ok(forwarded)
     }
 
     /// A request without tools that asks for a stream.
@@ -145,7 +150,9 @@ impl Relay {
             Route::Live => Reader::Live(Box::new(self.live(prepared))),
             _ => self.passthrough(facts),
         };
-        Feed::new(answer, Frames::new(self.max_body), reader, prepared.upstream.name.clone(), line)
+        let weighed = Weighed::of(prepared, &line);
+        let name = prepared.upstream.name.clone();
+        Feed::new(answer, Frames::new(self.max_body), reader, name, line, weighed)
     }
 
     fn passthrough(&self, facts: &Facts) -> Reader {
@@ -173,6 +180,7 @@ impl Relay {
         line: &SharedLine,
     ) -> Result<Reply, ApiError> {
         line.with(|line| line.usage = completion.usage);
+        Weighed::of(prepared, line).iter().for_each(|weighed| weighed.learn(completion.usage));
         if let Some((_, fingerprint)) = completion.tags.iter().find(|(key, _)| *key == "system_fingerprint") {
             prepared.upstream.learn_fingerprint(fingerprint);
         }

@@ -11,9 +11,9 @@ use typescript::namespace;
 
 use crate::wire::{ChatRequest, Message, Object, array, decode_string};
 
-/// Bytes of a request for each token of its prompt, when no reply has told yet. Measured on OpenClaw's requests with
-/// gpt-oss: 4.8 to 5.5; small requests and other languages have fewer, and too few bytes are the safer guess.
-pub const BYTES_PER_TOKEN: f64 = 4.0;
+/// Bytes of a request for each thousand tokens of its prompt, when no reply has told yet. OpenClaw's requests to gpt-oss
+/// have 4,800 to 5,500; small requests and other languages have fewer, and too few are the safer guess.
+pub const BYTES_PER_1000: u64 = 4000;
 
 /// The tokens around a message: start, message, end, and the author's role.
 const FRAME: usize = 4;

@@ -4,6 +4,7 @@
 //! and from the words of refusals; the bytes of a token from the usage of replies. Called by `relay` and `cli`.
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
@@ -23,6 +24,8 @@ const WITHIN: Duration = Duration::from_secs(2);
 const MOST_MODELS: usize = 256;
 /// Smaller requests are mostly frame, and tell little of how long tokens are.
 const TELLING: usize = 4096;
+/// Bytes for a thousand tokens of text. Images have far more, and some servers do not count what they had in their cache.
+const PLAUSIBLE: RangeInclusive<u64> = 1_000..=10_000;
 /// What `/tokenize` reads of a chat request.
 const TOKENIZED: [&str; 8] = [
     "model",
@@ -36,12 +39,12 @@ const TOKENIZED: [&str; 8] = [
 ];
 
 /// What is known of one model.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ModelFacts {
     /// Its window in tokens, prompt and reply together.
     pub window: Option<u64>,
-    /// Bytes of a request for each token of its prompt, as replies told.
-    pub bytes_per_token: Option<f64>,
+    /// Bytes of a request for each thousand tokens of its prompt, as replies told.
+    pub bytes_per_1000: Option<u64>,
     /// Its prompts are rendered by the harmony library (gpt-oss): `/tokenize` counts them wrongly (8 for 69 tokens, vLLM
     /// 0.13 to 0.25).
     pub is_harmony: bool,
@@ -76,11 +79,13 @@ impl Upstream {
         if bytes < TELLING || tokens == 0 {
             return;
         }
-        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-        let seen = bytes as f64 / tokens as f64;
+        let seen = bytes as u64 * 1000 / tokens;
+        if !PLAUSIBLE.contains(&seen) {
+            return;
+        }
         // Later replies count more: the conversation may have turned to another kind of text.
         self.learn_model(model, |facts| {
-            facts.bytes_per_token = Some(facts.bytes_per_token.map_or(seen, |known| (known + seen) / 2.0));
+            facts.bytes_per_1000 = Some(facts.bytes_per_1000.map_or(seen, |known| known.midpoint(seen)));
         });
     }
 
@@ -113,7 +118,9 @@ impl Upstream {
             .map(|(key, _)| key.to_owned())
             .filter(|key| !TOKENIZED.contains(&key.as_str()))
             .collect();
-        others.iter().for_each(|key| drop(asked.remove(key)));
+        for key in &others {
+            asked.remove(key);
+        }
         let mut headers = asking(headers);
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let call = Call {
@@ -179,13 +186,14 @@ mod tests {
     }
 
     #[test]
-    fn later_replies_count_more_and_small_ones_not_at_all() {
+    fn later_replies_count_more_and_odd_ones_not_at_all() {
         let upstream = Upstream::new(&crate::upstream::UpstreamConfig::default()).unwrap();
         upstream.learn_usage("m", 100, 60);
-        assert_eq!(upstream.model_facts("m").bytes_per_token, None);
-        for (bytes, expected) in [(40_000, 4.0), (60_000, 5.0)] {
+        upstream.learn_usage("m", 1 << 20, 1_000);
+        assert_eq!(upstream.model_facts("m").bytes_per_1000, None);
+        for (bytes, expected) in [(40_000, 4000), (60_000, 5000)] {
             upstream.learn_usage("m", bytes, 10_000);
-            assert_eq!(upstream.model_facts("m").bytes_per_token, Some(expected));
+            assert_eq!(upstream.model_facts("m").bytes_per_1000, Some(expected));
         }
     }
 
