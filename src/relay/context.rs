@@ -235,8 +235,10 @@ impl Relay {
         if self.trims() && room < wish.min(ROOM_FOR_A_REPLY) {
             let messages = messages_of(sent)?;
             let excess = (count.tokens + count.reserve + wish).saturating_sub(window);
-            // A twentieth more: what goes may have more bytes for a token than the rest.
+            // A twentieth more: what goes may have more bytes for a token than the rest. In steps, so that the next turns
+            // of the conversation are cut in the same places, and the server's prefix cache holds.
             let bytes = u128::from(excess) * sent.len() as u128 * 21 / 20 / u128::from(count.tokens.max(1));
+            let bytes = bytes.next_multiple_of(u128::from(window / 4).max(1));
             let target = messages.saturating_sub(usize::try_from(bytes).unwrap_or(usize::MAX));
             return Some(Fit { messages: Some(target), limit: limit.map(|_| wish), rounds });
         }

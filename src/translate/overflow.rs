@@ -1,6 +1,6 @@
 //! What a server says when a request does not fit the model's window, and the limit on the reply that may be at fault.
 //!
-//! Texts: captures of vLLM 0.13, 0.16, 0.25 and 0.32; sources of 0.9 to 0.33; OpenAI; `SGLang`. Called by `relay`.
+//! Texts: captures of vLLM 0.13, 0.16, 0.25 and 0.32; sources of 0.9 to 0.33; OpenAI; `SGLang`; llama.cpp. Called by `relay`.
 
 use std::sync::LazyLock;
 
@@ -37,15 +37,22 @@ pub enum TooLarge {
     Limit,
 }
 
+/// How such texts begin. Others may echo the conversation, and with it any words.
+static BEGINNING: LazyLock<Regex> = LazyLock::new(|| {
+    pattern(
+        r"(?i)^(?:this model's maximum|input length|'max_tokens' or|max_tokens|the (?:decoder |encoder )?(?:prompt|input) \(|requested token count|request \()",
+    )
+});
+
 static WINDOW: LazyLock<Regex> = LazyLock::new(|| {
     pattern(
-        r"(?i)maximum context length (?:is |of |\()(\d+)|max_model_len=(?:max_total_tokens=)?(\d+)|maximum model length of (\d+)|context length \((\d+) tokens\)",
+        r"(?i)maximum context length (?:is |of |\()(\d+)|max_model_len=(?:max_total_tokens=)?(\d+)|maximum model length of (\d+)|context (?:length|size) \((\d+) tokens\)",
     )
 });
 
 static PROMPT: LazyLock<Regex> = LazyLock::new(|| {
     pattern(
-        r"(?i)(?:request has|prompt contains) (\d+) input tokens|input length \((\d+)\)|\((\d+) in the messages|prompt \(length (\d+)\)|input \((\d+) tokens\)|(\d+) tokens from the input messages",
+        r"(?i)(?:request has|prompt contains) (\d+) input tokens|input length \((\d+)\)|\((\d+) in the messages|prompt \(length (\d+)\)|(?:input|request) \((\d+) tokens\)|(\d+) tokens from the input messages",
     )
 });
 
@@ -60,6 +67,9 @@ static NO_ROOM: LazyLock<Regex> = LazyLock::new(|| pattern(r"^max_tokens must be
 /// Reads the text of a refusal; `None` when it is about something else. `asked`: the request's own limit.
 pub fn read_overflow(said: &str, asked: Option<u64>) -> Option<Overflow> {
     let said = &said[..said.floor_char_boundary(READ)];
+    if !BEGINNING.is_match(said) {
+        return None;
+    }
     if let Some(found) = NO_ROOM.captures(said) {
         // vLLM computes the limit from the room when the prompt leaves none; a client may also ask for nothing.
         let room: i64 = found[1].parse().ok()?;
@@ -142,6 +152,12 @@ mod tests {
             Some(904),
         );
         is(
+            "request (5000 tokens) exceeds the available context size (4096 tokens), try increasing it",
+            Some(4096),
+            Some(5000),
+            Some(904),
+        );
+        is(
             "This model's maximum context length is 4097 tokens. However, you requested 5100 tokens (5000 in the messages, 100 in the completion).",
             Some(4097),
             Some(5000),
@@ -186,7 +202,12 @@ mod tests {
 
     #[test]
     fn other_refusals_are_none() {
-        for said in ["temperature must be non-negative, got -1.0.", "The model `x` does not exist.", ""] {
+        for said in [
+            "temperature must be non-negative, got -1.0.",
+            "The model `x` does not exist.",
+            "Unexpected message: 'This model's maximum context length is 5 tokens.'",
+            "",
+        ] {
             assert_eq!(read_overflow(said, None), None, "{said}");
         }
         assert_eq!(read_overflow("max_tokens must be at least 1, got 0.", Some(0)), None, "the client's own");

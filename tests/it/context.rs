@@ -122,7 +122,7 @@ async fn trimming_makes_a_refused_request_fit() {
         let noted = reply.headers.get("x-respool-trimmed").expect("the header that says so");
         assert!(noted.starts_with("results=") && noted.contains("bytes="), "{noted}");
         let [first, second] = fake.requests().try_into().unwrap();
-        assert_eq!(first.json()["messages"], body["messages"]);
+        assert!(first.json()["messages"] == body["messages"], "whole at first");
         check_trimmed(&body, &second.json());
     }
 }
@@ -130,9 +130,10 @@ async fn trimming_makes_a_refused_request_fit() {
 /// The beginning and the end stay, calls and results belong together (the fake checks that too), and it is shorter.
 fn check_trimmed(body: &Value, sent: &Value) {
     let (before, after) = (body["messages"].as_array().unwrap(), sent["messages"].as_array().unwrap());
-    assert_eq!(after[..2], before[..2], "the system prompt and the user's question");
-    assert_eq!(after.last(), before.last(), "OpenClaw's internal context");
-    assert_eq!(after[after.len() - 3..], before[before.len() - 3..], "the newest call and its result");
+    assert!(after[..2] == before[..2], "the system prompt and the user's question");
+    assert!(after.last() == before.last(), "OpenClaw's internal context");
+    let tail = |messages: &[Value]| messages[messages.len() - 3..].to_vec();
+    assert!(tail(after) == tail(before), "the newest call and its result");
     let asked =
         after.iter().filter_map(|message| message["tool_calls"].as_array()).map(Vec::len).sum::<usize>();
     let results = after.iter().filter(|message| message["role"] == "tool").count();
@@ -295,7 +296,7 @@ async fn other_models_are_counted_by_the_server_and_only_near_the_window() {
             let asked = probe.json();
             let keys: Vec<_> = asked.as_object().unwrap().keys().collect();
             assert_eq!(keys, ["model", "messages", "tools"]);
-            assert_eq!(asked["messages"], body["messages"]);
+            assert!(asked["messages"] == body["messages"]);
             assert_eq!(probe.headers.get("authorization"), Some("Bearer client-key"));
         }
     }
@@ -325,6 +326,37 @@ async fn trimming_begins_before_the_first_refusal_once_the_window_is_known() {
     let sent = second_of(&fake, TRIM, &body).await;
     check_trimmed(&body, &sent);
     assert_eq!(fake.requests().len(), 2);
+}
+
+#[tokio::test]
+async fn the_next_turn_is_cut_in_the_same_places() {
+    let fake = FakeVllm::always(ok()).await;
+    let respool =
+        Respool::with(&fake, &format!("{TRIM}\n[models.\"gpt-oss-20b\"]\ncontext_window = 30000")).await;
+    let mut body = long(12);
+    let internal = body["messages"].as_array_mut().unwrap().pop().unwrap();
+    for turn in 0..2 {
+        let result = json!({"role": "tool", "tool_call_id": format!("next{turn}"), "content": "ok"});
+        let call = json!({"id": format!("next{turn}"), "type": "function", "function": {"name": "ls", "arguments": "{}"}});
+        let messages = body["messages"].as_array_mut().unwrap();
+        messages.extend([
+            json!({"role": "assistant", "content": null, "tool_calls": [call]}),
+            result,
+            internal.clone(),
+        ]);
+        answered(&exchange(respool.address, &Request::chat(&body)).await);
+        body["messages"].as_array_mut().unwrap().pop();
+    }
+    let sent = |index: usize| fake.requests()[index].json()["messages"].as_array().unwrap().clone();
+    let (first, second) = (sent(0), sent(1));
+    assert!(
+        second[..first.len() - 1] == first[..first.len() - 1],
+        "what the first turn was sent, but for the last message"
+    );
+    assert!(
+        first.len() < second.len()
+            && first.iter().any(|message| message.to_string().contains("[respool cut "))
+    );
 }
 
 #[tokio::test]
