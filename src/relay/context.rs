@@ -63,7 +63,7 @@ impl Count {
     }
 
     fn room(self, window: u64) -> u64 {
-        window.saturating_sub(self.tokens + self.reserve)
+        window.saturating_sub(self.tokens.saturating_add(self.reserve))
     }
 }
 
@@ -113,6 +113,13 @@ impl Fit {
     }
 }
 
+impl Prepared {
+    /// True when its own limit allows no more than a word or two: a reply cut there is no accident.
+    pub fn wants_little(&self) -> bool {
+        self.rules.token_limit.is_some_and(|limit| limit <= TINY_LIMIT)
+    }
+}
+
 impl Relay {
     /// How many tokens of room a reply to this request has; `prompt`: its prompt's tokens, when a reply's usage told them.
     /// Asks the upstream for what is not known, for two seconds at most. `None` when the window cannot be known.
@@ -144,32 +151,29 @@ impl Relay {
     /// Refuses a request whose limit says that the client takes the context to be full: one token of a reply is no use to
     /// an agent, and the error makes OpenClaw compact. A short request with such a limit is somebody's wish.
     pub(super) fn refuse_full(&self, prepared: &Prepared) -> Result<(), UpstreamError> {
-        let limit = prepared.rules.token_limit.filter(|limit| *limit <= TINY_LIMIT);
         let has_tools = matches!(prepared.facts.route, Route::Tools | Route::Live);
-        let Some(limit) = limit.filter(|_| has_tools && prepared.body.len() >= AGENTS_REQUEST) else {
+        if !(prepared.wants_little() && has_tools && prepared.body.len() >= AGENTS_REQUEST) {
             return Ok(());
-        };
+        }
         let window =
             self.window(prepared).map_or_else(|| "exceeded".to_owned(), |window| format!("{window} tokens"));
         Err(UpstreamError::overflow(format!(
-            "This model's maximum context length is {window}. However, the request's own limit leaves {limit} tokens for \
-             the reply: the client takes the context to be full. Please reduce the length of the messages."
+            "This model's maximum context length is {window}. However, the request's own limit leaves hardly a token \
+             for the reply: the client takes the context to be full. Please reduce the length of the messages."
         )))
     }
 
     /// What can be known to be needed before a request is sent.
     pub(super) async fn fit_ahead(&self, prepared: &Prepared, line: &SharedLine) -> Fit {
         let (body, fit) = (&prepared.body, Fit::default());
-        let Some(window) = Some(body.len()).filter(|size| *size >= LARGE).and_then(|_| self.window(prepared))
-        else {
-            return fit;
-        };
+        let limit = prepared.rules.token_limit.or(self.trims().then_some(ROOM_FOR_A_REPLY));
+        let (Some(limit), true) = (limit, body.len() >= LARGE) else { return fit };
+        let Some(window) = self.window(prepared) else { return fit };
         let facts = prepared.upstream.model_facts(&prepared.target_model);
         // A fifth less than replies told, because no two conversations are alike.
         let fewest = facts.bytes_per_1000.map_or(FEWEST_PER_1000, |known| known * 4 / 5);
-        let at_most =
-            body.len() as u64 * 1000 / fewest + prepared.rules.token_limit.unwrap_or(ROOM_FOR_A_REPLY);
-        if at_most <= window {
+        let at_most = body.len() as u64 * 1000 / fewest;
+        if at_most.saturating_add(limit) <= window {
             return fit;
         }
         let Some(count) = self.exact_count(prepared, body).await else { return fit };
@@ -197,7 +201,7 @@ impl Relay {
             prepared.upstream.learn_windows(&prepared.headers).await;
         }
         let window = overflow.window.or_else(|| self.window(prepared))?;
-        let told = overflow.prompt.or(overflow.over.map(|over| window + over)).map(Count::told);
+        let told = overflow.prompt.or(overflow.over.map(|over| window.saturating_add(over))).map(Count::told);
         let mut count = match told {
             Some(count) => count,
             None => self.count(prepared, sent).await,
@@ -205,7 +209,7 @@ impl Relay {
         match overflow.fault {
             // Whatever was counted here: the server says that there is no room.
             TooLarge::Prompt => count.tokens = count.tokens.max(window),
-            TooLarge::Limit => count.reserve = count.reserve.max(u64::from(fit.rounds) * window / 32),
+            TooLarge::Limit => count.reserve = count.reserve.max(window / 32 * u64::from(fit.rounds)),
         }
         self.smaller(fit, prepared, sent, count, window)
     }
@@ -234,7 +238,8 @@ impl Relay {
         let wish = limit.unwrap_or(ROOM_FOR_A_REPLY).min(window / 4);
         if self.trims() && room < wish.min(ROOM_FOR_A_REPLY) {
             let messages = messages_of(sent)?;
-            let excess = (count.tokens + count.reserve + wish).saturating_sub(window);
+            let excess =
+                wish - room.min(wish) + count.tokens.saturating_add(count.reserve).saturating_sub(window);
             // A twentieth more: what goes may have more bytes for a token than the rest. In steps, so that the next turns
             // of the conversation are cut in the same places, and the server's prefix cache holds.
             let bytes = u128::from(excess) * sent.len() as u128 * 21 / 20 / u128::from(count.tokens.max(1));
@@ -242,8 +247,8 @@ impl Relay {
             let target = messages.saturating_sub(usize::try_from(bytes).unwrap_or(usize::MAX));
             return Some(Fit { messages: Some(target), limit: limit.map(|_| wish), rounds });
         }
-        let lowered = limit.is_some_and(|limit| limit > room) && room >= LEAST_ROOM;
-        lowered.then_some(Fit { limit: Some(room), rounds, ..fit })
+        let may_be_lowered = limit.is_some_and(|limit| limit > room) && room >= LEAST_ROOM;
+        may_be_lowered.then_some(Fit { limit: Some(room), rounds, ..fit })
     }
 
     /// The tokens of a prompt, counted in the best way there is.

@@ -1,5 +1,6 @@
 //! Sends a prepared request until it is answered, refused for good, or retries are no longer brief.
 
+use std::pin::{Pin, pin};
 use std::time::{Duration, Instant};
 
 use http::{Method, header};
@@ -26,11 +27,11 @@ impl Relay {
         let mut learnt = false;
         loop {
             let attempt = self.attempt(prepared, body.clone(), line);
-            let error = match along(attempt, self.learn_windows(prepared)).await {
+            let error = match along(pin!(attempt), self.learn_windows(prepared)).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            if let Some(smaller) = self.fit_again(fit, prepared, &body, &error).await {
+            if let Some(smaller) = Box::pin(self.fit_again(fit, prepared, &body, &error)).await {
                 fit = smaller;
                 let fitted = fit.apply(&unfitted, line);
                 if fitted != body {
@@ -110,11 +111,10 @@ impl Relay {
 }
 
 /// Runs `beside` along with `work`, and no longer than that.
-async fn along<T>(work: impl Future<Output = T>, beside: impl Future<Output = ()>) -> T {
-    tokio::pin!(work);
+async fn along<T>(mut work: Pin<&mut impl Future<Output = T>>, beside: impl Future<Output = ()>) -> T {
     tokio::select! {
         biased;
-        done = &mut work => return done,
+        done = work.as_mut() => return done,
         () = beside => {}
     }
     work.await

@@ -9,7 +9,7 @@ use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, header};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
@@ -18,7 +18,7 @@ use crate::wire::{Object, array};
 
 /// How long an answer holds: a server may be started again with another window.
 const FRESH: Duration = Duration::from_mins(5);
-/// How long `/v1/models` and `/tokenize` may take. The latter takes about 0.1 s for 150 KB.
+/// How long `/v1/models` and `/tokenize` may take to answer. The latter takes about 0.1 s for 150 KB.
 const WITHIN: Duration = Duration::from_secs(2);
 /// A server that accepts any name must not fill the memory.
 const MOST_MODELS: usize = 256;
@@ -56,6 +56,8 @@ pub(super) struct Windows {
     models: RwLock<HashMap<String, ModelFacts>>,
     /// When `/v1/models` was asked last; locked while it is being asked.
     asked: Mutex<Option<Instant>>,
+    /// When `/tokenize` was found not to be there, or not in time.
+    uncounted: RwLock<Option<Instant>>,
 }
 
 impl Upstream {
@@ -95,7 +97,8 @@ impl Upstream {
         if asked.is_some_and(|at| at.elapsed() < FRESH) {
             return;
         }
-        let answer = timeout(WITHIN, self.get_json("/v1/models", asking(headers))).await;
+        // Boxed, as below: these futures are large, and part of every request's.
+        let answer = timeout(WITHIN, Box::pin(self.get_json("/v1/models", asking(headers)))).await;
         // A server that fails to tell is not asked again at once.
         *asked = Some(Instant::now());
         let Ok(Ok((status, body))) = answer else { return };
@@ -110,34 +113,44 @@ impl Upstream {
     }
 
     /// The tokens of a request's prompt as the server counts them; exact for models with a chat template. `None` when it
-    /// does not tell in time.
+    /// does not tell in time; it is then left in peace for a while.
     pub async fn tokenize(&self, request: &Object<'_>, headers: &HeaderMap) -> Option<u64> {
-        let mut asked = request.clone();
-        let others: Vec<String> = request
-            .iter()
-            .map(|(key, _)| key.to_owned())
-            .filter(|key| !TOKENIZED.contains(&key.as_str()))
-            .collect();
-        for key in &others {
-            asked.remove(key);
+        let failed = *self.windows.uncounted.read().unwrap_or_else(PoisonError::into_inner);
+        if failed.is_some_and(|at| at.elapsed() < FRESH) {
+            return None;
         }
-        let mut headers = asking(headers);
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let call = Call {
-            method: Method::POST,
-            path_and_query: "/tokenize".to_owned(),
-            headers,
-            body: Bytes::from(asked.to_json()).into(),
-            verbatim: false,
-        };
-        let count = async {
-            let answer = self.send(call).await.ok()?;
-            // The answer lists every token.
-            let body =
-                if answer.status().is_success() { answer.whole(32 << 20).await.ok()? } else { return None };
-            Object::parse(std::str::from_utf8(&body).ok()?).ok()?.number("count")
-        };
-        timeout(WITHIN, count).await.ok().flatten()
+        let counted = timeout(WITHIN, Box::pin(self.send(counting(request, headers)))).await;
+        match counted {
+            Ok(Ok(answer)) if answer.status().is_success() => {
+                // The answer lists every token.
+                let body = timeout(WITHIN, Box::pin(answer.whole(32 << 20))).await.ok()?.ok()?;
+                Object::parse(std::str::from_utf8(&body).ok()?).ok()?.number("count")
+            }
+            // It has nothing against being asked, only against this request.
+            Ok(Ok(answer)) if answer.status() == StatusCode::BAD_REQUEST => None,
+            _ => {
+                *self.windows.uncounted.write().unwrap_or_else(PoisonError::into_inner) =
+                    Some(Instant::now());
+                None
+            }
+        }
+    }
+}
+
+/// The question how many tokens a request's prompt has.
+fn counting(request: &Object<'_>, headers: &HeaderMap) -> Call {
+    let mut asked = request.clone();
+    for (key, _) in request.iter().filter(|(key, _)| !TOKENIZED.contains(key)) {
+        asked.remove(key);
+    }
+    let mut headers = asking(headers);
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Call {
+        method: Method::POST,
+        path_and_query: "/tokenize".to_owned(),
+        headers,
+        body: Bytes::from(asked.to_json()).into(),
+        verbatim: false,
     }
 }
 

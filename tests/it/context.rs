@@ -211,6 +211,26 @@ async fn lowering_a_limit_ends() {
 }
 
 #[tokio::test]
+async fn numbers_beyond_reason_are_only_numbers() {
+    let huge = u64::MAX;
+    for text in [
+        format!(
+            "This model's maximum context length is {huge} tokens. However, your request has {huge} input tokens."
+        ),
+        "max_tokens must be at least 1, got -9223372036854775807.".to_owned(),
+        format!("max_tokens={huge} cannot be greater than max_model_len=0."),
+    ] {
+        let fake = FakeVllm::always(said(&text)).await;
+        let respool =
+            Respool::with(&fake, &format!("{TRIM}\n[models.\"gpt-oss-20b\"]\ncontext_window = 131072")).await;
+        let mut body = long(1);
+        body["max_completion_tokens"] = json!(huge);
+        let reply = exchange(respool.address, &Request::chat(&body)).await;
+        assert_eq!(reply.status, 400, "{}", reply.text());
+    }
+}
+
+#[tokio::test]
 async fn a_client_that_takes_the_context_to_be_full_is_told_that_it_is() {
     let fake = FakeVllm::start([]).await;
     let respool = Respool::before(&fake).await;
@@ -378,10 +398,11 @@ async fn nothing_waits_for_a_server_that_does_not_tell() {
     answered(&exchange(respool.address, &Request::chat(&openclaw())).await);
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
 
-    let fake = FakeVllm::start([silent("/tokenize", "POST"), ok()]).await;
+    let fake = FakeVllm::start([silent("/tokenize", "POST"), ok(), ok()]).await;
     let respool = Respool::with(&fake, "[models.qwen]\ncontext_window = 16000").await;
     let mut body = openclaw();
     body["model"] = json!("qwen");
+    body["max_completion_tokens"] = json!(8192);
     let began = Instant::now();
     answered(&exchange(respool.address, &Request::chat(&body)).await);
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
