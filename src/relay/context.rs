@@ -21,7 +21,7 @@ use crate::wire::ChatRequest;
 const LARGE: usize = 16 << 10;
 /// No text has fewer bytes for a thousand tokens of its prompt, as a request.
 const FEWEST_PER_1000: u64 = 2000;
-/// The largest request whose tokens are counted here: 7 ms for 150 KB.
+/// The largest request whose tokens are counted here: 3 ms for OpenClaw's 60 KB, 16 ms for 150 KB with 54 tools.
 const COUNTED_HERE: usize = 1 << 20;
 
 /// OpenClaw's limit is what its own count of the context leaves, at least 1; below 16 it warns of a full context itself

@@ -392,7 +392,7 @@ async fn a_configured_window_holds_from_the_first_request() {
 #[tokio::test]
 async fn nothing_waits_for_a_server_that_does_not_tell() {
     let silent = |path: &str, method: &str| Script::silence().on(method, path);
-    let fake = FakeVllm::start([silent("/v1/models", "GET"), ok()]).await;
+    let fake = FakeVllm::start([silent("/v1/models", "GET"), slowly()]).await;
     let respool = Respool::before(&fake).await;
     let began = Instant::now();
     answered(&exchange(respool.address, &Request::chat(&openclaw())).await);
