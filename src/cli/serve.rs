@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{Loaded, Settings};
 use crate::observe;
-use crate::relay::{RecoveryConfig, Relay, RelayLimits};
+use crate::relay::{Relay, RelayLimits};
 use crate::server::{App, Listen, Stop, router, run};
 use crate::tools::ToolsConfig;
 use crate::translate::GuardLimits;
@@ -146,7 +146,7 @@ fn warn_of_what_is_to_come(settings: &Settings) {
         );
     }
     for (set, key) in [
-        (relay.recovery != RecoveryConfig::default(), "recovery"),
+        (!relay.recovery.reasoning_memory, "recovery.reasoning_memory"),
         (settings.upstreams.iter().any(shared), "upstream.max_concurrency, upstream.weight"),
         (settings.tools != ToolsConfig::default(), "tools"),
         (!settings.agents.is_empty(), "agents"),

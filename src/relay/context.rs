@@ -12,7 +12,7 @@ use bytes::Bytes;
 use super::{OnOverflow, Prepared, Relay, Route};
 use crate::observe::SharedLine;
 use crate::tokens;
-use crate::translate::{TooLarge, lower_limit, read_overflow, trim};
+use crate::translate::{TINY_LIMIT, TooLarge, lower_limit, read_overflow, trim};
 use crate::turn::Usage;
 use crate::upstream::{Tier, Upstream, UpstreamError};
 use crate::wire::ChatRequest;
@@ -24,9 +24,6 @@ const FEWEST_PER_1000: u64 = 2000;
 /// The largest request whose tokens are counted here: 3 ms for OpenClaw's 60 KB, 16 ms for 150 KB with 54 tools.
 const COUNTED_HERE: usize = 1 << 20;
 
-/// OpenClaw's limit is what its own count of the context leaves, at least 1; below 16 it warns of a full context itself
-/// (`MIN_USEFUL_OUTPUT_TOKENS`, read in 2026.9.6).
-const TINY_LIMIT: u64 = 16;
 /// A request with tools of so many bytes is an agent's; OpenClaw's smallest has 38,000.
 const AGENTS_REQUEST: usize = 32 << 10;
 
@@ -114,33 +111,18 @@ impl Fit {
 }
 
 impl Prepared {
-    /// True when its own limit allows no more than a word or two: a reply cut there is no accident.
-    pub fn wants_little(&self) -> bool {
-        self.rules.token_limit.is_some_and(|limit| limit <= TINY_LIMIT)
+    /// How many tokens of room a reply has beside a prompt of so many. `None` while the window is not known.
+    pub(super) fn room(&self, prompt: u64) -> Option<u64> {
+        self.window().map(|window| Count::told(prompt).room(window))
+    }
+
+    /// The model's window in tokens, as far as it is known.
+    fn window(&self) -> Option<u64> {
+        self.facts.context_window.or_else(|| self.upstream.model_facts(&self.target_model).window)
     }
 }
 
 impl Relay {
-    /// How many tokens of room a reply to this request has; `prompt`: its prompt's tokens, when a reply's usage told them.
-    /// Asks the upstream for what is not known, for two seconds at most. `None` when the window cannot be known.
-    pub async fn room(&self, prepared: &Prepared, prompt: Option<u64>) -> Option<u64> {
-        if self.window(prepared).is_none() {
-            prepared.upstream.learn_windows(&prepared.headers).await;
-        }
-        let window = self.window(prepared)?;
-        let count = match prompt {
-            Some(prompt) => Count::told(prompt),
-            None => self.count(prepared, &prepared.body).await,
-        };
-        Some(count.room(window))
-    }
-
-    /// The model's window in tokens, as far as it is known.
-    fn window(&self, prepared: &Prepared) -> Option<u64> {
-        let configured = self.config.modes(&prepared.facts.model).context_window;
-        configured.or_else(|| prepared.upstream.model_facts(&prepared.target_model).window)
-    }
-
     /// Learns the window beside the first large request and now and then again. Small requests do without.
     pub(super) async fn learn_windows(&self, prepared: &Prepared) {
         if prepared.body.len() >= LARGE {
@@ -152,11 +134,12 @@ impl Relay {
     /// an agent, and the error makes OpenClaw compact. A short request with such a limit is somebody's wish.
     pub(super) fn refuse_full(&self, prepared: &Prepared) -> Result<(), UpstreamError> {
         let has_tools = matches!(prepared.facts.route, Route::Tools | Route::Live);
-        if !(prepared.wants_little() && has_tools && prepared.body.len() >= AGENTS_REQUEST) {
+        let hardly_any = prepared.rules.token_limit.is_some_and(|limit| limit <= TINY_LIMIT);
+        if !(hardly_any && has_tools && prepared.body.len() >= AGENTS_REQUEST) {
             return Ok(());
         }
         let window =
-            self.window(prepared).map_or_else(|| "exceeded".to_owned(), |window| format!("{window} tokens"));
+            prepared.window().map_or_else(|| "exceeded".to_owned(), |window| format!("{window} tokens"));
         Err(UpstreamError::overflow(format!(
             "This model's maximum context length is {window}. However, the request's own limit leaves hardly a token \
              for the reply: the client takes the context to be full. Please reduce the length of the messages."
@@ -168,7 +151,7 @@ impl Relay {
         let (body, fit) = (&prepared.body, Fit::default());
         let limit = prepared.rules.token_limit.or(self.trims().then_some(ROOM_FOR_A_REPLY));
         let (Some(limit), true) = (limit, body.len() >= LARGE) else { return fit };
-        let Some(window) = self.window(prepared) else { return fit };
+        let Some(window) = prepared.window() else { return fit };
         let facts = prepared.upstream.model_facts(&prepared.target_model);
         // A fifth less than replies told, because no two conversations are alike.
         let fewest = facts.bytes_per_1000.map_or(FEWEST_PER_1000, |known| known * 4 / 5);
@@ -197,10 +180,10 @@ impl Relay {
         if overflow.fault == TooLarge::Prompt && !self.trims() {
             return None;
         }
-        if overflow.window.is_none() && self.window(prepared).is_none() {
+        if overflow.window.is_none() && prepared.window().is_none() {
             prepared.upstream.learn_windows(&prepared.headers).await;
         }
-        let window = overflow.window.or_else(|| self.window(prepared))?;
+        let window = overflow.window.or_else(|| prepared.window())?;
         let told = overflow.prompt.or(overflow.over.map(|over| window.saturating_add(over))).map(Count::told);
         let mut count = match told {
             Some(count) => count,

@@ -59,6 +59,8 @@ pub struct Facts {
     pub keep: Vec<String>,
     /// When the request came, in seconds since 1970.
     pub created: u64,
+    /// The model's window, when the configuration says it.
+    pub context_window: Option<u64>,
 }
 
 /// A request ready to be sent.
@@ -188,6 +190,7 @@ impl Relay {
             },
             keep: self.config.keep_fields.clone(),
             created: now(),
+            context_window: modes.context_window,
         }
     }
 }

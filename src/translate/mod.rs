@@ -2,6 +2,7 @@
 //!
 //! No I/O, no clock, no randomness (a seed comes in from `relay`). Called by `relay`.
 
+mod fault;
 mod hidden_tools;
 mod ids;
 mod interpret;
@@ -10,10 +11,12 @@ mod loop_guard;
 mod outbound;
 mod overflow;
 mod refusal;
+mod remedy;
 mod stream;
 mod synthesize;
 mod trim;
 
+pub use fault::Fault;
 pub use hidden_tools::hidden_tools;
 pub use ids::Ids;
 pub use interpret::{ReplyRules, interpret};
@@ -22,6 +25,7 @@ pub use loop_guard::{GuardLimits, LoopFound, check_loops};
 pub use outbound::{Outbound, Target, needs_version, outbound};
 pub use overflow::{Overflow, TooLarge, lower_limit, read_overflow, token_limit};
 pub use refusal::learn_refusals;
+pub use remedy::{Remedy, Situation, TINY_LIMIT};
 pub use stream::{ChunkRules, Passed, StreamState};
-pub use synthesize::{Head, Reply, ReplyChoice, Spool, completion_json};
+pub use synthesize::{Head, Reply, ReplyChoice, Spool, completion_json, usage_json};
 pub use trim::{Trimmed, trim};

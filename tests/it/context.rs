@@ -411,16 +411,17 @@ async fn nothing_waits_for_a_server_that_does_not_tell() {
     assert_eq!(fake.requests().last().unwrap().json()["max_completion_tokens"], 8192);
 }
 
+/// A call that the limit cut is asked for with a higher one, but with no more than there is room for.
 #[tokio::test]
-async fn the_room_of_a_request_can_be_asked_for() {
-    let fake = FakeVllm::start([]).await;
-    fake.serve_window(16_000);
-    let respool = Respool::before(&fake).await;
-    let body = openclaw().to_string().into();
-    let prepared =
-        respool.relay.prepare(body, http::HeaderMap::new(), "/v1/chat/completions", "id").await.unwrap();
-    let room = respool.relay.room(&prepared, None).await.unwrap();
-    assert!((3_000..16_000 - 12_789).contains(&room), "{room}");
-    assert_eq!(respool.relay.room(&prepared, Some(12_789)).await, Some(16_000 - 12_789 - 8));
-    assert_eq!(respool.relay.room(&prepared, Some(20_000)).await, Some(0));
+async fn a_cut_reply_gets_the_room_there_is() {
+    let mut cut = replies::calls(&[("exec", r#"{"command": "ls"#)]);
+    cut["choices"][0]["finish_reason"] = json!("length");
+    cut["usage"]["prompt_tokens"] = json!(12_789);
+    let fake = FakeVllm::start([Script::json(200, &cut), ok()]).await;
+    let respool = Respool::with(&fake, "[models.\"gpt-oss-20b\"]\ncontext_window = 24000").await;
+    let mut body = openclaw();
+    body["max_completion_tokens"] = json!(4096);
+    answered(&exchange(respool.address, &Request::chat(&body)).await);
+    let limit = fake.requests()[1].json()["max_completion_tokens"].as_u64().unwrap();
+    assert!((11_000..=24_000 - 12_789 - 8).contains(&limit), "{limit} of four times 4096");
 }

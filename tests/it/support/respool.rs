@@ -9,12 +9,13 @@ use tokio::task::JoinHandle;
 
 use super::fake_vllm::FakeVllm;
 
+/// Settings without second attempts: what the first one brought stands.
+pub const ONCE: &str = "[recovery]\nattempts = 0\n";
+
 /// A running respool. Dropping it ends it at once.
 pub struct Respool {
     /// Where it listens.
     pub address: SocketAddr,
-    /// Its path to the models, for what no route shows.
-    pub relay: std::sync::Arc<respool::relay::Relay>,
     /// How to end it.
     pub stop: Stop,
     /// Done when it has ended.
@@ -50,9 +51,8 @@ impl Respool {
         let app = respool::cli::app(&settings, &stop.abort).await.unwrap();
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let relay = app.relay.clone();
         let ended = tokio::spawn(run(listener, router(app), stop.clone(), settings.server.limits.drain));
-        Self { address, relay, stop, ended: Some(ended) }
+        Self { address, stop, ended: Some(ended) }
     }
 }
 
