@@ -135,7 +135,6 @@ fn raise_descriptor_limit() {
 
 /// Settings that are accepted already, and whose feature is not built yet.
 fn warn_of_what_is_to_come(settings: &Settings) {
-    let relay = &settings.relay;
     let shared = |upstream: &UpstreamConfig| upstream.max_concurrency.is_some() || upstream.weight != 1;
     let open = settings.upstreams.iter().filter(|upstream| upstream.models.is_none()).count();
     if open > 1 {
@@ -146,7 +145,6 @@ fn warn_of_what_is_to_come(settings: &Settings) {
         );
     }
     for (set, key) in [
-        (!relay.recovery.reasoning_memory, "recovery.reasoning_memory"),
         (settings.upstreams.iter().any(shared), "upstream.max_concurrency, upstream.weight"),
         (settings.tools != ToolsConfig::default(), "tools"),
         (!settings.agents.is_empty(), "agents"),

@@ -59,6 +59,10 @@ pub struct RequestLine {
     pub status: u16,
     /// Names of the edits made to the request.
     pub edits: Vec<&'static str>,
+    /// The kind of loop that the model was warned of.
+    pub loop_warned: Option<&'static str>,
+    /// The kind of loop that was ended.
+    pub loop_stopped: Option<&'static str>,
     /// How the prompt's tokens were counted, when that had to be known beforehand.
     pub counted: Option<&'static str>,
     /// What was taken out of the conversation so that it fits.
@@ -104,6 +108,8 @@ impl RequestLine {
             upstream_status: None,
             status: 0,
             edits: vec![],
+            loop_warned: None,
+            loop_stopped: None,
             counted: None,
             trimmed: None,
             retries: 0,
@@ -186,6 +192,10 @@ impl RequestLine {
         if let Some(usage) = self.all_usage() {
             metrics::tokens(usage);
         }
+        let loops = [(metrics::LOOPS_WARNED, self.loop_warned), (metrics::LOOPS_STOPPED, self.loop_stopped)];
+        for (metric, kind) in loops {
+            kind.iter().for_each(|kind| ::metrics::counter!(metric, "kind" => *kind).increment(1));
+        }
         let native = self.calls.saturating_sub(self.dialects.len());
         let counts = [
             (metrics::CALLS, "dialect", &self.dialects),
@@ -260,6 +270,8 @@ impl Drop for RequestLine {
             outcome = self.outcome.as_str(),
             error = self.error,
             edits = list(&self.edits),
+            loop_warned = self.loop_warned,
+            loop_stopped = self.loop_stopped,
             counted = self.counted,
             trimmed = self.trimmed,
             retries = some(self.retries),

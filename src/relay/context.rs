@@ -257,5 +257,5 @@ impl Relay {
 
 fn messages_of(body: &Bytes) -> Option<usize> {
     let request = ChatRequest::parse(body).ok()?;
-    Some(request.messages.iter().map(|message| message.text.len()).sum())
+    Some(request.messages.iter().map(|message| message.json().len()).sum())
 }

@@ -14,6 +14,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::time::{Instant, timeout_at};
 
 use super::context::Weighed;
+use super::memory::Recollection;
 use super::recovery::Recovery;
 use super::{Prepared, Relay};
 use crate::observe::SharedLine;
@@ -39,6 +40,7 @@ pub struct Feed {
     upstream: String,
     line: SharedLine,
     weighed: Option<Weighed>,
+    recollection: Option<Recollection>,
     out: BytesMut,
     /// The end of a reply that said nothing: it leaves only when asking again does not help.
     held: BytesMut,
@@ -109,6 +111,7 @@ impl Feed {
         upstream: String,
         line: SharedLine,
         weighed: Option<Weighed>,
+        recollection: Option<Recollection>,
     ) -> Self {
         Self {
             answer: Some(answer),
@@ -117,6 +120,7 @@ impl Feed {
             upstream,
             line,
             weighed,
+            recollection,
             out: BytesMut::new(),
             held: BytesMut::new(),
             sent: false,
@@ -390,13 +394,14 @@ impl Feed {
         }
         let Reader::Live(turn) = &mut self.reader else { return };
         let asked = self.again.as_ref().map_or(1, |again| again.recovery.asked());
-        let turns: Vec<&Turn> = turn.turns().collect();
-        turns.iter().for_each(|turn| self.line.with(|line| line.turn(turn)));
-        match fault.filter(|fault| !fault.is_bearable(&turns, asked)) {
-            None => {
-                turn.close(&mut self.out);
-                self.ended(Ok(()));
-            }
+        let turns: Vec<Turn> = turn.turns().cloned().collect();
+        let fault = fault.filter(|fault| !fault.is_bearable(&turns.iter().collect::<Vec<_>>(), asked));
+        if fault.is_none() {
+            turn.close(&mut self.out);
+        }
+        turns.iter().for_each(|turn| self.complete(turn));
+        match fault {
+            None => self.ended(Ok(())),
             Some(fault) => {
                 if !self.sent {
                     // Nothing has left, so the failure can still be a true status.
@@ -406,6 +411,14 @@ impl Feed {
                 self.line.with(|line| line.error = Some(error.message.clone()));
                 self.ended(Err(error));
             }
+        }
+    }
+
+    /// A turn has left whole.
+    fn complete(&self, turn: &Turn) {
+        self.line.with(|line| line.turn(turn));
+        if let Some(recollection) = &self.recollection {
+            recollection.remember(turn, Instant::now().into_std());
         }
     }
 

@@ -10,6 +10,8 @@ pub mod config;
 mod context;
 mod dispatch;
 mod feed;
+mod look_back;
+mod memory;
 mod prepare;
 mod recovery;
 
@@ -23,6 +25,7 @@ pub use config::{
 use context::Weighed;
 use feed::Reader;
 pub use feed::{Batch, Feed};
+use memory::{Memory, MemoryLimits};
 pub use prepare::{Facts, Prepared, Route};
 
 use bytes::Bytes;
@@ -42,6 +45,7 @@ pub struct Relay {
     retry: RetryPolicy,
     max_body: usize,
     guard: crate::translate::GuardLimits,
+    memory: Option<Arc<Memory>>,
 }
 
 /// Bounds that the relay keeps.
@@ -63,7 +67,8 @@ impl Relay {
         limits: RelayLimits,
     ) -> Self {
         let retry = RetryPolicy::before(limits.commit_after);
-        Self { config, upstreams, retry, max_body: limits.max_body, guard: limits.guard }
+        let memory = config.recovery.reasoning_memory.then(|| Arc::new(Memory::new(MemoryLimits::default())));
+        Self { config, upstreams, retry, max_body: limits.max_body, guard: limits.guard, memory }
     }
 
     /// The upstreams, the default one first.
@@ -90,8 +95,9 @@ impl Relay {
     fn feed(&self, answer: Answer, prepared: &Prepared, line: SharedLine) -> Feed {
         let reader = self.reader(prepared, Usage::default());
         let weighed = Weighed::of(prepared, &line);
-        let name = prepared.upstream.name.clone();
-        Feed::new(answer, Frames::new(self.max_body), reader, name, line, weighed)
+        let upstream = prepared.upstream.name.clone();
+        let recollection = prepared.recollection.clone();
+        Feed::new(answer, Frames::new(self.max_body), reader, upstream, line, weighed, recollection)
     }
 
     /// `spent`: what earlier attempts cost.

@@ -53,8 +53,8 @@ struct Draft<'m, 'a> {
 
 impl<'m, 'a> Draft<'m, 'a> {
     fn new(messages: &'m [Message<'a>], target: usize) -> Self {
-        let texts: Vec<_> = messages.iter().map(|message| Some(Cow::Borrowed(message.text))).collect();
-        let size = messages.iter().map(|message| message.text.len()).sum();
+        let texts: Vec<_> = messages.iter().map(|message| Some(message.json())).collect();
+        let size = texts.iter().flatten().map(|text| text.len()).sum();
         Self { messages, texts, before: size, size, target }
     }
 
@@ -120,7 +120,7 @@ impl<'m, 'a> Draft<'m, 'a> {
         let Some(first) = places.first() else { return };
         let texts = places.iter().filter_map(|place| self.texts[*place].as_ref());
         let bytes: usize = texts.map(|text| text.len()).sum();
-        let original = places.iter().map(|place| self.messages[*place].text.len()).sum::<usize>();
+        let original = places.iter().map(|place| self.messages[*place].json().len()).sum::<usize>();
         let next = Gone {
             place: gone.place.or(Some(*first)),
             messages: gone.messages + places.len(),
@@ -196,7 +196,7 @@ impl Bounds {
         let (mut asked_in, mut answered_in) = (HashMap::new(), HashMap::new());
         for (place, message) in messages.iter().enumerate() {
             let calls = message.object.get("tool_calls").map(calls_of).unwrap_or_default();
-            makers.extend(calls.into_iter().map(|(id, _)| (id, place)));
+            makers.extend(calls.into_iter().filter_map(|call| Some((call.id?, place))));
             let id = message.object.string("tool_call_id").filter(|_| message.is_from("tool"));
             if let Some(maker) = id.and_then(|id| makers.get(&id)) {
                 asked_in.insert(place, *maker);

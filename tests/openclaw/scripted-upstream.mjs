@@ -8,6 +8,7 @@
 //   form       native (default) | tools (`<tools>` tags) | bare (one JSON object) | lines (one object a line)
 //   text       content beside native calls         finish   finish_reason in place of the right one
 //   reasoning  reasoning beside it                  silent   seconds of silence before the reply
+//   rounds     how often the calls are made, each time when the results are there (1)
 //   fail       reset | cut (half a body, then reset) | ok-error (200 with an error body)
 //              | {status, message, type, code}
 //              | {event:true, ...those, after} (an error event in a stream, after some text; --direct only)
@@ -71,13 +72,13 @@ function orderOf(messages) {
   return {
     ...(script ? JSON.parse(script) : { plain: text.split('\n')[0].replace(/^\[[^\]]*\] /, '') }),
     results: since.filter((m) => m.role === 'tool').map((m) => textOf(m.content)),
-    replayed: since.findLast((m) => m.role === 'assistant' && m.tool_calls)?.reasoning,
+    replayed: since.filter((m) => m.role === 'assistant' && m.tool_calls).map((m) => m.reasoning).join(' | '),
   };
 }
 
 // The assistant message and its finish_reason.
-function answer({ calls: asked = [], form = 'native', text = null, reasoning = null, finish, results, plain, tag }) {
-  if (results.length) return { content: `TOOL SAID ${results.join(' | ')}`, reasoning: null, finish: 'stop' };
+function answer({ calls: asked = [], rounds = 1, form = 'native', text = null, reasoning = null, finish, results, plain, tag }) {
+  if (results.length && results.length >= rounds * asked.length) return { content: `TOOL SAID ${results.join(' | ')}`, reasoning: null, finish: 'stop' };
   if (!asked.length) return { content: text ?? `PLAIN ${plain ?? tag}`, reasoning, finish: finish ?? 'stop' };
   if (form !== 'native') return { content: leak(asked, form), reasoning, finish: finish ?? 'stop' };
   const tool_calls = asked.map(([name, args]) => ({
