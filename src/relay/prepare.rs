@@ -13,7 +13,9 @@ use super::look_back::LookBack;
 use super::memory::Recollection;
 use crate::observe::metrics;
 use crate::tool_parser::{Options, Tools};
-use crate::translate::{Additions, LoopFound, Outbound, ReplyRules, hidden_tools, needs_version, outbound};
+use crate::translate::{
+    Additions, LoopFound, Outbound, ReplyRules, hidden_tools, needs_version, outbound, token_limit,
+};
 use crate::turn::Turn;
 use crate::upstream::Upstream;
 use crate::wire::Object;
@@ -273,8 +275,6 @@ fn edited(
 }
 
 fn rules(request: &ChatRequest<'_>) -> ReplyRules {
-    let limit =
-        ["max_completion_tokens", "max_tokens"].into_iter().find_map(|key| request.object.number(key));
     ReplyRules {
         tools: Arc::new(tools(request)),
         options: Options {
@@ -283,7 +283,7 @@ fn rules(request: &ChatRequest<'_>) -> ReplyRules {
             json_wanted: request.wants_json(),
             fuzzy: false,
         },
-        token_limit: limit,
+        token_limit: token_limit(&request.object),
     }
 }
 
