@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{Loaded, Settings};
 use crate::observe;
-use crate::relay::{OnOverflow, Relay, RelayLimits};
+use crate::relay::{Relay, RelayLimits};
 use crate::server::{App, Listen, Stop, router, run};
 use crate::tools::ToolsConfig;
 use crate::translate::GuardLimits;
@@ -138,12 +138,9 @@ fn raise_descriptor_limit() {
 
 /// Settings that are accepted already, and whose feature is not built yet.
 fn warn_of_what_is_to_come(settings: &Settings) {
-    let relay = &settings.relay;
-    for (set, key) in [
-        (relay.context.on_overflow == OnOverflow::Trim, "context.on_overflow = \"trim\""),
-        (settings.tools != ToolsConfig::default(), "tools"),
-        (!settings.agents.is_empty(), "agents"),
-    ] {
+    for (set, key) in
+        [(settings.tools != ToolsConfig::default(), "tools"), (!settings.agents.is_empty(), "agents")]
+    {
         if set {
             tracing::warn!(target: "respool::server", key, "this setting is accepted, but has no effect in this version");
         }

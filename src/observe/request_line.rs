@@ -67,6 +67,10 @@ pub struct RequestLine {
     pub loop_warned: Option<&'static str>,
     /// The kind of loop that was ended.
     pub loop_stopped: Option<&'static str>,
+    /// How the prompt's tokens were counted, when that had to be known beforehand.
+    pub counted: Option<&'static str>,
+    /// What was taken out of the conversation so that it fits.
+    pub trimmed: Option<String>,
     /// Attempts beyond the first.
     pub retries: u32,
     /// Heartbeats sent.
@@ -112,6 +116,8 @@ impl RequestLine {
             edits: vec![],
             loop_warned: None,
             loop_stopped: None,
+            counted: None,
+            trimmed: None,
             retries: 0,
             heartbeats: 0,
             dialects: vec![],
@@ -147,6 +153,13 @@ impl RequestLine {
                 Note::Repaired(name) => self.repairs.push(name),
                 Note::Dropped { why, .. } => self.dropped.push(why.as_str()),
             }
+        }
+    }
+
+    /// One more change to the request.
+    pub fn edit(&mut self, name: &'static str) {
+        if !self.edits.contains(&name) {
+            self.edits.push(name);
         }
     }
 
@@ -267,6 +280,8 @@ impl Drop for RequestLine {
             edits = list(&self.edits),
             loop_warned = self.loop_warned,
             loop_stopped = self.loop_stopped,
+            counted = self.counted,
+            trimmed = self.trimmed,
             retries = some(self.retries),
             heartbeats = some(self.heartbeats),
             calls = some(self.calls),

@@ -1,6 +1,7 @@
 //! Sends a prepared request until it is answered, refused for good, or retries are no longer brief: to the upstreams that
 //! serve its model, one after the other, each as often as the retry policy allows.
 
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,7 @@ impl Relay {
         prepared: &mut Prepared,
         line: &SharedLine,
     ) -> Result<Answer, UpstreamError> {
+        self.refuse_full(prepared)?;
         let started = Instant::now();
         let order = Arc::clone(&prepared.order);
         let mut round = Round::new(&order, Some(prepared.who));
@@ -50,7 +52,7 @@ impl Relay {
         }
     }
 
-    /// Asks one upstream; once more, when it refuses something that can be left out.
+    /// Asks one upstream.
     async fn ask_upstream(
         &self,
         prepared: &mut Prepared,
@@ -58,30 +60,66 @@ impl Relay {
         line: &SharedLine,
     ) -> Result<Answer, UpstreamError> {
         prepared.turn_to(&seat.upstream).await;
-        let mut result = self.attempt(prepared, line).await;
-        if let Err(error) = &result
-            && error.status == Some(400)
-        {
-            self.learn(prepared, error, line);
-            // Another request may have learnt it meanwhile; what counts is that the request can be sent otherwise.
-            let edited = Self::edit_again(prepared);
-            if edited != prepared.body {
-                prepared.body = edited;
-                // Boxed as it is rare: every request pays for the size of its future.
-                result = Box::pin(self.attempt(prepared, line)).await;
-            }
-        }
+        let result = self.ask_in_a_form_it_takes(prepared, line).await;
         self.note(result.as_ref().err(), seat.trial);
         result.map(|answer| answer.holding(seat.place))
     }
 
-    async fn attempt(&self, prepared: &Prepared, line: &SharedLine) -> Result<Answer, UpstreamError> {
-        line.content("upstream request", &prepared.body);
+    /// Asks; again in another form, when it refuses what can be left out or made smaller.
+    async fn ask_in_a_form_it_takes(
+        &self,
+        prepared: &mut Prepared,
+        line: &SharedLine,
+    ) -> Result<Answer, UpstreamError> {
+        let mut fit = self.fit_ahead(prepared, line).await;
+        let mut body = fit.apply(&prepared.body, line);
+        let mut learnt = false;
+        loop {
+            let attempt = self.attempt(prepared, body.clone(), line);
+            let error = match along(pin!(attempt), self.learn_windows(prepared)).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            // Boxed as it is rare: every request pays for the size of its future.
+            if let Some(smaller) = Box::pin(self.fit_again(fit, prepared, &body, &error)).await {
+                fit = smaller;
+                let fitted = fit.apply(&prepared.body, line);
+                if fitted != body {
+                    body = fitted;
+                    line.with(|line| line.retry("context"));
+                    continue;
+                }
+            }
+            if learnt || error.status != Some(400) || !self.relearn(prepared, &error, line) {
+                return Err(Self::told(prepared, error));
+            }
+            learnt = true;
+            body = fit.apply(&prepared.body, line);
+        }
+    }
+
+    /// Edits the request again for what the error says the upstream refuses; tells whether that changed it.
+    fn relearn(&self, prepared: &mut Prepared, error: &UpstreamError, line: &SharedLine) -> bool {
+        self.learn(prepared, error, line);
+        // Another request may have learnt it meanwhile; what counts is that the request can be sent otherwise.
+        let edited = Self::edit_again(prepared);
+        let changed = edited != prepared.body;
+        prepared.body = edited;
+        changed
+    }
+
+    async fn attempt(
+        &self,
+        prepared: &Prepared,
+        body: bytes::Bytes,
+        line: &SharedLine,
+    ) -> Result<Answer, UpstreamError> {
+        line.content("upstream request", &body);
         let call = Call {
             method: Method::POST,
             path_and_query: prepared.path_and_query.clone(),
             headers: prepared.headers.clone(),
-            body: prepared.body.clone().into(),
+            body: body.into(),
             verbatim: false,
         };
         let mut answer = prepared.upstream.send(call).await?;
@@ -132,6 +170,16 @@ impl Relay {
         );
         line.with(|line| line.retry("refused_parameter"));
     }
+}
+
+/// Runs `beside` along with `work`, and no longer than that.
+async fn along<T>(mut work: Pin<&mut impl Future<Output = T>>, beside: impl Future<Output = ()>) -> T {
+    tokio::select! {
+        biased;
+        done = work.as_mut() => return done,
+        () = beside => {}
+    }
+    work.await
 }
 
 /// Connections that fail, 5xx, answers that are none: not what is wrong with the request, nor with what the model wrote.

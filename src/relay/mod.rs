@@ -7,6 +7,7 @@
 
 mod attempts;
 pub mod config;
+mod context;
 mod conversation;
 mod dispatch;
 mod feed;
@@ -24,6 +25,7 @@ pub use config::{
     ContextConfig, ModelConfig, OnOverflow, ReasoningField, RecoveryConfig, RelayConfig, ToolParsing,
     ToolsMode,
 };
+use context::Weighed;
 use feed::Reader;
 pub use feed::{Batch, Feed};
 pub use forward::{Forward, Passing};
@@ -81,8 +83,10 @@ impl Relay {
 
     fn feed(&self, answer: Answer, prepared: &Prepared, line: SharedLine) -> Feed {
         let reader = self.reader(prepared, Usage::default());
+        let weighed = Weighed::of(prepared, &line);
         let upstream = prepared.upstream.name.clone();
-        Feed::new(answer, Frames::new(self.max_body), reader, upstream, line, prepared.recollection.clone())
+        let recollection = prepared.recollection.clone();
+        Feed::new(answer, Frames::new(self.max_body), reader, upstream, line, weighed, recollection)
     }
 
     /// `spent`: what earlier attempts cost.

@@ -14,7 +14,9 @@ use super::memory::Recollection;
 use super::{Relay, conversation};
 use crate::observe::metrics;
 use crate::tool_parser::{Options, Tools};
-use crate::translate::{Additions, LoopFound, Outbound, ReplyRules, hidden_tools, needs_version, outbound};
+use crate::translate::{
+    Additions, LoopFound, Outbound, ReplyRules, hidden_tools, needs_version, outbound, token_limit,
+};
 use crate::turn::Turn;
 use crate::upstream::{Serving, Upstream, Who, choose};
 use crate::wire::Object;
@@ -65,6 +67,8 @@ pub struct Facts {
     pub keep: Vec<String>,
     /// When the request came, in seconds since 1970.
     pub created: u64,
+    /// The model's window, when the configuration says it.
+    pub context_window: Option<u64>,
 }
 
 /// A request ready to be sent.
@@ -253,6 +257,7 @@ impl Relay {
             },
             keep: self.config.keep_fields.clone(),
             created: now(),
+            context_window: modes.context_window,
         }
     }
 }
@@ -331,8 +336,6 @@ fn edited(
 }
 
 fn rules(request: &ChatRequest<'_>) -> ReplyRules {
-    let limit =
-        ["max_completion_tokens", "max_tokens"].into_iter().find_map(|key| request.object.number(key));
     ReplyRules {
         tools: Arc::new(tools(request)),
         options: Options {
@@ -341,7 +344,7 @@ fn rules(request: &ChatRequest<'_>) -> ReplyRules {
             json_wanted: request.wants_json(),
             fuzzy: false,
         },
-        token_limit: limit,
+        token_limit: token_limit(&request.object),
     }
 }
 

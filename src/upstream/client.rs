@@ -23,6 +23,7 @@ use super::failure::{Tier, UpstreamError};
 use super::gate::Place;
 use super::pool::{Pool, Unanswered};
 use super::standing::Standing;
+use super::window::Windows;
 use crate::translate::Target;
 use crate::units::Secret;
 use crate::wire::Object;
@@ -60,6 +61,7 @@ pub struct Upstream {
     pool: Pool,
     target: RwLock<Target>,
     probed: OnceCell<()>,
+    pub(super) windows: Windows,
 }
 
 /// A request to an upstream.
@@ -106,6 +108,7 @@ impl Upstream {
             pool: pool(&config.url).map_err(|error| format!("upstream `{}`: {error}", config.name))?,
             target: RwLock::default(),
             probed: OnceCell::new(),
+            windows: Windows::default(),
         })
     }
 

@@ -14,6 +14,7 @@ mod queue;
 pub mod replay;
 mod retry;
 mod standing;
+mod window;
 
 pub use balance::{Load, choose, digest};
 pub use body::{Incoming, Outgoing};
@@ -25,3 +26,4 @@ pub use gate::Place;
 pub use queue::Who;
 pub use retry::RetryPolicy;
 pub use standing::Trial;
+pub use window::ModelFacts;

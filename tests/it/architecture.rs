@@ -9,7 +9,7 @@ const LAYERS: [&[&str]; 12] = [
     &["turn", "units", "pattern"],
     &["wire", "sse"],
     &["observe"],
-    &["tool_parser"],
+    &["tool_parser", "tokens"],
     &["translate"],
     &["upstream", "tools", "store"],
     &["relay"],
@@ -21,7 +21,7 @@ const LAYERS: [&[&str]; 12] = [
 ];
 
 /// These hold no async, no I/O crate, no clock, no randomness.
-const PURE: [&str; 6] = ["turn", "units", "wire", "sse", "translate", "tool_parser"];
+const PURE: [&str; 7] = ["turn", "units", "wire", "sse", "translate", "tool_parser", "tokens"];
 
 /// Neither do these files of other modules; circuits are told the time.
 const PURE_FILES: [&str; 5] = [
@@ -33,7 +33,8 @@ const PURE_FILES: [&str; 5] = [
 ];
 
 /// Foreign crates and the modules that own them.
-const OWNED: [(&str, &[&str]); 7] = [
+const OWNED: [(&str, &[&str]); 8] = [
+    ("bpe_openai", &["tokens"]),
     ("hyper_util", &["upstream", "server"]),
     ("hyper_rustls", &["upstream"]),
     ("axum", &["server"]),

@@ -12,6 +12,7 @@ mod architecture;
 mod captures;
 mod captures_page;
 mod cases;
+mod context;
 mod errors;
 mod lifecycle;
 mod live;

@@ -409,7 +409,7 @@ async fn other_routes_go_to_one_that_works() {
     let respool = before(&[("gone", "http://127.0.0.1:1", ALL), ("b", &b.url(), ALL)], "").await;
     for request in [
         Request::get("/load"),
-        Request::post("/tokenize", r#"{"model": "gpt-oss-20b", "prompt": "x"}"#),
+        Request::post("/pooling", r#"{"model": "gpt-oss-20b", "prompt": "x"}"#),
         Request::post("/v1/embeddings", r#"{"model": "gpt-oss-20b", "input": "x"}"#),
     ] {
         assert_eq!(exchange(respool.address, &request).await.status, 200);
