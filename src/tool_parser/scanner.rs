@@ -28,6 +28,10 @@ const WINDOW: usize = 256;
 const CUT_MARK: usize = 6;
 /// So many bytes of one candidate may be read again, besides a multiple of its length.
 const REREAD: usize = 64 << 10;
+/// A longer line closes no fence, if it is not decided by then.
+const MAX_CLOSING: usize = 256;
+/// Of a longer run of backticks the rest counts as another one.
+const MAX_RUN: usize = 64;
 /// In place of a backtick run's length: the line is quoted and holds no calls.
 const QUOTED_LINE: usize = usize::MAX;
 /// Marks in running text that begin with a letter; they are found by their `=`.
@@ -116,6 +120,8 @@ pub(crate) struct Scanner {
     /// The first byte of the buffer that has not left.
     head: usize,
     scan: usize,
+    /// From `head` up to here there is only space.
+    white: usize,
     lane: Lane,
     /// The length of the backtick run that opened an inline code span on this line.
     code: Option<usize>,
@@ -218,6 +224,7 @@ impl Scanner {
             gone: 0,
             head: 0,
             scan: 0,
+            white: 0,
             lane: Lane::Content,
             code: None,
             fresh: true,
@@ -303,8 +310,9 @@ impl Scanner {
         if end <= self.head {
             return;
         }
+        let blank = self.is_space_up_to(end);
         let text = &self.buffer[self.head..end];
-        let visible = text.trim_end().len();
+        let visible = if blank { 0 } else { text.trim_end().len() };
         if self.after_call && visible == 0 {
             if last {
                 self.head = end;
@@ -324,7 +332,18 @@ impl Scanner {
             self.after_call = false;
             self.long_space = space > MAX_SPACE || self.long_space && visible == 0;
             self.head += length;
+            self.white = end;
         }
+    }
+
+    /// Whether only space stands between `head` and `end`. No byte of it is looked at twice.
+    fn is_space_up_to(&mut self, end: usize) -> bool {
+        let from = self.white.max(self.head);
+        if from < end {
+            let rest = &self.buffer[from..end];
+            self.white = end - rest.trim_start().len();
+        }
+        self.white >= end || self.head >= end
     }
 
     /// Emits the text before a mark and passes over the mark. Space between the two is dropped.
@@ -351,6 +370,7 @@ impl Scanner {
         self.gone += keep;
         self.head -= keep;
         self.scan -= keep;
+        self.white = self.white.saturating_sub(keep);
         if let Some(open) = &mut self.open {
             open.at -= keep;
             open.resume -= keep;
@@ -417,8 +437,8 @@ impl Scanner {
     /// A run of backticks opens or closes an inline code span.
     fn backticks(&mut self, at: usize) -> bool {
         let rest = &self.buffer.as_bytes()[at..];
-        let length = rest.iter().take_while(|byte| **byte == b'`').count();
-        if length == rest.len() && !self.eof {
+        let length = rest.iter().take(MAX_RUN).take_while(|byte| **byte == b'`').count();
+        if length == rest.len() && length < MAX_RUN && !self.eof {
             self.scan = at;
             return false;
         }
@@ -453,16 +473,17 @@ impl Scanner {
             return false;
         };
         let newline = self.scan + found;
-        let rest = self.buffer[newline + 1..].trim_start_matches([' ', '\t']);
+        let end = self.buffer.floor_char_boundary((newline + 1).saturating_add(MAX_CLOSING));
+        let rest = self.buffer[newline + 1..end].trim_start_matches([' ', '\t']);
         let run = rest.bytes().take_while(|byte| *byte == char).count();
         let after = rest[run..].trim_start_matches([' ', '\t']);
-        if after.is_empty() && !self.eof {
+        if after.is_empty() && end == self.buffer.len() && !self.eof {
             self.scan = newline;
             return false;
         }
         self.scan = newline + 1;
         if run >= length && (after.is_empty() || after.starts_with('\n')) {
-            self.scan = self.buffer.len() - after.len();
+            self.scan = end - after.len();
             self.lane = Lane::Content;
         }
         true
@@ -509,6 +530,7 @@ impl Scanner {
             self.open = Some(open);
             return false;
         }
+        let spaced = self.is_space_up_to(open.at);
         let openers = &OPENERS[usize::from(self.buffer.as_bytes()[open.at])];
         let second = self.buffer.as_bytes().get(open.at + 1).copied();
         while let Some(index) = next_opener(openers, second, open.opener) {
@@ -518,12 +540,12 @@ impl Scanner {
                 open.opener += 1;
                 continue;
             }
-            match self.ask(&open, opener, io) {
+            match self.ask(&open, opener, spaced, io) {
                 Step::Not(seen) => {
                     self.spend(&mut open, seen);
                     open.opener += 1;
                 }
-                Step::More(_) if self.buffer.len() - open.at > MAX_HELD => {
+                Step::More(_) if self.buffer.len() - open.at >= MAX_HELD => {
                     open.resume = open.resume.max(self.buffer.ceil_char_boundary(open.at + MAX_HELD));
                     open.opener += 1;
                 }
@@ -576,9 +598,9 @@ impl Scanner {
         begins && (!mark.is_empty() || io.tools.may_begin_with(bytes[0]))
     }
 
-    fn ask(&self, open: &Open, opener: &Opener, io: &Io<'_>) -> Step {
+    fn ask(&self, open: &Open, opener: &Opener, spaced: bool, io: &Io<'_>) -> Step {
         let text = &self.buffer[open.at..];
-        let mut view = self.view(open, io);
+        let mut view = self.view(open, spaced, io);
         view.mark = match (opener.dialect.opens, view.mark_at(0, &[opener.mark])) {
             (Opens::Name, _) => 0,
             (_, MarkAt::Here(length)) => length,
@@ -592,7 +614,8 @@ impl Scanner {
         (opener.dialect.read)(&view)
     }
 
-    fn view<'a>(&'a self, open: &Open, io: &'a Io<'_>) -> View<'a> {
+    /// `spaced`: only space stands between what has left and the mark.
+    fn view<'a>(&'a self, open: &Open, spaced: bool, io: &'a Io<'_>) -> View<'a> {
         let from = self.buffer.ceil_char_boundary(open.at.saturating_sub(BEHIND));
         let before = &self.buffer[from..open.at];
         View {
@@ -603,8 +626,8 @@ impl Scanner {
             tools: io.tools,
             before: if self.gone == 0 && from == 0 { &self.buffer[..open.at] } else { before },
             line_start: open.line_start,
-            first: self.blank && self.buffer[self.head..open.at].trim().is_empty() && self.held.is_empty(),
-            after_call: self.after_call && self.buffer[self.head..open.at].trim().is_empty(),
+            first: self.blank && spaced && self.held.is_empty(),
+            after_call: self.after_call && spaced,
             json_wanted: io.options.json_wanted || !io.options.calls_wanted,
             reasoning: self.reasoning,
             native: io.ledger.native(),
@@ -625,7 +648,8 @@ impl Scanner {
         let bytes = &self.buffer.as_bytes()[open.at..];
         let char = bytes[0];
         let fences = open.line_start && (char == b'`' || char == b'~');
-        let fence = if fences { bytes.iter().take_while(|byte| **byte == char).count() } else { 0 };
+        let run = bytes.iter().take(MAX_RUN).take_while(|byte| **byte == char);
+        let fence = if fences { run.count() } else { 0 };
         self.release_held(open.at, io);
         self.scan = open.resume;
         if fence >= 3 {

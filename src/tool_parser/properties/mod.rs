@@ -12,69 +12,10 @@ use proptest::prelude::*;
 
 use super::{Options, Tools, oracle};
 
-/// Pieces of which near-calls are made.
-const FRAGMENTS: [&str; 56] = [
-    "<tool_call>",
-    "</tool_call>",
-    "<tools>",
-    "</tools>",
-    "{\"name\": \"read\", ",
-    "\"arguments\": ",
-    "{\"path\": \"a\"}",
-    "}",
-    "{",
-    "[",
-    "]",
-    "\"",
-    "'",
-    "\\",
-    ",",
-    ":",
-    "read",
-    "functions.",
-    "(",
-    ")",
-    "path=",
-    "\n",
-    "\n\n",
-    " ",
-    "`",
-    "```",
-    "```json\n",
-    "~~~\n",
-    "<|channel|>",
-    "analysis",
-    "commentary to=",
-    "<|message|>",
-    "<|call|>",
-    "<|end|>",
-    "<|start|>assistant",
-    "final",
-    "<think>",
-    "</think>",
-    "[TOOL_CALLS]",
-    "[TOOL:read|",
-    "<function=read>",
-    "<parameter=path>",
-    "</parameter>",
-    "</function>",
-    "<arg_key>",
-    "</arg_key><arg_value>",
-    "</arg_value>",
-    "<｜tool▁call▁begin｜>",
-    "<｜tool▁sep｜>",
-    "Action: read\n",
-    "Action Input: ",
-    "call:read{",
-    "prose é 漢 🙂",
-    "[END_TOOL_REQUEST]",
-    "<invoke name=\"read\">",
-    "<|\"|>",
-];
-
 /// Text that is dense with marks.
 fn near_calls() -> impl Strategy<Value = String> {
-    prop::collection::vec(prop::sample::select(FRAGMENTS.as_slice()), 0..24).prop_map(|parts| parts.concat())
+    prop::collection::vec(prop::sample::select(oracle::FRAGMENTS.as_slice()), 0..24)
+        .prop_map(|parts| parts.concat())
 }
 
 /// Text in which no mark can begin.
