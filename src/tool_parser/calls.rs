@@ -5,6 +5,7 @@
 
 use serde_json::{Map, Value};
 
+use super::digits;
 use super::lenient_json::{self, Repairs, Unreadable};
 use super::tools::Tools;
 
@@ -82,7 +83,18 @@ pub(crate) fn read(text: &str, trust: Trust, tools: &Tools) -> Result<Vec<RawCal
     for call in &mut calls {
         call.repairs.extend(&read.repairs);
     }
+    keep_digits(&text[..read.end], &mut calls);
     Ok(calls)
+}
+
+/// Arguments with integers that would be rounded stay text.
+fn keep_digits(text: &str, calls: &mut [RawCall]) {
+    let mut integers = digits::find(text);
+    for call in calls {
+        if let (Args::Value(value), false) = (&call.arguments, integers.is_empty()) {
+            call.arguments = Args::Text(digits::restore(value.to_string(), &mut integers));
+        }
+    }
 }
 
 /// Adds the calls that `value` holds; false when it holds anything else.

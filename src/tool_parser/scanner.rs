@@ -18,7 +18,7 @@ use crate::turn::{Dropped, Note};
 
 /// So many bytes before a mark are shown to the dialects.
 pub(crate) const BEHIND: usize = 256;
-/// A longer candidate is text: no argument is that big.
+/// So much of a candidate is shown to the dialects; what is longer is text: no argument is that big.
 const MAX_HELD: usize = 24 << 20;
 /// A longer run of space is content, even before a call.
 const MAX_SPACE: usize = 1024;
@@ -91,7 +91,7 @@ impl Open {
     fn charge(&mut self, length: usize) {
         self.read += length;
         if self.read > REREAD + 8 * length {
-            self.until = length + length / 8;
+            self.until = MAX_HELD.min(length + length / 8);
         }
     }
 }
@@ -546,7 +546,7 @@ impl Scanner {
                     open.opener += 1;
                 }
                 Step::More(_) if self.buffer.len() - open.at >= MAX_HELD => {
-                    open.resume = open.resume.max(self.buffer.ceil_char_boundary(open.at + MAX_HELD));
+                    open.resume = open.resume.max(self.buffer.floor_char_boundary(open.at + MAX_HELD));
                     open.opener += 1;
                 }
                 Step::More(wait) => {
@@ -568,7 +568,7 @@ impl Scanner {
             return false;
         }
         let wakes = self.eof
-            || text.len() > MAX_HELD
+            || text.len() >= MAX_HELD
             || match &mut open.waits {
                 None | Some(Waiting::Any) => true,
                 Some(Waiting::Value(span)) => span.advance(text, false) != Span::More,
@@ -618,11 +618,13 @@ impl Scanner {
     fn view<'a>(&'a self, open: &Open, spaced: bool, io: &'a Io<'_>) -> View<'a> {
         let from = self.buffer.ceil_char_boundary(open.at.saturating_sub(BEHIND));
         let before = &self.buffer[from..open.at];
+        let end = self.buffer.floor_char_boundary(open.at.saturating_add(MAX_HELD));
+        let whole = end == self.buffer.len();
         View {
-            text: &self.buffer[open.at..],
+            text: &self.buffer[open.at..end],
             mark: 0,
-            eof: self.eof,
-            cut: self.cut,
+            eof: self.eof && whole,
+            cut: self.cut && whole,
             tools: io.tools,
             before: if self.gone == 0 && from == 0 { &self.buffer[..open.at] } else { before },
             line_start: open.line_start,
