@@ -75,6 +75,14 @@ const COMPANIONS: [&str; 9] =
 
 /// Reads a text that is one JSON value as calls. `Ok` of an empty list: it is JSON, but no call.
 pub(crate) fn read(text: &str, trust: Trust, tools: &Tools) -> Result<Vec<RawCall>, Unreadable> {
+    if trust == Trust::Marked && text.starts_with("{{") {
+        return read_single(&text.replace("{{", "{").replace("}}", "}"), trust, tools);
+    }
+    read_single(text, trust, tools)
+}
+
+/// Braces are doubled where a prompt was a Python format string and the model took it literally; here they are single.
+fn read_single(text: &str, trust: Trust, tools: &Tools) -> Result<Vec<RawCall>, Unreadable> {
     let read = lenient_json::read(text)?;
     let mut calls = Vec::new();
     if !collect(read.value, trust, tools, &mut calls) {
