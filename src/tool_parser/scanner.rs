@@ -148,21 +148,6 @@ struct Opener {
     dialect: &'static Dialect,
 }
 
-/// Which second bytes a mark in running text may have, by its first byte.
-static SECONDS: LazyLock<Vec<[bool; 256]>> = LazyLock::new(|| {
-    let seconds = |list: &Vec<Opener>| {
-        let mut seen = [false; 256];
-        for opener in list.iter().filter(|opener| !opener.line) {
-            match opener.mark.as_bytes().get(1) {
-                Some(byte) => seen[usize::from(*byte)] = true,
-                None => seen = [true; 256],
-            }
-        }
-        seen
-    };
-    OPENERS.iter().map(seconds).collect()
-});
-
 /// All marks, by their first byte, in the table's order.
 static OPENERS: LazyLock<Vec<Vec<Opener>>> = LazyLock::new(|| {
     let mut openers: Vec<Vec<Opener>> = (0..256).map(|_| Vec::new()).collect();
@@ -182,26 +167,79 @@ static OPENERS: LazyLock<Vec<Vec<Opener>>> = LazyLock::new(|| {
     openers
 });
 
-/// The openers that go with each second byte, for first bytes that have many.
-static BY_SECOND: LazyLock<Vec<Vec<usize>>> = LazyLock::new(|| {
-    let openers = &OPENERS[usize::from(b'<')];
-    let goes = |byte: u8| {
-        let goes = move |(_, opener): &(usize, &Opener)| {
-            opener.mark.as_bytes().get(1).is_none_or(|second| *second == byte)
-        };
-        openers.iter().enumerate().filter(goes).map(|(index, _)| index).collect()
-    };
-    (0..=u8::MAX).map(goes).collect()
-});
+/// Which openers may stand where, by the second and third byte there.
+#[derive(Debug)]
+struct Prefixes {
+    /// The class of each second and third byte: those that no mark has are in class 0.
+    seconds: [u8; 256],
+    thirds: [u8; 256],
+    width: usize,
+    /// By both classes: places in the list of openers, in order.
+    lists: Vec<Vec<usize>>,
+    /// Whether one of them may stand in running text.
+    running: Vec<bool>,
+}
 
-/// The next opener that may stand where `second` follows the first byte, `from` on.
-fn next_opener(openers: &[Opener], second: Option<u8>, from: usize) -> Option<usize> {
-    match second {
-        Some(byte) if openers.first()?.mark.starts_with('<') => {
-            BY_SECOND[usize::from(byte)].iter().copied().find(|index| *index >= from)
-        }
-        _ => (from < openers.len()).then_some(from),
+/// For each first byte.
+static PREFIXES: LazyLock<Vec<Prefixes>> =
+    LazyLock::new(|| OPENERS.iter().map(|openers| Prefixes::new(openers)).collect());
+
+impl Prefixes {
+    fn new(openers: &[Opener]) -> Self {
+        let (seconds, height) = classes(openers, 1);
+        let (thirds, width) = classes(openers, 2);
+        let goes = |opener: &Opener, place: usize, classes: &[u8; 256], class: usize| {
+            opener
+                .mark
+                .as_bytes()
+                .get(place)
+                .is_none_or(|byte| usize::from(classes[usize::from(*byte)]) == class)
+        };
+        let list = |cell: usize| {
+            let goes = |opener: &Opener| {
+                goes(opener, 1, &seconds, cell / width) && goes(opener, 2, &thirds, cell % width)
+            };
+            (0..openers.len()).filter(|index| goes(&openers[*index])).collect::<Vec<usize>>()
+        };
+        let lists: Vec<Vec<usize>> = (0..height * width).map(list).collect();
+        let running = |list: &Vec<usize>| list.iter().any(|index| !openers[*index].line);
+        Self { seconds, thirds, width, running: lists.iter().map(running).collect(), lists }
     }
+
+    /// The cell for a text; `None` while it is too short to tell.
+    fn cell(&self, text: &[u8]) -> Option<usize> {
+        let [_, second, third, ..] = text else { return None };
+        let class = |classes: &[u8; 256], byte: &u8| usize::from(classes[usize::from(*byte)]);
+        Some(class(&self.seconds, second) * self.width + class(&self.thirds, third))
+    }
+
+    /// The first opener from `from` on that may stand there.
+    fn next(&self, cell: Option<usize>, from: usize, count: usize) -> Option<usize> {
+        match cell {
+            Some(cell) => self.lists[cell].iter().copied().find(|index| *index >= from),
+            None => (from < count).then_some(from),
+        }
+    }
+}
+
+/// A class for each byte that some mark has at that place, and how many classes there are.
+fn classes(openers: &[Opener], place: usize) -> ([u8; 256], usize) {
+    let mut classes = [0; 256];
+    let mut count = 1;
+    for byte in openers.iter().filter_map(|opener| opener.mark.as_bytes().get(place)) {
+        let class = &mut classes[usize::from(*byte)];
+        if *class == 0 {
+            *class = count;
+            count += 1;
+        }
+    }
+    (classes, usize::from(count))
+}
+
+/// Whether a mark may begin in running text where these bytes stand.
+fn may_begin(first: u8, bytes: &[u8]) -> bool {
+    let prefixes = &PREFIXES[usize::from(first)];
+    prefixes.cell(bytes).is_none_or(|cell| prefixes.running[cell])
 }
 
 /// The first byte at which something may begin. Searched window by window, so that what one search passes over the
@@ -423,13 +461,7 @@ impl Scanner {
             b'`' => self.backticks(at),
             b'=' => self.late_mark(at, io),
             _ if self.code.is_some() => true,
-            first
-                if bytes
-                    .get(found + 1)
-                    .is_some_and(|byte| !SECONDS[usize::from(first)][usize::from(*byte)]) =>
-            {
-                true
-            }
+            first if !may_begin(first, &bytes[found..]) => true,
             _ => self.attempt(Open::new(at, at + 1, false), io),
         }
     }
@@ -531,9 +563,10 @@ impl Scanner {
             return false;
         }
         let spaced = self.is_space_up_to(open.at);
-        let openers = &OPENERS[usize::from(self.buffer.as_bytes()[open.at])];
-        let second = self.buffer.as_bytes().get(open.at + 1).copied();
-        while let Some(index) = next_opener(openers, second, open.opener) {
+        let text = &self.buffer.as_bytes()[open.at..];
+        let (openers, prefixes) = (&OPENERS[usize::from(text[0])], &PREFIXES[usize::from(text[0])]);
+        let cell = prefixes.cell(text);
+        while let Some(index) = prefixes.next(cell, open.opener, openers.len()) {
             let opener = &openers[index];
             open.opener = index;
             if !self.may_open(&open, opener, io) {
@@ -594,7 +627,8 @@ impl Scanner {
         if opener.line && !open.line_start {
             return false;
         }
-        let begins = mark.iter().zip(bytes).all(|(one, other)| one == other);
+        let length = mark.len().min(bytes.len());
+        let begins = mark[..length] == bytes[..length];
         begins && (!mark.is_empty() || io.tools.may_begin_with(bytes[0]))
     }
 

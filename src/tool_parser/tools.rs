@@ -137,6 +137,9 @@ impl Tools {
         if let Some(tool) = find(&self.declared, written) {
             return Some(Resolved { tool, hidden: false, repaired: true });
         }
+        if self.hidden.list.is_empty() {
+            return None;
+        }
         self.get(INDIRECT)?;
         find(&self.hidden, written).map(|tool| Resolved { tool, hidden: true, repaired: true })
     }
