@@ -22,6 +22,8 @@ pub(crate) const BEHIND: usize = 256;
 const MAX_HELD: usize = 24 << 20;
 /// A longer run of space is content, even before a call.
 const MAX_SPACE: usize = 1024;
+/// Within so many bytes looking is quicker than searching.
+const NEAR: usize = 16;
 /// So far triggers are searched at a time.
 const WINDOW: usize = 256;
 /// So much of a mark at the end of a cut reply is the beginning of a call.
@@ -144,8 +146,34 @@ pub(crate) struct Scanner {
 #[derive(Debug)]
 struct Opener {
     mark: &'static str,
+    /// The mark's first eight bytes, and which of them it has.
+    word: u64,
+    mask: u64,
     line: bool,
     dialect: &'static Dialect,
+}
+
+impl Opener {
+    fn new(mark: &'static str, line: bool, dialect: &'static Dialect) -> Self {
+        let mut bytes = [[0; 8]; 2];
+        for (index, byte) in mark.bytes().take(8).enumerate() {
+            (bytes[0][index], bytes[1][index]) = (byte, u8::MAX);
+        }
+        let [word, mask] = bytes.map(u64::from_le_bytes);
+        Self { mark, word, mask, line, dialect }
+    }
+
+    /// Whether the mark stands there, or as much of it as there is text. One comparison tells most.
+    fn begins(&self, text: &[u8]) -> bool {
+        if let Some(head) = text.first_chunk::<8>()
+            && u64::from_le_bytes(*head) & self.mask != self.word
+        {
+            return false;
+        }
+        let mark = self.mark.as_bytes();
+        let length = mark.len().min(text.len());
+        length <= 8 && text.len() >= 8 || mark[..length] == text[..length]
+    }
 }
 
 /// All marks, by their first byte, in the table's order.
@@ -156,12 +184,12 @@ static OPENERS: LazyLock<Vec<Vec<Opener>>> = LazyLock::new(|| {
             Opens::Anywhere(marks) => (marks, false),
             Opens::Line(marks) => (marks, true),
             Opens::Name => {
-                openers.iter_mut().for_each(|list| list.push(Opener { mark: "", line: true, dialect }));
+                openers.iter_mut().for_each(|list| list.push(Opener::new("", true, dialect)));
                 continue;
             }
         };
         for mark in marks {
-            openers[usize::from(mark.as_bytes()[0])].push(Opener { mark, line, dialect });
+            openers[usize::from(mark.as_bytes()[0])].push(Opener::new(mark, line, dialect));
         }
     }
     openers
@@ -178,6 +206,8 @@ struct Prefixes {
     lists: Vec<Vec<usize>>,
     /// Whether one of them may stand in running text.
     running: Vec<bool>,
+    /// All places.
+    all: Vec<usize>,
 }
 
 /// For each first byte.
@@ -203,7 +233,8 @@ impl Prefixes {
         };
         let lists: Vec<Vec<usize>> = (0..height * width).map(list).collect();
         let running = |list: &Vec<usize>| list.iter().any(|index| !openers[*index].line);
-        Self { seconds, thirds, width, running: lists.iter().map(running).collect(), lists }
+        let running = lists.iter().map(running).collect();
+        Self { seconds, thirds, width, lists, running, all: (0..openers.len()).collect() }
     }
 
     /// The cell for a text; `None` while it is too short to tell.
@@ -213,12 +244,10 @@ impl Prefixes {
         Some(class(&self.seconds, second) * self.width + class(&self.thirds, third))
     }
 
-    /// The first opener from `from` on that may stand there.
-    fn next(&self, cell: Option<usize>, from: usize, count: usize) -> Option<usize> {
-        match cell {
-            Some(cell) => self.lists[cell].iter().copied().find(|index| *index >= from),
-            None => (from < count).then_some(from),
-        }
+    /// The openers that may stand there, from `from` on.
+    fn openers(&'static self, text: &[u8], from: usize) -> &'static [usize] {
+        let list = self.cell(text).map_or(&self.all, |cell| &self.lists[cell]);
+        &list[list.partition_point(|index| *index < from)..]
     }
 }
 
@@ -242,9 +271,15 @@ fn may_begin(first: u8, bytes: &[u8]) -> bool {
     prefixes.cell(bytes).is_none_or(|cell| prefixes.running[cell])
 }
 
-/// The first byte at which something may begin. Searched window by window, so that what one search passes over the
-/// other does not pass over again and again.
+/// The first byte at which something may begin. The nearest bytes are looked at one by one; then it is searched window by
+/// window, so that what one search passes over the other does not pass over again and again.
 fn trigger(bytes: &[u8]) -> Option<usize> {
+    let (near, far) = bytes.split_at(bytes.len().min(NEAR));
+    let starts = |byte: &u8| matches!(byte, b'`' | b'\n' | b'=' | b'<' | b'[' | b'{');
+    near.iter().position(starts).or_else(|| far_trigger(far).map(|at| near.len() + at))
+}
+
+fn far_trigger(bytes: &[u8]) -> Option<usize> {
     for (index, window) in bytes.chunks(WINDOW).enumerate() {
         let near = memchr3(b'`', b'\n', b'=', window);
         if let Some(at) = memchr3(b'<', b'[', b'{', &window[..near.unwrap_or(window.len())]).or(near) {
@@ -564,23 +599,17 @@ impl Scanner {
         }
         let spaced = self.is_space_up_to(open.at);
         let text = &self.buffer.as_bytes()[open.at..];
-        let (openers, prefixes) = (&OPENERS[usize::from(text[0])], &PREFIXES[usize::from(text[0])]);
-        let cell = prefixes.cell(text);
-        while let Some(index) = prefixes.next(cell, open.opener, openers.len()) {
+        let openers = &OPENERS[usize::from(text[0])];
+        for &index in PREFIXES[usize::from(text[0])].openers(text, open.opener) {
             let opener = &openers[index];
             open.opener = index;
             if !self.may_open(&open, opener, io) {
-                open.opener += 1;
                 continue;
             }
             match self.ask(&open, opener, spaced, io) {
-                Step::Not(seen) => {
-                    self.spend(&mut open, seen);
-                    open.opener += 1;
-                }
+                Step::Not(seen) => self.spend(&mut open, seen),
                 Step::More(_) if self.buffer.len() - open.at >= MAX_HELD => {
                     open.resume = open.resume.max(self.buffer.floor_char_boundary(open.at + MAX_HELD));
-                    open.opener += 1;
                 }
                 Step::More(wait) => {
                     open.waits = Some(waiting(wait));
@@ -623,13 +652,10 @@ impl Scanner {
     /// Whether the mark stands there, or as much of it as there is text.
     fn may_open(&self, open: &Open, opener: &Opener, io: &Io<'_>) -> bool {
         let bytes = &self.buffer.as_bytes()[open.at..];
-        let mark = opener.mark.as_bytes();
         if opener.line && !open.line_start {
             return false;
         }
-        let length = mark.len().min(bytes.len());
-        let begins = mark[..length] == bytes[..length];
-        begins && (!mark.is_empty() || io.tools.may_begin_with(bytes[0]))
+        opener.begins(bytes) && (!opener.mark.is_empty() || io.tools.may_begin_with(bytes[0]))
     }
 
     fn ask(&self, open: &Open, opener: &Opener, spaced: bool, io: &Io<'_>) -> Step {
