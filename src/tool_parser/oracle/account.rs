@@ -1,6 +1,5 @@
 //! Where every byte of a text went: kept in its order, or space, or a dialect's own mark, or a call or a note tells of it.
 
-use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use crate::tool_parser::Options;
@@ -30,13 +29,10 @@ const CLOSERS: [&str; 17] = [
 /// A harmony header that is dropped as a whole is never longer.
 const HEADER: usize = 340;
 
-/// What one text has lost at the cheapest: how many pieces that are neither space nor marks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Loss {
-    pieces: usize,
-    /// False while such a piece goes on.
-    outside: bool,
-}
+/// What a text has lost at the cheapest: twice the number of pieces that are neither space nor marks, and one more once the
+/// last of them is over.
+type Loss = usize;
+const NEVER: Loss = Loss::MAX;
 
 /// Content and reasoning, in the order in which they left, are the text but for space, marks, and at most one piece for
 /// each call that left and each note of one that did not. Nothing is there that the text does not have.
@@ -58,35 +54,30 @@ pub(super) fn nothing_is_lost(text: &str, events: &[TurnEvent], options: Options
 
 /// Whether `kept` is what is left of `text` after at most so many unexplained pieces.
 fn align(text: &[u8], kept: &[u8], pieces: usize) -> bool {
-    // By the place in the text, and for each by the place in what was kept: the least loss so far.
-    let mut states: Vec<BTreeMap<usize, Loss>> = vec![BTreeMap::new(); text.len() + 1];
-    states[0].insert(0, Loss { pieces: 0, outside: true });
+    let Some(missing) = text.len().checked_sub(kept.len()) else { return false };
+    // By the place in the text and the number of bytes that are missing so far: the least loss.
+    let mut losses = vec![vec![NEVER; missing + 1]; text.len() + 1];
+    losses[0][0] = 1;
     for at in 0..text.len() {
-        let here = std::mem::take(&mut states[at]);
-        let skips = if here.is_empty() { Vec::new() } else { skips(&text[at..]) };
-        for (place, loss) in here {
-            if kept.get(place) == Some(&text[at]) {
-                reach(&mut states[at + 1], place + 1, Loss { outside: true, ..loss });
-            }
-            let mut skip = |length: usize, loss| {
-                // What is left of the text must be enough for what is left of the kept.
-                if kept.len() - place <= text.len() - at - length {
-                    reach(&mut states[at + length], place, loss);
+        let here = std::mem::take(&mut losses[at]);
+        let skips = skips(&text[at..]);
+        for (gone, loss) in here.into_iter().enumerate().filter(|(_, loss)| *loss != NEVER) {
+            let mut reach = |length: usize, gone: usize, loss: Loss| {
+                if let Some(known) = losses[at + length].get_mut(gone) {
+                    *known = loss.min(*known);
                 }
             };
-            skips.iter().for_each(|length| skip(*length, loss));
-            let loss = Loss { pieces: loss.pieces + usize::from(loss.outside), outside: false };
-            if loss.pieces <= pieces {
-                skip(1, loss);
+            if kept.get(at - gone) == Some(&text[at]) {
+                reach(1, gone, loss | 1);
+            }
+            skips.iter().for_each(|length| reach(*length, gone + length, loss));
+            let dropped = if loss % 2 == 1 { loss + 1 } else { loss };
+            if dropped / 2 <= pieces {
+                reach(1, gone + 1, dropped);
             }
         }
     }
-    states[text.len()].contains_key(&kept.len())
-}
-
-fn reach(states: &mut BTreeMap<usize, Loss>, place: usize, loss: Loss) {
-    let known = states.entry(place).or_insert(loss);
-    *known = (*known).min(loss);
+    losses[text.len()][missing] != NEVER
 }
 
 /// The lengths of what may be dropped without a word at the start of `rest`.
