@@ -100,7 +100,7 @@ fn keep_digits(text: &str, calls: &mut [RawCall]) {
     let mut integers = digits::find(text);
     for call in calls {
         if let (Args::Value(value), false) = (&call.arguments, integers.is_empty()) {
-            call.arguments = Args::Text(digits::restore(value.to_string(), &mut integers));
+            call.arguments = Args::Text(digits::restore(&value.to_string(), &mut integers));
         }
     }
 }

@@ -30,7 +30,7 @@ pub(crate) fn find(text: &str) -> Vec<BigInteger<'_>> {
             continue;
         }
         let start = (0..at).rev().take_while(digit).last().unwrap_or(at);
-        let end = (at..).find(|at| !digit(at)).unwrap_or(bytes.len());
+        let end = (at..bytes.len()).find(|at| !digit(at)).unwrap_or(bytes.len());
         found.extend(big(text, start, end));
         at = end + LONG;
     }
@@ -65,9 +65,9 @@ fn in_string(before: &str) -> bool {
 }
 
 /// Puts digits back into what was written anew, in order; what was put back is taken from the list.
-pub(crate) fn restore(written: String, integers: &mut Vec<BigInteger<'_>>) -> String {
+pub(crate) fn restore(written: &str, integers: &mut Vec<BigInteger<'_>>) -> String {
     let mut restored = String::new();
-    let mut rest = written.as_str();
+    let mut rest = written;
     integers.retain(|integer| {
         let Some(at) = rest.find(&integer.rounded) else { return true };
         restored.push_str(&rest[..at]);
@@ -109,7 +109,7 @@ mod tests {
         let text = r#"{"a": 12345678901234567890123, "b": [12345678901234567890124, 1.5]}"#;
         let written = serde_json::from_str::<Value>(text).unwrap().to_string();
         let mut integers = find(text);
-        assert_eq!(restore(written, &mut integers), text.replace(": ", ":").replace(", ", ","));
+        assert_eq!(restore(&written, &mut integers), text.replace(": ", ":").replace(", ", ","));
         assert!(integers.is_empty());
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn settle(call: &RawCall, tools: &Tools) -> Settled {
         return Settled::Refused(Dropped::MissingRequired);
     }
     let text = verbatim.filter(|_| fitted == value).unwrap_or_else(|| match &call.arguments {
-        Args::Text(written) => digits::restore(fitted.to_string(), &mut digits::find(written)),
+        Args::Text(written) => digits::restore(&fitted.to_string(), &mut digits::find(written)),
         Args::Value(_) => fitted.to_string(),
     });
     let problems = schema::problems(&fitted, rules, rules);

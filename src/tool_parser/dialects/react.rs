@@ -42,7 +42,7 @@ fn read(view: &View<'_>) -> Step {
     input(view, name, at + mark.len())
 }
 
-/// `NAME[argument]`, as the ReAct paper writes it.
+/// `NAME[argument]`, as the paper on `ReAct` writes it.
 fn bracketed(view: &View<'_>, line: &str) -> Option<RawCall> {
     let (name, argument) = line.strip_suffix(']')?.split_once('[')?;
     let tool = view.tools.get(name)?;

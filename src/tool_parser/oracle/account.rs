@@ -42,9 +42,9 @@ pub(super) fn nothing_is_lost(text: &str, events: &[TurnEvent], options: Options
     for event in events {
         match event {
             TurnEvent::Content(piece) | TurnEvent::Reasoning(piece) => kept.push_str(piece),
-            TurnEvent::ToolCall(_) => explained += 1,
+            // The text of such a call may be shown after all, at the end.
             TurnEvent::Note(Note::Dropped { why: Dropped::NotWanted, .. }) if !options.calls_wanted => return,
-            TurnEvent::Note(Note::Dropped { .. }) => explained += 1,
+            TurnEvent::ToolCall(_) | TurnEvent::Note(Note::Dropped { .. }) => explained += 1,
             _ => {}
         }
     }
