@@ -31,3 +31,15 @@ vllm DIR:
 # Side by side with nginx and others.
 bench:
     benches/proxy/run.sh
+
+# Fuzz one target (engine, lenient_json, sse) for that many seconds; what it finds lands in fuzz/artifacts. Needs cargo-fuzz.
+fuzz TARGET SECONDS="600":
+    mkdir -p fuzz/grown/{{TARGET}}
+    RUSTC_BOOTSTRAP=1 cargo fuzz run -s none {{TARGET}} fuzz/grown/{{TARGET}} fuzz/corpus/{{TARGET}} -- -max_len=600 -max_total_time={{SECONDS}}
+
+# What is too long for every change: 2,000 random schemas per dialect there and back, 20,000 random texts, all targets fuzzed.
+nightly:
+    RESPOOL_SCHEMAS=2000 RESPOOL_CASES=20000 cargo test --release --lib tool_parser
+    just fuzz engine
+    just fuzz lenient_json
+    just fuzz sse

@@ -60,6 +60,8 @@ impl Frames {
     /// The next whole frame, `None` when more bytes are needed.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameTooLong> {
         match self.frame_end() {
+            // Too long is too long, also when all of it came at once.
+            Some(end) if end > self.limit => Err(FrameTooLong),
             Some(end) => {
                 (self.line_start, self.searched) = (0, 0);
                 let bytes = self.bytes.split_to(end);
@@ -182,6 +184,8 @@ mod tests {
         let mut frames = Frames::new(10);
         frames.push(Bytes::from_static(b"data: 0123456789"));
         assert_eq!(frames.next_frame(), Err(FrameTooLong));
+        frames.push(Bytes::from_static(b"\n\n"));
+        assert_eq!(frames.next_frame(), Err(FrameTooLong), "with its end too");
     }
 
     proptest! {

@@ -1,4 +1,4 @@
-//! Lenient JSON on arbitrary text: `cargo +nightly fuzz run lenient_json`.
+//! Lenient JSON on arbitrary text: `just fuzz lenient_json`.
 
 #![no_main]
 

@@ -15,6 +15,7 @@ const TOOLS: &str = r#"[
    "properties":{"path":{"type":"string"},"content":{"type":"string"}}}}},
  {"type":"function","function":{"name":"web_search","parameters":{"type":"object","required":["query"],
    "properties":{"query":{"type":"string"},"count":{"type":"integer"}}}}},
+ {"type":"function","function":{"name":"look","parameters":{"type":"object","properties":{"where":{"type":"string"}}}}},
  {"type":"function","function":{"name":"now"}}]"#;
 
 fn run_pieces(options: Options, end: End, field: Field, pieces: &[&str]) -> Turn {
@@ -356,15 +357,126 @@ fn native_calls_win_over_their_copies() {
     assert_eq!(turn.content, r#"{"path":"b"}"#);
 }
 
+/// Runs natives and texts in the order given; the calls, and why others were held back.
+fn in_order(steps: &[Step], cut: bool) -> (String, Vec<Dropped>) {
+    let mut engine = Engine::new(Arc::new(Tools::from_json(TOOLS)), Options::default());
+    let mut out = Vec::new();
+    for step in steps {
+        match *step {
+            Step::Native(name, arguments) => {
+                let call = NativeCall { id: None, name: name.into(), arguments: arguments.into() };
+                engine.native(call, &mut out);
+            }
+            Step::Text(text) => engine.push(Field::Content, text, &mut out),
+        }
+    }
+    engine.finish(End { cut }, &mut out);
+    let turn: Turn = out.into_iter().collect();
+    let why = turn.notes.iter().filter_map(|note| match note {
+        Note::Dropped { why, .. } => Some(*why),
+        _ => None,
+    });
+    (calls(&turn), why.collect())
+}
+
+enum Step {
+    Native(&'static str, &'static str),
+    Text(&'static str),
+}
+use Step::{Native, Text as Said};
+
 #[test]
 fn a_native_call_without_its_end_leaves_only_if_the_reply_was_not_cut() {
-    for (cut, sent) in [(false, 1), (true, 0)] {
-        let mut engine = Engine::new(Arc::new(Tools::from_json(TOOLS)), Options::default());
-        let mut out = Vec::new();
-        let arguments = r#"{"path":"a""#.to_owned();
-        engine.native(NativeCall { id: None, name: "read".into(), arguments }, &mut out);
-        engine.finish(End { cut }, &mut out);
-        assert_eq!(out.into_iter().collect::<Turn>().calls.len(), sent);
+    let read = r#"read{"path":"a"}"#;
+    for (native, call) in [(Native("read", r#"{"path":"a""#), read), (Native("look", "{}"), "look{}")] {
+        let steps = [native];
+        assert_eq!(in_order(&steps, false), (call.to_owned(), vec![]));
+        assert_eq!(in_order(&steps, true), (String::new(), vec![Dropped::Truncated]));
+    }
+    // What takes no arguments is whole; so is what another call follows.
+    assert_eq!(in_order(&[Native("now", "{}")], true).0, "now{}");
+    let two = [Native("look", "{}"), Native("read", r#"{"path":"a"}"#)];
+    assert_eq!(in_order(&two, true), (format!("look{{}};{read}"), vec![]));
+    // A field that the schema requires was lost: because of the cut, if there was one.
+    let missing = [Native("write", r#"{"path":"a"}"#)];
+    assert_eq!(in_order(&missing, true).1, [Dropped::Truncated]);
+    assert_eq!(in_order(&missing, false).1, [Dropped::MissingRequired]);
+}
+
+#[test]
+fn a_native_call_and_its_copy_leave_once_in_either_order() {
+    let read = r#"read{"path":"a"}"#;
+    let copy = Said(r#"{"name":"read","arguments":{"path":"a"}}"#);
+    for arguments in [r#"{"path":"a"}"#, r#"{"path":"a""#] {
+        let native = || Native("read", arguments);
+        assert_eq!(in_order(&[native(), Said(r#"{"name":"read","arguments":{"path":"a"}}"#)], false).0, read);
+        assert_eq!(in_order(&[Said(r#"{"name":"read","arguments":{"path":"a"}}"#), native()], false).0, read);
+        assert_eq!(in_order(&[native(), Said(r#"{"path":"a"}"#)], false).0, read);
+    }
+    // Twice asked for is twice done.
+    let twice = [copy, Native("read", r#"{"path":"a"}"#), Native("read", r#"{"path":"a"}"#)];
+    assert_eq!(in_order(&twice, false).0, format!("{read};{read}"));
+}
+
+#[test]
+fn digits_beyond_64_bits_stay() {
+    let json = r#"{"name":"exec","arguments":{"command":"x","id":12345678901234567890123,}}"#;
+    let call = r#"exec{"command":"x","id":12345678901234567890123}"#;
+    check(&format!("<tool_call>{json}</tool_call>"), call, "");
+    let other = json.replace("123,}", "124,}");
+    check(
+        &format!("<tool_call>{json}{other}</tool_call>"),
+        &format!("{call};{}", call.replace("123}", "124}")),
+        "",
+    );
+}
+
+/// A candidate is given up at the same place however it arrives. (24 MB is what the scanner shows a dialect.)
+#[test]
+fn a_call_that_is_too_long_is_text_however_it_arrives() {
+    let text = format!(
+        "<tool_call>{{\"name\":\"exec\",\"arguments\":{{\"command\":\"{}\"}}}}</tool_call> Done.",
+        "x".repeat(24 << 20)
+    );
+    let pieces: Vec<&str> =
+        text.as_bytes().chunks(1 << 20).map(|piece| std::str::from_utf8(piece).unwrap()).collect();
+    for turn in [&[text.as_str()], pieces.as_slice()]
+        .map(|pieces| run_pieces(Options::default(), End::default(), Field::Content, pieces))
+    {
+        assert!(turn.calls.is_empty() && turn.content == text, "{:?}", turn.notes);
+    }
+}
+
+/// Time for a text in small pieces grows with its length, not with its square: sixteen times the flood costs less than
+/// eighty times as much. (A square would cost 256 times, here minutes; so a busy machine is no danger.)
+#[test]
+fn floods_take_linear_time() {
+    let call = "<tool_call>{\"name\":\"now\",\"arguments\":{}}</tool_call>";
+    let after_text = format!("Hm. {call}");
+    for (before, flood) in [
+        (call, "\n"),
+        (call, " "),
+        (after_text.as_str(), " <"),
+        ("```python\n", "\n"),
+        ("```python\n", " "),
+        ("```python\n", "`"),
+        ("x ", "`"),
+        ("", "`"),
+        ("", "\n"),
+        ("```json\n", "\n"),
+        ("<think>", "\n"),
+    ] {
+        let time = |length: usize| {
+            let text = format!("{before}{}", flood.repeat(length / flood.len()));
+            let pieces: Vec<&str> =
+                text.as_bytes().chunks(4).map(|piece| std::str::from_utf8(piece).unwrap()).collect();
+            let start = std::time::Instant::now();
+            run_pieces(Options::default(), End::default(), Field::Content, &pieces);
+            start.elapsed()
+        };
+        let short = time(20_000).max(std::time::Duration::from_millis(20));
+        let long = time(320_000);
+        assert!(long < short * 80, "{before:?} {flood:?}: {short:?}, then {long:?}");
     }
 }
 

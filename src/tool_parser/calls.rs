@@ -5,6 +5,7 @@
 
 use serde_json::{Map, Value};
 
+use super::digits;
 use super::lenient_json::{self, Repairs, Unreadable};
 use super::tools::Tools;
 
@@ -74,6 +75,14 @@ const COMPANIONS: [&str; 9] =
 
 /// Reads a text that is one JSON value as calls. `Ok` of an empty list: it is JSON, but no call.
 pub(crate) fn read(text: &str, trust: Trust, tools: &Tools) -> Result<Vec<RawCall>, Unreadable> {
+    if trust == Trust::Marked && text.starts_with("{{") {
+        return read_single(&text.replace("{{", "{").replace("}}", "}"), trust, tools);
+    }
+    read_single(text, trust, tools)
+}
+
+/// Braces are doubled where a prompt was a Python format string and the model took it literally; here they are single.
+fn read_single(text: &str, trust: Trust, tools: &Tools) -> Result<Vec<RawCall>, Unreadable> {
     let read = lenient_json::read(text)?;
     let mut calls = Vec::new();
     if !collect(read.value, trust, tools, &mut calls) {
@@ -82,7 +91,18 @@ pub(crate) fn read(text: &str, trust: Trust, tools: &Tools) -> Result<Vec<RawCal
     for call in &mut calls {
         call.repairs.extend(&read.repairs);
     }
+    keep_digits(&text[..read.end], &mut calls);
     Ok(calls)
+}
+
+/// Arguments with integers that would be rounded stay text.
+fn keep_digits(text: &str, calls: &mut [RawCall]) {
+    let mut integers = digits::find(text);
+    for call in calls {
+        if let (Args::Value(value), false) = (&call.arguments, integers.is_empty()) {
+            call.arguments = Args::Text(digits::restore(&value.to_string(), &mut integers));
+        }
+    }
 }
 
 /// Adds the calls that `value` holds; false when it holds anything else.

@@ -1,4 +1,5 @@
-//! The reported cases (`fixtures/toolcall-cases.jsonl`): each whole, char by char and in random pieces, with one result.
+//! The reported cases (`fixtures/toolcall-cases.jsonl`) and our own from chat templates and servers' documentation
+//! (`fixtures/toolcall-cases-own.jsonl`): each whole, char by char and in random pieces, with one result.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -94,8 +95,9 @@ impl Case {
 }
 
 fn cases() -> Vec<Case> {
-    let file = include_str!("../../fixtures/toolcall-cases.jsonl");
-    file.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    let reported = include_str!("../../fixtures/toolcall-cases.jsonl");
+    let own = include_str!("../../fixtures/toolcall-cases-own.jsonl");
+    reported.lines().chain(own.lines()).map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[test]

@@ -6,6 +6,7 @@
 use serde_json::Value;
 
 use super::calls::{Args, RawCall};
+use super::digits;
 use super::settle::Settled;
 use super::{Field, Options};
 use crate::turn::{Dropped, Note, ToolCall, TurnEvent};
@@ -21,7 +22,7 @@ pub(crate) struct Ledger {
     events: Vec<TurnEvent>,
     /// Arguments of native calls, to recognise copies.
     native: Vec<Value>,
-    sent: Vec<(String, Value)>,
+    sent: Vec<Sent>,
     /// A call that repeats the one before it: a loop, if the reply is cut; wanted, if anything else follows.
     repeat: Option<(ToolCall, Vec<&'static str>)>,
     last_text_call: Option<usize>,
@@ -31,6 +32,30 @@ pub(crate) struct Ledger {
     /// The content, kept only for the fuzzy dialect.
     spoken: String,
     has_content: bool,
+}
+
+/// A call that has left.
+#[derive(Debug)]
+struct Sent {
+    name: String,
+    arguments: Value,
+    /// Read from text, and no native call has turned out to be the same yet.
+    from_text: bool,
+}
+
+impl Sent {
+    fn new(call: &ToolCall, from_text: bool) -> Self {
+        // What would be rounded is compared as text.
+        let arguments = match serde_json::from_str(&call.arguments) {
+            Ok(value) if digits::find(&call.arguments).is_empty() => value,
+            _ => Value::String(call.arguments.clone()),
+        };
+        Self { name: call.name.clone(), arguments, from_text }
+    }
+
+    fn equals(&self, other: &Self) -> bool {
+        self.name == other.name && self.arguments == other.arguments
+    }
 }
 
 impl Ledger {
@@ -121,25 +146,28 @@ impl Ledger {
         self.note(Note::Dropped { name: name.to_owned(), why });
     }
 
+    /// Copies of a native call's arguments in the text are to be recognised from now on.
+    pub(crate) fn expect_copies(&mut self, raw: &RawCall, settled: &Settled) {
+        if let Settled::Call(call, _) = settled {
+            self.native.push(serde_json::from_str(&call.arguments).unwrap_or_default());
+        }
+        if let Args::Text(text) = &raw.arguments
+            && let Ok(value @ Value::Object(_)) = serde_json::from_str(text)
+        {
+            self.native.push(value);
+        }
+    }
+
     /// A native call: it wins over every copy of it.
     pub(crate) fn native_call(&mut self, raw: &RawCall, settled: Settled) {
         match settled {
-            Settled::Call(call, repairs) => {
-                let value = serde_json::from_str(&call.arguments).unwrap_or_default();
-                self.native.push(value);
-                self.send(call, repairs.into_iter().collect(), false);
-            }
+            Settled::Call(call, repairs) => self.send(call, repairs.into_iter().collect(), false),
             Settled::Refused(why) => {
                 self.dropped(&raw.name, why);
                 if why == Dropped::Undeclared && !super::tools::is_noise(&raw.name) {
                     self.keep_refused(&format!("{} {}", raw.name, written(&raw.arguments)));
                 }
             }
-        }
-        if let Args::Text(text) = &raw.arguments
-            && let Ok(value @ Value::Object(_)) = serde_json::from_str(text)
-        {
-            self.native.push(value);
         }
     }
 
@@ -163,12 +191,15 @@ impl Ledger {
     }
 
     fn send(&mut self, call: ToolCall, repairs: Vec<&'static str>, from_text: bool) {
-        let key = (call.name.clone(), serde_json::from_str::<Value>(&call.arguments).unwrap_or_default());
-        let same = self.sent.iter().rposition(|sent| *sent == key);
+        let this = Sent::new(&call, from_text);
+        let same = self.sent.iter().rposition(|sent| sent.equals(&this));
         let repeats = same.is_some() && same == self.last_text_call;
         match same {
             _ if !self.options.calls_wanted => return self.dropped(&call.name, Dropped::NotWanted),
             Some(_) if from_text && !repeats => return self.dropped(&call.name, Dropped::Duplicate),
+            _ if !from_text && self.left_as_text(&this) => {
+                return self.dropped(&call.name, Dropped::Duplicate);
+            }
             _ if !self.options.parallel && !self.is_without_calls() => {
                 return self.dropped(&call.name, Dropped::NotParallel);
             }
@@ -180,8 +211,14 @@ impl Ledger {
             return;
         }
         self.last_text_call = from_text.then_some(self.sent.len());
-        self.sent.push(key);
+        self.sent.push(this);
         self.emit(call, repairs);
+    }
+
+    /// Whether a copy of a native call was quicker than the call itself. Each copy counts once.
+    fn left_as_text(&mut self, native: &Sent) -> bool {
+        let copy = self.sent.iter_mut().find(|sent| sent.from_text && sent.equals(native));
+        copy.map(|copy| copy.from_text = false).is_some()
     }
 
     fn emit(&mut self, call: ToolCall, repairs: Vec<&'static str>) {

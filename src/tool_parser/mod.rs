@@ -11,6 +11,7 @@ mod calls;
 mod cases;
 mod coerce;
 pub mod dialects;
+mod digits;
 mod echo;
 mod json_span;
 mod ledger;
@@ -29,7 +30,7 @@ pub use tools::{Resolved, Tool, Tools};
 
 use std::sync::Arc;
 
-use self::calls::RawCall;
+use self::calls::{Args, RawCall};
 use self::dialects::{fuzzy, glm};
 use self::echo::Echo;
 use self::ledger::Ledger;
@@ -97,8 +98,8 @@ pub struct Engine {
     ledger: Ledger,
     content: Scanner,
     reasoning: Echo,
-    /// Native calls whose arguments lack their end: sent unless the reply turns out to be cut.
-    unclosed: Vec<(RawCall, Settled)>,
+    /// The last native call, if it may lack its end: it waits for the next one, or for how the reply ended.
+    unsure: Option<(RawCall, Settled)>,
 }
 
 impl Engine {
@@ -111,7 +112,7 @@ impl Engine {
             ledger: Ledger::new(options),
             content: Scanner::new(false),
             reasoning,
-            unclosed: Vec::new(),
+            unsure: None,
         }
     }
 
@@ -134,22 +135,42 @@ impl Engine {
             Some((name, fields)) => RawCall { id: call.id, ..RawCall::fields(&name, fields) },
             None => RawCall { id: call.id, ..RawCall::text(&call.name, &call.arguments) },
         };
+        self.settle_unsure(false);
         let settled = settle(&raw, &self.tools);
-        match &settled {
-            Settled::Call(_, repairs) if repairs.contains("unclosed") => self.unclosed.push((raw, settled)),
-            _ => self.ledger.native_call(&raw, settled),
+        self.ledger.expect_copies(&raw, &settled);
+        if self.may_lack_its_end(&raw, &settled) {
+            self.unsure = Some((raw, settled));
+        } else {
+            self.ledger.native_call(&raw, settled);
         }
         self.ledger.drain(out);
     }
 
+    /// A server that cannot close what the token limit cut leaves the end away (`{"path":"a"`), or a field, or all of
+    /// it: vLLM 0.32 sends `{}`.
+    fn may_lack_its_end(&self, raw: &RawCall, settled: &Settled) -> bool {
+        match settled {
+            Settled::Call(_, repairs) if repairs.contains("unclosed") => true,
+            Settled::Call(..) => {
+                let empty =
+                    matches!(&raw.arguments, Args::Text(text) if matches!(text.trim(), "" | "{}" | "null"));
+                empty && self.tools.resolve(&raw.name).is_some_and(|found| found.tool.takes_arguments())
+            }
+            Settled::Refused(why) => *why == Dropped::MissingRequired,
+        }
+    }
+
+    fn settle_unsure(&mut self, cut: bool) {
+        match self.unsure.take() {
+            Some((raw, _)) if cut => self.ledger.dropped(&raw.name, Dropped::Truncated),
+            Some((raw, settled)) => self.ledger.native_call(&raw, settled),
+            None => {}
+        }
+    }
+
     /// Settles what was held back. Emits no [`TurnEvent::Finish`]: only the caller knows usage and the upstream's reason.
     pub fn finish(&mut self, end: End, out: &mut Vec<TurnEvent>) {
-        for (raw, settled) in std::mem::take(&mut self.unclosed) {
-            match settled {
-                Settled::Call(call, _) if end.cut => self.ledger.dropped(&call.name, Dropped::Truncated),
-                settled => self.ledger.native_call(&raw, settled),
-            }
-        }
+        self.settle_unsure(end.cut);
         self.reasoning.finish(&mut self.ledger);
         let mut io = Io { tools: &self.tools, options: self.options, ledger: &mut self.ledger };
         self.content.finish(end.cut, &mut io);

@@ -1,39 +1,193 @@
-//! What every turn must satisfy, for the property tests and the fuzz targets alike. Compiled only for them.
+//! What every turn must satisfy, for the property tests, the fuzz targets and the replay of their corpus alike. Compiled
+//! only for them.
 //!
-//! A violation panics: both kinds of test want that.
+//! A violation panics: all three want that.
 #![allow(clippy::missing_panics_doc, reason = "to panic is what an oracle is for")]
 
-use std::sync::Arc;
+mod account;
+
+use std::sync::{Arc, LazyLock};
 
 use serde_json::Value;
 
 use super::json_span::{JsonSpan, Span, Style};
 use super::{End, Engine, Field, Options, Tools, lenient_json, schema};
-use crate::turn::{Note, Turn};
+use crate::turn::{Turn, TurnEvent};
 
 /// The tools that the generated texts speak of.
 pub const TOOLS: &str = r#"[{"type":"function","function":{"name":"read","parameters":{"type":"object","required":["path"],
     "properties":{"path":{"type":"string"},"limit":{"type":"integer"}}}}},
     {"type":"function","function":{"name":"exec","parameters":{"type":"object"}}}]"#;
 
+/// Pieces of which near-calls are made: every dialect's marks, halves of calls, and what stands around them.
+pub const FRAGMENTS: [&str; 112] = [
+    "<tool_call>",
+    "</tool_call>",
+    "<tools>",
+    "</tools>",
+    "{\"name\": \"read\", ",
+    "\"arguments\": ",
+    "{\"path\": \"a\"}",
+    "}",
+    "{",
+    "[",
+    "]",
+    "\"",
+    "'",
+    "\\",
+    ",",
+    ":",
+    "read",
+    "functions.",
+    "(",
+    ")",
+    "path=",
+    "\n",
+    "\n\n",
+    " ",
+    "`",
+    "```",
+    "```json\n",
+    "~~~\n",
+    "<|channel|>",
+    "analysis",
+    "commentary to=",
+    "<|message|>",
+    "<|call|>",
+    "<|end|>",
+    "<|start|>assistant",
+    "final",
+    "<think>",
+    "</think>",
+    "[TOOL_CALLS]",
+    "[TOOL:read|",
+    "<function=read>",
+    "<parameter=path>",
+    "</parameter>",
+    "</function>",
+    "<arg_key>",
+    "</arg_key><arg_value>",
+    "</arg_value>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁sep｜>",
+    "Action: read\n",
+    "Action Input: ",
+    "call:read{",
+    "prose é 漢 🙂",
+    "[END_TOOL_REQUEST]",
+    "<invoke name=\"read\">",
+    "<|\"|>",
+    "{\"name\":\"read\",\"arguments\":{\"path\":\"b\"}}",
+    "{\"name\":\"exec\",\"arguments\":{}}",
+    "exec",
+    "<|constrain|>json",
+    "assistantcommentary to=functions.read json",
+    "assistantfinal",
+    "assistantanalysis",
+    "<|return|>",
+    "<|im_end|>",
+    "<minimax:tool_call>",
+    "</minimax:tool_call>",
+    "<｜DSML｜invoke name=\"read\">",
+    "<｜DSML｜parameter name=\"path\" string=\"true\">",
+    "</｜DSML｜parameter>",
+    "</｜DSML｜invoke>",
+    "<parameter name=\"path\">",
+    "</invoke>",
+    "<function_calls>",
+    "</function_calls>",
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁calls▁end｜>",
+    "<｜tool▁call▁end｜>",
+    "<|tool_calls_section_begin|>",
+    "<|tool_call_begin|>functions.read:0",
+    "<|tool_call_argument_begin|>",
+    "<|tool_call_end|>",
+    "<|python_tag|>",
+    "<|tool_call_start|>",
+    "<|tool_call_end|>",
+    "read(path='a')",
+    "[read(path=\"a\"), exec()]",
+    "functools[",
+    "[TOOL_REQUEST]",
+    "[read]",
+    "[ARGS]",
+    "[CALL_ID]abc",
+    "<|START_ACTION|>",
+    "<|END_ACTION|>",
+    "<|tools_prefix|>",
+    "<|tool_call>call:exec{",
+    "<tool_call|>",
+    "<tool_call>exec",
+    "{\"tool_calls\": [",
+    "{\"path\": ",
+    "a.txt",
+    "true",
+    "1.0",
+    "12345678901234567890123",
+    "            ",
+    "\n\n\n\n\n\n",
+    "Here is an example:\n",
+    "> ",
+    "\t",
+    "to=",
+    "\u{2028}",
+    "```\n",
+];
+
+/// Checks the engine on one input of the fuzz target: a byte of options, two of cuts, and a text, as it is or as numbers
+/// of [`FRAGMENTS`], from 128 on their first halves.
+pub fn check_engine(input: &[u8]) {
+    static SHARED: LazyLock<Arc<Tools>> = LazyLock::new(|| Arc::new(Tools::from_json(TOOLS)));
+    let [flags, one, two, body @ ..] = input else { return };
+    let flag = |bit: u8| flags & (1 << bit) != 0;
+    let text = if flag(7) {
+        body.iter().map(|byte| fragment(*byte)).collect()
+    } else {
+        String::from_utf8_lossy(body).into_owned()
+    };
+    let options =
+        Options { calls_wanted: !flag(0), parallel: !flag(1), json_wanted: flag(2), fuzzy: flag(3) };
+    let cuts = [*one, *two].map(|cut| text.len() * usize::from(cut) / 256);
+    check(&SHARED, options, &text, &cuts, flag(4), flag(5));
+}
+
+fn fragment(byte: u8) -> &'static str {
+    let fragment = FRAGMENTS[usize::from(byte & 127) % FRAGMENTS.len()];
+    let end =
+        if byte < 128 { fragment.len() } else { fragment.ceil_char_boundary(fragment.len().div_ceil(2)) };
+    &fragment[..end]
+}
+
 /// Runs the engine over `pieces`.
 pub fn run(tools: &Arc<Tools>, options: Options, pieces: &[&str], cut: bool, reasoning: bool) -> Turn {
+    events(tools, options, pieces, cut, reasoning).into_iter().collect()
+}
+
+fn events(
+    tools: &Arc<Tools>,
+    options: Options,
+    pieces: &[&str],
+    cut: bool,
+    reasoning: bool,
+) -> Vec<TurnEvent> {
     let mut engine = Engine::new(Arc::clone(tools), options);
     let field = if reasoning { Field::Reasoning } else { Field::Content };
     let mut out = Vec::new();
     pieces.iter().for_each(|piece| engine.push(field, piece, &mut out));
     engine.finish(End { cut }, &mut out);
-    out.into_iter().collect()
+    out
 }
 
 /// Checks every invariant on one text: the same turn whole, char by char and split at `cuts`; nothing lost; calls valid.
 pub fn check(tools: &Arc<Tools>, options: Options, text: &str, cuts: &[usize], cut: bool, reasoning: bool) {
-    let whole = run(tools, options, &[text], cut, reasoning);
+    let events = events(tools, options, &[text], cut, reasoning);
+    account::nothing_is_lost(text, &events, options);
+    let whole: Turn = events.into_iter().collect();
     let chars: Vec<&str> = text.char_indices().map(|(at, char)| &text[at..at + char.len_utf8()]).collect();
     assert_eq!(run(tools, options, &chars, cut, reasoning), whole, "char by char: {text:?}");
     let pieces = split(text, cuts);
     assert_eq!(run(tools, options, &pieces, cut, reasoning), whole, "as {pieces:?}");
-    nothing_is_lost(text, &whole);
     calls_are_valid(tools, options, &whole);
 }
 
@@ -42,20 +196,6 @@ fn split<'a>(text: &'a str, cuts: &[usize]) -> Vec<&'a str> {
     cuts.extend([0, text.len()]);
     cuts.sort_unstable();
     cuts.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect()
-}
-
-/// A turn in which nothing was read as anything has all of the text; one with less has a call or a note that tells why, or
-/// took away marks only.
-fn nothing_is_lost(text: &str, turn: &Turn) {
-    let kept = turn.content.len() + turn.reasoning.len();
-    let explained =
-        !turn.calls.is_empty() || turn.notes.iter().any(|note| matches!(note, Note::Dropped { .. }));
-    let marks = text.contains('<')
-        || text.contains("[T")
-        || text.contains("assistant")
-        || text.contains("commentary");
-    let glued = text.contains("analysis") || text.contains('◁');
-    assert!(kept >= text.len() || explained || marks || glued, "lost: {text:?} became {turn:?}");
 }
 
 fn calls_are_valid(tools: &Tools, options: Options, turn: &Turn) {

@@ -18,16 +18,22 @@ use crate::turn::{Dropped, Note};
 
 /// So many bytes before a mark are shown to the dialects.
 pub(crate) const BEHIND: usize = 256;
-/// A longer candidate is text: no argument is that big.
+/// So much of a candidate is shown to the dialects; what is longer is text: no argument is that big.
 const MAX_HELD: usize = 24 << 20;
 /// A longer run of space is content, even before a call.
 const MAX_SPACE: usize = 1024;
+/// Within so many bytes looking is quicker than searching.
+const NEAR: usize = 16;
 /// So far triggers are searched at a time.
 const WINDOW: usize = 256;
 /// So much of a mark at the end of a cut reply is the beginning of a call.
 const CUT_MARK: usize = 6;
 /// So many bytes of one candidate may be read again, besides a multiple of its length.
 const REREAD: usize = 64 << 10;
+/// A longer line closes no fence, if it is not decided by then.
+const MAX_CLOSING: usize = 256;
+/// Of a longer run of backticks the rest counts as another one.
+const MAX_RUN: usize = 64;
 /// In place of a backtick run's length: the line is quoted and holds no calls.
 const QUOTED_LINE: usize = usize::MAX;
 /// Marks in running text that begin with a letter; they are found by their `=`.
@@ -87,7 +93,7 @@ impl Open {
     fn charge(&mut self, length: usize) {
         self.read += length;
         if self.read > REREAD + 8 * length {
-            self.until = length + length / 8;
+            self.until = MAX_HELD.min(length + length / 8);
         }
     }
 }
@@ -116,6 +122,8 @@ pub(crate) struct Scanner {
     /// The first byte of the buffer that has not left.
     head: usize,
     scan: usize,
+    /// From `head` up to here there is only space.
+    white: usize,
     lane: Lane,
     /// The length of the backtick run that opened an inline code span on this line.
     code: Option<usize>,
@@ -138,24 +146,35 @@ pub(crate) struct Scanner {
 #[derive(Debug)]
 struct Opener {
     mark: &'static str,
+    /// The mark's first eight bytes, and which of them it has.
+    word: u64,
+    mask: u64,
     line: bool,
     dialect: &'static Dialect,
 }
 
-/// Which second bytes a mark in running text may have, by its first byte.
-static SECONDS: LazyLock<Vec<[bool; 256]>> = LazyLock::new(|| {
-    let seconds = |list: &Vec<Opener>| {
-        let mut seen = [false; 256];
-        for opener in list.iter().filter(|opener| !opener.line) {
-            match opener.mark.as_bytes().get(1) {
-                Some(byte) => seen[usize::from(*byte)] = true,
-                None => seen = [true; 256],
-            }
+impl Opener {
+    fn new(mark: &'static str, line: bool, dialect: &'static Dialect) -> Self {
+        let mut bytes = [[0; 8]; 2];
+        for (index, byte) in mark.bytes().take(8).enumerate() {
+            (bytes[0][index], bytes[1][index]) = (byte, u8::MAX);
         }
-        seen
-    };
-    OPENERS.iter().map(seconds).collect()
-});
+        let [word, mask] = bytes.map(u64::from_le_bytes);
+        Self { mark, word, mask, line, dialect }
+    }
+
+    /// Whether the mark stands there, or as much of it as there is text. One comparison tells most.
+    fn begins(&self, text: &[u8]) -> bool {
+        if let Some(head) = text.first_chunk::<8>()
+            && u64::from_le_bytes(*head) & self.mask != self.word
+        {
+            return false;
+        }
+        let mark = self.mark.as_bytes();
+        let length = mark.len().min(text.len());
+        length <= 8 && text.len() >= 8 || mark[..length] == text[..length]
+    }
+}
 
 /// All marks, by their first byte, in the table's order.
 static OPENERS: LazyLock<Vec<Vec<Opener>>> = LazyLock::new(|| {
@@ -165,42 +184,102 @@ static OPENERS: LazyLock<Vec<Vec<Opener>>> = LazyLock::new(|| {
             Opens::Anywhere(marks) => (marks, false),
             Opens::Line(marks) => (marks, true),
             Opens::Name => {
-                openers.iter_mut().for_each(|list| list.push(Opener { mark: "", line: true, dialect }));
+                openers.iter_mut().for_each(|list| list.push(Opener::new("", true, dialect)));
                 continue;
             }
         };
         for mark in marks {
-            openers[usize::from(mark.as_bytes()[0])].push(Opener { mark, line, dialect });
+            openers[usize::from(mark.as_bytes()[0])].push(Opener::new(mark, line, dialect));
         }
     }
     openers
 });
 
-/// The openers that go with each second byte, for first bytes that have many.
-static BY_SECOND: LazyLock<Vec<Vec<usize>>> = LazyLock::new(|| {
-    let openers = &OPENERS[usize::from(b'<')];
-    let goes = |byte: u8| {
-        let goes = move |(_, opener): &(usize, &Opener)| {
-            opener.mark.as_bytes().get(1).is_none_or(|second| *second == byte)
-        };
-        openers.iter().enumerate().filter(goes).map(|(index, _)| index).collect()
-    };
-    (0..=u8::MAX).map(goes).collect()
-});
+/// Which openers may stand where, by the second and third byte there.
+#[derive(Debug)]
+struct Prefixes {
+    /// The class of each second and third byte: those that no mark has are in class 0.
+    seconds: [u8; 256],
+    thirds: [u8; 256],
+    width: usize,
+    /// By both classes: places in the list of openers, in order.
+    lists: Vec<Vec<usize>>,
+    /// Whether one of them may stand in running text.
+    running: Vec<bool>,
+    /// All places.
+    all: Vec<usize>,
+}
 
-/// The next opener that may stand where `second` follows the first byte, `from` on.
-fn next_opener(openers: &[Opener], second: Option<u8>, from: usize) -> Option<usize> {
-    match second {
-        Some(byte) if openers.first()?.mark.starts_with('<') => {
-            BY_SECOND[usize::from(byte)].iter().copied().find(|index| *index >= from)
-        }
-        _ => (from < openers.len()).then_some(from),
+/// For each first byte.
+static PREFIXES: LazyLock<Vec<Prefixes>> =
+    LazyLock::new(|| OPENERS.iter().map(|openers| Prefixes::new(openers)).collect());
+
+impl Prefixes {
+    fn new(openers: &[Opener]) -> Self {
+        let (seconds, height) = classes(openers, 1);
+        let (thirds, width) = classes(openers, 2);
+        let goes = |opener: &Opener, place: usize, classes: &[u8; 256], class: usize| {
+            opener
+                .mark
+                .as_bytes()
+                .get(place)
+                .is_none_or(|byte| usize::from(classes[usize::from(*byte)]) == class)
+        };
+        let list = |cell: usize| {
+            let goes = |opener: &Opener| {
+                goes(opener, 1, &seconds, cell / width) && goes(opener, 2, &thirds, cell % width)
+            };
+            (0..openers.len()).filter(|index| goes(&openers[*index])).collect::<Vec<usize>>()
+        };
+        let lists: Vec<Vec<usize>> = (0..height * width).map(list).collect();
+        let running = |list: &Vec<usize>| list.iter().any(|index| !openers[*index].line);
+        let running = lists.iter().map(running).collect();
+        Self { seconds, thirds, width, lists, running, all: (0..openers.len()).collect() }
+    }
+
+    /// The cell for a text; `None` while it is too short to tell.
+    fn cell(&self, text: &[u8]) -> Option<usize> {
+        let [_, second, third, ..] = text else { return None };
+        let class = |classes: &[u8; 256], byte: &u8| usize::from(classes[usize::from(*byte)]);
+        Some(class(&self.seconds, second) * self.width + class(&self.thirds, third))
+    }
+
+    /// The openers that may stand there, from `from` on.
+    fn openers(&'static self, text: &[u8], from: usize) -> &'static [usize] {
+        let list = self.cell(text).map_or(&self.all, |cell| &self.lists[cell]);
+        &list[list.partition_point(|index| *index < from)..]
     }
 }
 
-/// The first byte at which something may begin. Searched window by window, so that what one search passes over the
-/// other does not pass over again and again.
+/// A class for each byte that some mark has at that place, and how many classes there are.
+fn classes(openers: &[Opener], place: usize) -> ([u8; 256], usize) {
+    let mut classes = [0; 256];
+    let mut count = 1;
+    for byte in openers.iter().filter_map(|opener| opener.mark.as_bytes().get(place)) {
+        let class = &mut classes[usize::from(*byte)];
+        if *class == 0 {
+            *class = count;
+            count += 1;
+        }
+    }
+    (classes, usize::from(count))
+}
+
+/// Whether a mark may begin in running text where these bytes stand.
+fn may_begin(first: u8, bytes: &[u8]) -> bool {
+    let prefixes = &PREFIXES[usize::from(first)];
+    prefixes.cell(bytes).is_none_or(|cell| prefixes.running[cell])
+}
+
+/// The first byte at which something may begin. The nearest bytes are looked at one by one; then it is searched window by
+/// window, so that what one search passes over the other does not pass over again and again.
 fn trigger(bytes: &[u8]) -> Option<usize> {
+    let (near, far) = bytes.split_at(bytes.len().min(NEAR));
+    let starts = |byte: &u8| matches!(byte, b'`' | b'\n' | b'=' | b'<' | b'[' | b'{');
+    near.iter().position(starts).or_else(|| far_trigger(far).map(|at| near.len() + at))
+}
+
+fn far_trigger(bytes: &[u8]) -> Option<usize> {
     for (index, window) in bytes.chunks(WINDOW).enumerate() {
         let near = memchr3(b'`', b'\n', b'=', window);
         if let Some(at) = memchr3(b'<', b'[', b'{', &window[..near.unwrap_or(window.len())]).or(near) {
@@ -218,6 +297,7 @@ impl Scanner {
             gone: 0,
             head: 0,
             scan: 0,
+            white: 0,
             lane: Lane::Content,
             code: None,
             fresh: true,
@@ -303,8 +383,9 @@ impl Scanner {
         if end <= self.head {
             return;
         }
+        let blank = self.is_space_up_to(end);
         let text = &self.buffer[self.head..end];
-        let visible = text.trim_end().len();
+        let visible = if blank { 0 } else { text.trim_end().len() };
         if self.after_call && visible == 0 {
             if last {
                 self.head = end;
@@ -324,7 +405,18 @@ impl Scanner {
             self.after_call = false;
             self.long_space = space > MAX_SPACE || self.long_space && visible == 0;
             self.head += length;
+            self.white = end;
         }
+    }
+
+    /// Whether only space stands between `head` and `end`. No byte of it is looked at twice.
+    fn is_space_up_to(&mut self, end: usize) -> bool {
+        let from = self.white.max(self.head);
+        if from < end {
+            let rest = &self.buffer[from..end];
+            self.white = end - rest.trim_start().len();
+        }
+        self.white >= end || self.head >= end
     }
 
     /// Emits the text before a mark and passes over the mark. Space between the two is dropped.
@@ -351,6 +443,7 @@ impl Scanner {
         self.gone += keep;
         self.head -= keep;
         self.scan -= keep;
+        self.white = self.white.saturating_sub(keep);
         if let Some(open) = &mut self.open {
             open.at -= keep;
             open.resume -= keep;
@@ -403,13 +496,7 @@ impl Scanner {
             b'`' => self.backticks(at),
             b'=' => self.late_mark(at, io),
             _ if self.code.is_some() => true,
-            first
-                if bytes
-                    .get(found + 1)
-                    .is_some_and(|byte| !SECONDS[usize::from(first)][usize::from(*byte)]) =>
-            {
-                true
-            }
+            first if !may_begin(first, &bytes[found..]) => true,
             _ => self.attempt(Open::new(at, at + 1, false), io),
         }
     }
@@ -417,8 +504,8 @@ impl Scanner {
     /// A run of backticks opens or closes an inline code span.
     fn backticks(&mut self, at: usize) -> bool {
         let rest = &self.buffer.as_bytes()[at..];
-        let length = rest.iter().take_while(|byte| **byte == b'`').count();
-        if length == rest.len() && !self.eof {
+        let length = rest.iter().take(MAX_RUN).take_while(|byte| **byte == b'`').count();
+        if length == rest.len() && length < MAX_RUN && !self.eof {
             self.scan = at;
             return false;
         }
@@ -453,16 +540,17 @@ impl Scanner {
             return false;
         };
         let newline = self.scan + found;
-        let rest = self.buffer[newline + 1..].trim_start_matches([' ', '\t']);
+        let end = self.buffer.floor_char_boundary((newline + 1).saturating_add(MAX_CLOSING));
+        let rest = self.buffer[newline + 1..end].trim_start_matches([' ', '\t']);
         let run = rest.bytes().take_while(|byte| *byte == char).count();
         let after = rest[run..].trim_start_matches([' ', '\t']);
-        if after.is_empty() && !self.eof {
+        if after.is_empty() && end == self.buffer.len() && !self.eof {
             self.scan = newline;
             return false;
         }
         self.scan = newline + 1;
         if run >= length && (after.is_empty() || after.starts_with('\n')) {
-            self.scan = self.buffer.len() - after.len();
+            self.scan = end - after.len();
             self.lane = Lane::Content;
         }
         true
@@ -509,23 +597,19 @@ impl Scanner {
             self.open = Some(open);
             return false;
         }
-        let openers = &OPENERS[usize::from(self.buffer.as_bytes()[open.at])];
-        let second = self.buffer.as_bytes().get(open.at + 1).copied();
-        while let Some(index) = next_opener(openers, second, open.opener) {
+        let spaced = self.is_space_up_to(open.at);
+        let text = &self.buffer.as_bytes()[open.at..];
+        let openers = &OPENERS[usize::from(text[0])];
+        for &index in PREFIXES[usize::from(text[0])].openers(text, open.opener) {
             let opener = &openers[index];
             open.opener = index;
             if !self.may_open(&open, opener, io) {
-                open.opener += 1;
                 continue;
             }
-            match self.ask(&open, opener, io) {
-                Step::Not(seen) => {
-                    self.spend(&mut open, seen);
-                    open.opener += 1;
-                }
-                Step::More(_) if self.buffer.len() - open.at > MAX_HELD => {
-                    open.resume = open.resume.max(self.buffer.ceil_char_boundary(open.at + MAX_HELD));
-                    open.opener += 1;
+            match self.ask(&open, opener, spaced, io) {
+                Step::Not(seen) => self.spend(&mut open, seen),
+                Step::More(_) if self.buffer.len() - open.at >= MAX_HELD => {
+                    open.resume = open.resume.max(self.buffer.floor_char_boundary(open.at + MAX_HELD));
                 }
                 Step::More(wait) => {
                     open.waits = Some(waiting(wait));
@@ -546,7 +630,7 @@ impl Scanner {
             return false;
         }
         let wakes = self.eof
-            || text.len() > MAX_HELD
+            || text.len() >= MAX_HELD
             || match &mut open.waits {
                 None | Some(Waiting::Any) => true,
                 Some(Waiting::Value(span)) => span.advance(text, false) != Span::More,
@@ -568,17 +652,15 @@ impl Scanner {
     /// Whether the mark stands there, or as much of it as there is text.
     fn may_open(&self, open: &Open, opener: &Opener, io: &Io<'_>) -> bool {
         let bytes = &self.buffer.as_bytes()[open.at..];
-        let mark = opener.mark.as_bytes();
         if opener.line && !open.line_start {
             return false;
         }
-        let begins = mark.iter().zip(bytes).all(|(one, other)| one == other);
-        begins && (!mark.is_empty() || io.tools.may_begin_with(bytes[0]))
+        opener.begins(bytes) && (!opener.mark.is_empty() || io.tools.may_begin_with(bytes[0]))
     }
 
-    fn ask(&self, open: &Open, opener: &Opener, io: &Io<'_>) -> Step {
+    fn ask(&self, open: &Open, opener: &Opener, spaced: bool, io: &Io<'_>) -> Step {
         let text = &self.buffer[open.at..];
-        let mut view = self.view(open, io);
+        let mut view = self.view(open, spaced, io);
         view.mark = match (opener.dialect.opens, view.mark_at(0, &[opener.mark])) {
             (Opens::Name, _) => 0,
             (_, MarkAt::Here(length)) => length,
@@ -592,19 +674,22 @@ impl Scanner {
         (opener.dialect.read)(&view)
     }
 
-    fn view<'a>(&'a self, open: &Open, io: &'a Io<'_>) -> View<'a> {
+    /// `spaced`: only space stands between what has left and the mark.
+    fn view<'a>(&'a self, open: &Open, spaced: bool, io: &'a Io<'_>) -> View<'a> {
         let from = self.buffer.ceil_char_boundary(open.at.saturating_sub(BEHIND));
         let before = &self.buffer[from..open.at];
+        let end = self.buffer.floor_char_boundary(open.at.saturating_add(MAX_HELD));
+        let whole = end == self.buffer.len();
         View {
-            text: &self.buffer[open.at..],
+            text: &self.buffer[open.at..end],
             mark: 0,
-            eof: self.eof,
-            cut: self.cut,
+            eof: self.eof && whole,
+            cut: self.cut && whole,
             tools: io.tools,
             before: if self.gone == 0 && from == 0 { &self.buffer[..open.at] } else { before },
             line_start: open.line_start,
-            first: self.blank && self.buffer[self.head..open.at].trim().is_empty() && self.held.is_empty(),
-            after_call: self.after_call && self.buffer[self.head..open.at].trim().is_empty(),
+            first: self.blank && spaced && self.held.is_empty(),
+            after_call: self.after_call && spaced,
             json_wanted: io.options.json_wanted || !io.options.calls_wanted,
             reasoning: self.reasoning,
             native: io.ledger.native(),
@@ -625,7 +710,8 @@ impl Scanner {
         let bytes = &self.buffer.as_bytes()[open.at..];
         let char = bytes[0];
         let fences = open.line_start && (char == b'`' || char == b'~');
-        let fence = if fences { bytes.iter().take_while(|byte| **byte == char).count() } else { 0 };
+        let run = bytes.iter().take(MAX_RUN).take_while(|byte| **byte == char);
+        let fence = if fences { run.count() } else { 0 };
         self.release_held(open.at, io);
         self.scan = open.resume;
         if fence >= 3 {

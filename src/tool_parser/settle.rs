@@ -5,6 +5,7 @@
 use serde_json::{Map, Value, json};
 
 use super::calls::{Args, RawCall};
+use super::digits;
 use super::lenient_json::{self, Repairs, Unreadable};
 use super::tools::{Resolved, Tools};
 use super::{coerce, schema};
@@ -37,7 +38,10 @@ pub(crate) fn settle(call: &RawCall, tools: &Tools) -> Settled {
     if fitted.as_object().is_none_or(missing) {
         return Settled::Refused(Dropped::MissingRequired);
     }
-    let text = verbatim.filter(|_| fitted == value).unwrap_or_else(|| fitted.to_string());
+    let text = verbatim.filter(|_| fitted == value).unwrap_or_else(|| match &call.arguments {
+        Args::Text(written) => digits::restore(&fitted.to_string(), &mut digits::find(written)),
+        Args::Value(_) => fitted.to_string(),
+    });
     let problems = schema::problems(&fitted, rules, rules);
     Settled::Call(leaving(call, &resolved, text, problems), repairs)
 }
@@ -177,6 +181,18 @@ mod tests {
         check("read", r#""notes.txt""#, r#"{"path":"notes.txt"}"#, "wrapped");
         check("read", "notes.txt", r#"{"path":"notes.txt"}"#, "wrapped");
         check("read", r#"{"path":"a""#, r#"{"path":"a"}"#, "unclosed");
+        check(
+            "read",
+            r#"{"path":"a","limit":["12345678901234567890123"],"id":12345678901234567890123}"#,
+            r#"{"path":"a","limit":["12345678901234567890123"],"id":12345678901234567890123}"#,
+            "",
+        );
+        check(
+            "read",
+            r#"{"path":12345678901234567890123,"id":-12345678901234567890124,}"#,
+            r#"{"path":"12345678901234567890123","id":-12345678901234567890124}"#,
+            "coerced",
+        );
         check("functions.now", "", "{}", "empty_arguments");
         check("now", "null", "{}", "empty_arguments");
     }

@@ -31,6 +31,11 @@ impl Tool {
         Self { name, schema_text, schema: OnceLock::new() }
     }
 
+    /// True when the schema declares properties.
+    pub(crate) fn takes_arguments(&self) -> bool {
+        super::schema::properties(self.schema()).is_some_and(|declared| !declared.is_empty())
+    }
+
     /// The JSON Schema of the arguments (`function.parameters`), `{}` when none was declared.
     pub fn schema(&self) -> &Value {
         self.schema.get_or_init(|| {
@@ -136,6 +141,9 @@ impl Tools {
         }
         if let Some(tool) = find(&self.declared, written) {
             return Some(Resolved { tool, hidden: false, repaired: true });
+        }
+        if self.hidden.list.is_empty() {
+            return None;
         }
         self.get(INDIRECT)?;
         find(&self.hidden, written).map(|tool| Resolved { tool, hidden: true, repaired: true })

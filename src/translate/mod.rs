@@ -10,6 +10,8 @@ mod ids;
 mod interpret;
 mod live;
 mod loop_guard;
+#[cfg(any(test, fuzzing))]
+pub mod oracle;
 mod outbound;
 mod overflow;
 mod refusal;

@@ -6,10 +6,10 @@ use crate::tool_parser::json_span::{JsonSpan, Span, Style};
 
 pub(super) static DIALECT: Dialect = Dialect {
     name: "bare_name",
-    models: "Mistral behind a server that strips special tokens, gpt-oss (`functions.NAME(…)`), Olmo.",
+    models: "Mistral behind a server that strips special tokens, gpt-oss (`functions.NAME(…)`), Olmo, GLM-4.",
     grammar: "At the start of a line a declared name, exactly, perhaps with `functions.` before it, and without a space \
               its arguments: a JSON object, `[ARGS]` and one, or Python keyword arguments or one JSON object in \
-              parentheses. Nothing but calls may follow.",
+              parentheses. At the start of the answer the object may stand on the next line. Nothing but calls may follow.",
     example: "functions.read({\"path\": \"a.txt\"})",
     opens: Opens::Name,
     read,
@@ -33,10 +33,11 @@ fn read(view: &View<'_>) -> Step {
         Some((name, index)) if index.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => bare,
     };
-    if !b"({[".contains(next) || view.tools.get(bare).is_none() || view.quoted() {
+    if !b"({[\n".contains(next) || view.tools.get(bare).is_none() || view.quoted() {
         return Step::Not(end);
     }
     soft(match next {
+        b'\n' => next_line(view, bare, end + 1),
         b'{' => named_json::read(view, bare, end, &[]),
         b'[' => match view.mark_at(end, &["[ARGS]{"]) {
             MarkAt::Here(length) => named_json::read(view, bare, end + length - 1, &[]),
@@ -45,6 +46,16 @@ fn read(view: &View<'_>) -> Step {
         },
         _ => parentheses(view, bare, end),
     })
+}
+
+/// GLM-4's own form, only as the beginning of an answer.
+fn next_line(view: &View<'_>, name: &str, at: usize) -> Step {
+    match view.text.as_bytes().get(at) {
+        _ if !view.first => Step::Not(at),
+        None => view.unfinished(Wait::Any),
+        Some(b'{') => named_json::read(view, name, at, &[]),
+        Some(_) => Step::Not(at),
+    }
 }
 
 fn parentheses(view: &View<'_>, name: &str, at: usize) -> Step {

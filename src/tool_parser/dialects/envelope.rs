@@ -9,9 +9,11 @@ use crate::turn::Dropped;
 
 pub(super) static HERMES: Dialect = Dialect {
     name: "hermes",
-    models: "Hermes, Qwen 2.5 and 3, Reka, Granite 3, xLAM, and most fine-tunes. Qwen2.5-Coder writes `<tools>`.",
-    grammar: "`<tool_call>` (or `<tools>`, `<function_call>`, `<|tool_call|>`), then one JSON call, several, or an array \
-              of them, on one line or many, then the closing tag. A missing closing tag or brace is forgiven.",
+    models: "Hermes, Qwen 2.5 and 3, Reka, Granite 3, xLAM, and most fine-tunes. Qwen2.5-Coder writes `<tools>`, Nemotron \
+             Nano 2 `<TOOLCALL>`, LongCat `<longcat_tool_call>`, InternLM `<|action_start|><|plugin|>`.",
+    grammar: "`<tool_call>` (or `<tools>`, `<function_call>`, `<|tool_call|>`, …), then one JSON call, several, or an array \
+              of them, on one line or many, perhaps in a fence, then the closing tag. A missing closing tag or brace and \
+              doubled braces are forgiven.",
     example: "<tool_call>\n{\"name\": \"read\", \"arguments\": {\"path\": \"a.txt\"}}\n</tool_call>",
     opens: Opens::Anywhere(&[
         "<tool_call>",
@@ -22,6 +24,10 @@ pub(super) static HERMES: Dialect = Dialect {
         "<tool_use>",
         "<|tool_call|>",
         "<|tool_calls|>",
+        "<TOOLCALL>",
+        "<longcat_tool_call>",
+        "<|action_start|><|plugin|>",
+        "<|action_start|> <|plugin|>",
     ]),
     read: |view| {
         json(
@@ -37,6 +43,9 @@ pub(super) static HERMES: Dialect = Dialect {
                 "<|/tool_call|>",
                 "<|/tool_calls|>",
                 "<|end_of_text|>",
+                "</TOOLCALL>",
+                "</longcat_tool_call>",
+                "<|action_end|>",
             ],
         )
     },
@@ -45,7 +54,10 @@ pub(super) static HERMES: Dialect = Dialect {
 /// Reads JSON calls from `from` on, up to one of `closers` or as far as JSON goes.
 pub(super) fn json(view: &View<'_>, from: usize, closers: &'static [&'static str]) -> Step {
     let mut calls = Vec::new();
-    let mut from = from;
+    let mut from = match fence(view, from) {
+        Ok(from) => from,
+        Err(step) => return step,
+    };
     loop {
         let start = view.skip_space(from);
         match view.text.as_bytes().get(start) {
@@ -65,6 +77,16 @@ pub(super) fn json(view: &View<'_>, from: usize, closers: &'static [&'static str
             Ok(Closed::No) => return done(view, calls, value.end),
             Err(step) => return step,
         }
+    }
+}
+
+/// Where the body begins: after the line of a `json` fence, if there is one.
+fn fence(view: &View<'_>, from: usize) -> Result<usize, Step> {
+    let start = view.skip_space(from);
+    match view.mark_at(start, &["```json\n", "```\n"]) {
+        MarkAt::Here(length) => Ok(start + length),
+        MarkAt::Perhaps if start < view.text.len() => Err(Step::More(Wait::Any)),
+        _ => Ok(from),
     }
 }
 
@@ -146,7 +168,7 @@ enum Closed {
 /// What follows a value: stray closers and separators are passed over if a mark or another value comes after them.
 fn close(view: &View<'_>, end: usize, closers: &[&str]) -> Result<Closed, Step> {
     let rest = &view.text[end..];
-    let stray = rest.trim_start_matches(|char: char| char.is_whitespace() || ",;}]".contains(char));
+    let stray = rest.trim_start_matches(|char: char| char.is_whitespace() || ",;}]`".contains(char));
     let next = view.text.len() - stray.len();
     if next - end > STRAY {
         return Ok(Closed::No);

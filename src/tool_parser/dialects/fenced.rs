@@ -28,7 +28,8 @@ pub(super) static DIALECT: Dialect = Dialect {
 };
 
 fn read(view: &View<'_>) -> Step {
-    let Some(length) = view.text.find('\n') else {
+    let line = view.text.floor_char_boundary(65);
+    let Some(length) = view.text[..line].find('\n') else {
         return if view.text.len() > 64 { Step::Not(64) } else { view.unfinished(Wait::Any) };
     };
     let mark = view.text.as_bytes()[0];

@@ -31,7 +31,8 @@ pub(super) static ENDINGS: Dialect = Dialect {
     name: "end_tokens",
     models: "Any model behind a server that does not strip its end tokens.",
     grammar: "`<|call|>`, `<|end|>`, `<|return|>`, `<|im_end|>`, `<|eot_id|>` and alike at the end of the text or before \
-              another token are dropped.",
+              another token are dropped; so are closing tags after a call, and the turn's own opening before the answer \
+              (`<|im_start|>assistant`).",
     example: "",
     opens: Opens::Anywhere(&[
         "<|call|>",
@@ -39,6 +40,11 @@ pub(super) static ENDINGS: Dialect = Dialect {
         "<|return|>",
         "<|im_end|>",
         "<|eot_id|>",
+        "<|eot|>",
+        "<end_of_turn>",
+        "</s>",
+        "<|im_start|>assistant",
+        "<|start_header_id|>assistant<|end_header_id|>",
         "<|eom_id|>",
         "<|endoftext|>",
         "<|end_of_text|>",
@@ -47,6 +53,7 @@ pub(super) static ENDINGS: Dialect = Dialect {
         "</tool_calls>",
         "</function_calls>",
         "</minimax:tool_call>",
+        "</seed:tool_call>",
         "</｜DSML｜tool_calls>",
         "</｜DSML｜function_calls>",
     ]),
@@ -56,6 +63,9 @@ pub(super) static ENDINGS: Dialect = Dialect {
 fn ending(view: &View<'_>) -> Step {
     if view.text.starts_with("</") {
         return if view.after_call { Step::Read(Found::Skip, view.mark) } else { Step::Not(view.mark) };
+    }
+    if view.text[..view.mark].contains("assistant") {
+        return if view.first { Step::Read(Found::Skip, view.mark) } else { Step::Not(view.mark) };
     }
     let next = view.skip_space(view.mark);
     let rest = &view.text[next..];

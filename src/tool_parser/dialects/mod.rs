@@ -240,7 +240,10 @@ pub fn reference() -> String {
     use std::fmt::Write as _;
     let mut page = String::from(
         "# Dialects\n\nEvery way of writing a tool call that respool reads, in the order in which they are tried. \
-         Generated from\n`src/tool_parser/dialects/`; run `UPDATE_DOCS=1 cargo test --lib dialects` after a change.\n",
+         Generated from\n`src/tool_parser/dialects/`; run `UPDATE_DOCS=1 cargo test --lib dialects` after a change.\n\n\
+         Each dialect with calls has a writer in the tests: random tools and arguments written in it come back equal, 100 \
+         times\nin an ordinary test run, 2,000 times in `just nightly`. `just fuzz TARGET` fuzzes the engine, lenient JSON \
+         or SSE; what\nfuzzing found is replayed by `cargo test` (`fuzz/corpus/`).\n",
     );
     for dialect in TABLE {
         let Dialect { name, models, grammar, example, .. } = dialect;

@@ -3,22 +3,26 @@
 use super::tagged::{self, Tags};
 use super::{Dialect, Opens, Step, View, Wait, named_json};
 
-const TAGS: Tags =
-    Tags { open: "<parameter=", close: "</parameter>", ends: &["</function>", "</tool_call>"] };
-const CLOSERS: &[&str] = &["</tool_call>"];
+const TAGS: Tags = Tags {
+    open: "<parameter=",
+    close: "</parameter>",
+    ends: &["</function>", "</tool_call>", "</seed:tool_call>"],
+};
+const WRAPPERS: [&str; 2] = ["<tool_call>", "<seed:tool_call>"];
+const CLOSERS: &[&str] = &["</tool_call>", "</seed:tool_call>"];
 
 pub(super) static DIALECT: Dialect = Dialect {
     name: "qwen_xml",
-    models: "Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5; with JSON inside: Llama 3.1's custom functions, Functionary.",
+    models: "Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5, Seed-OSS (`<seed:tool_call>`); with JSON inside: Llama 3.1's custom functions, Functionary.",
     grammar: "`<tool_call>` (may be missing), `<function=NAME>`, then `<parameter=KEY>VALUE</parameter>` tags or one JSON \
               object, `</function>`, `</tool_call>`. Values lose one line break at each end.",
     example: "<tool_call>\n<function=read>\n<parameter=path>\na.txt\n</parameter>\n</function>\n</tool_call>",
-    opens: Opens::Anywhere(&["<tool_call>", "<function="]),
+    opens: Opens::Anywhere(&["<tool_call>", "<seed:tool_call>", "<function="]),
     read,
 };
 
 fn read(view: &View<'_>) -> Step {
-    let wrapped = view.text.starts_with("<tool_call>");
+    let wrapped = WRAPPERS.contains(&&view.text[..view.mark]);
     let start = if wrapped { view.skip_space(view.mark) } else { 0 };
     let rest = &view.text[start..];
     if !rest.starts_with("<function=") {

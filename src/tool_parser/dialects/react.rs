@@ -2,6 +2,7 @@
 
 use super::{Dialect, Found, Opens, Step, View, Wait, earliest, named_json};
 use crate::tool_parser::calls::RawCall;
+use crate::tool_parser::coerce;
 
 const INPUT: [&str; 4] = ["Action Input:", "**Action Input:**", "Action input:", "Input:"];
 /// What the text of an input ends before.
@@ -11,7 +12,7 @@ pub(super) static DIALECT: Dialect = Dialect {
     name: "react",
     models: "Models prompted in ReAct style (LangChain agents and their like).",
     grammar: "A line `Action: NAME` with a declared name, then `Action Input:` with a JSON object, or with text for a tool \
-              that has one required string argument.",
+              that has one required string argument; or `Action: NAME[text]` for such a tool.",
     example: "Action: read\nAction Input: {\"path\": \"a.txt\"}",
     opens: Opens::Line(&["Action:", "**Action:**"]),
     read,
@@ -19,9 +20,15 @@ pub(super) static DIALECT: Dialect = Dialect {
 
 fn read(view: &View<'_>) -> Step {
     let body = view.body();
-    let Some(length) = body.find('\n') else {
-        return if body.len() > 256 { Step::Not(view.mark + 256) } else { view.unfinished(Wait::Any) };
+    let length = match body.find('\n') {
+        Some(length) => length,
+        None if body.len() > 256 => return Step::Not(view.mark + 256),
+        None if view.eof && !view.cut => body.len(),
+        None => return view.unfinished(Wait::Any),
     };
+    if let Some(call) = bracketed(view, body[..length.min(256)].trim()) {
+        return Step::Read(Found::Calls { calls: vec![call], firm: !view.quoted() }, view.mark + length);
+    }
     let name = body[..length].trim().trim_matches(['`', '*', '"', '[', ']']);
     if length > 256 || view.tools.resolve(name).is_none() {
         return Step::Not(view.mark + length.min(256));
@@ -33,6 +40,13 @@ fn read(view: &View<'_>) -> Step {
         return if partial { view.unfinished(Wait::Any) } else { Step::Not(at) };
     };
     input(view, name, at + mark.len())
+}
+
+/// `NAME[argument]`, as the paper on `ReAct` writes it.
+fn bracketed(view: &View<'_>, line: &str) -> Option<RawCall> {
+    let (name, argument) = line.strip_suffix(']')?.split_once('[')?;
+    let tool = view.tools.get(name)?;
+    coerce::sole_string(tool.schema()).map(|_| RawCall::text(name, argument))
 }
 
 fn input(view: &View<'_>, name: &str, from: usize) -> Step {

@@ -94,6 +94,12 @@ fn split_value(text: &str, tags: Tags) -> (&str, &str) {
         let end = at + found;
         let after = text[end + tags.close.len()..].trim_start();
         if after.is_empty() || after.starts_with(tags.open) {
+            // The first closing tag there is: if another parameter begins before it, this one's is missing.
+            if at == 0
+                && let Some(next) = text[..end].find(&format!("\n{}", tags.open))
+            {
+                return (trimmed(&text[..next]), &text[next + 1..]);
+            }
             return (trimmed(&text[..end]), after);
         }
         at = end + tags.close.len();

@@ -3,79 +3,17 @@
 //! `RESPOOL_SCHEMAS=2000` raises the number of random schemas per dialect in the round trips from 100, `RESPOOL_CASES` the
 //! number of random texts from 1,000.
 
+mod corpus;
 mod round_trip;
+mod texts;
 mod writers;
 
 use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use self::texts::{broken_texts, near_calls};
 use super::{Options, Tools, oracle};
-
-/// Pieces of which near-calls are made.
-const FRAGMENTS: [&str; 56] = [
-    "<tool_call>",
-    "</tool_call>",
-    "<tools>",
-    "</tools>",
-    "{\"name\": \"read\", ",
-    "\"arguments\": ",
-    "{\"path\": \"a\"}",
-    "}",
-    "{",
-    "[",
-    "]",
-    "\"",
-    "'",
-    "\\",
-    ",",
-    ":",
-    "read",
-    "functions.",
-    "(",
-    ")",
-    "path=",
-    "\n",
-    "\n\n",
-    " ",
-    "`",
-    "```",
-    "```json\n",
-    "~~~\n",
-    "<|channel|>",
-    "analysis",
-    "commentary to=",
-    "<|message|>",
-    "<|call|>",
-    "<|end|>",
-    "<|start|>assistant",
-    "final",
-    "<think>",
-    "</think>",
-    "[TOOL_CALLS]",
-    "[TOOL:read|",
-    "<function=read>",
-    "<parameter=path>",
-    "</parameter>",
-    "</function>",
-    "<arg_key>",
-    "</arg_key><arg_value>",
-    "</arg_value>",
-    "<｜tool▁call▁begin｜>",
-    "<｜tool▁sep｜>",
-    "Action: read\n",
-    "Action Input: ",
-    "call:read{",
-    "prose é 漢 🙂",
-    "[END_TOOL_REQUEST]",
-    "<invoke name=\"read\">",
-    "<|\"|>",
-];
-
-/// Text that is dense with marks.
-fn near_calls() -> impl Strategy<Value = String> {
-    prop::collection::vec(prop::sample::select(FRAGMENTS.as_slice()), 0..24).prop_map(|parts| parts.concat())
-}
 
 /// Text in which no mark can begin.
 fn unmarked() -> impl Strategy<Value = String> {
@@ -99,6 +37,13 @@ proptest! {
 
     #[test]
     fn any_text_keeps_the_invariants(text in near_calls(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
+        cut in any::<bool>(), reasoning in any::<bool>()) {
+        let cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len() + 1)).collect();
+        oracle::check(&tools(), Options::default(), &text, &cuts, cut, reasoning);
+    }
+
+    #[test]
+    fn broken_calls_keep_the_invariants(text in broken_texts(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..4),
         cut in any::<bool>(), reasoning in any::<bool>()) {
         let cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len() + 1)).collect();
         oracle::check(&tools(), Options::default(), &text, &cuts, cut, reasoning);
