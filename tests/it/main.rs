@@ -20,4 +20,5 @@ mod silence;
 mod spooled;
 mod support;
 mod support_works;
+mod tools_local;
 mod tools_route;
