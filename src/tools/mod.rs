@@ -1,10 +1,11 @@
 //! The tools that respool runs itself, and the policy in front of them.
 //!
 //! [`Sources`] are opened once from `[tools]`; [`Sources::select`] gives an agent its [`ToolSet`]. What is behind a set:
-//! `local` (files and commands of a workspace).
+//! `local` (files and commands of a workspace) and `gateway` (OpenClaw's).
 
 pub mod config;
 pub mod contract;
+mod gateway;
 mod local;
 mod plain;
 mod policy;

@@ -1,7 +1,7 @@
 //! The tools of one agent, of all origins, with the policy in front. This is the only way to run a tool: a source runs a
 //! call only with a [`Permit`], and permits are made here alone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
@@ -55,6 +55,25 @@ impl ToolSet {
             offers.map(move |offer| (source, offer))
         });
         wanted.filter(|(_, offer)| names.insert(offer.spec.name.clone())).collect()
+    }
+
+    /// The set itself, unless two of its tools have the same name.
+    ///
+    /// # Errors
+    /// The names that two tools have.
+    pub(super) fn without_doubles(self) -> Result<Self, Vec<String>> {
+        let mut seen = BTreeMap::new();
+        let mut problems = Vec::new();
+        let offers = self.sources.iter().flat_map(|(source, wanted)| {
+            source.offers().into_iter().filter(|offer| wanted.holds(&offer.name))
+        });
+        for Offer { spec, name } in offers {
+            if let Some(other) = seen.insert(spec.name.clone(), name.clone()).filter(|other| *other != name) {
+                problems
+                    .push(format!("{other:?} and {name:?} are both called {:?}; leave one out", spec.name));
+            }
+        }
+        if problems.is_empty() { Ok(self) } else { Err(problems) }
     }
 
     fn with_settings(&self, offer: Offer) -> ToolSpec {

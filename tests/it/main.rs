@@ -20,5 +20,6 @@ mod silence;
 mod spooled;
 mod support;
 mod support_works;
+mod tools_gateway;
 mod tools_local;
 mod tools_route;

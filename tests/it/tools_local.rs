@@ -22,7 +22,7 @@ async fn workspace_with(settings: &str) -> (TempDir, ToolSet) {
     let outer = tempfile::tempdir().unwrap();
     fs::create_dir(outer.path().join("work")).unwrap();
     fs::write(outer.path().join("secret"), "TOP SECRET").unwrap();
-    let toml = format!("local.workspace = {:?}\n{settings}", outer.path().join("work"));
+    let toml = format!("local.workspace = {:?}\n{settings}", outer.path().join("work").display().to_string());
     let tools = set(&toml, ALL).await;
     (outer, tools)
 }
@@ -229,7 +229,7 @@ async fn reading_goes_line_by_line_to_the_limits() {
     let long = "x".repeat(100_000) + "\nnext\n";
     let expected = "x".repeat(16 << 10) + " [the rest of this line is left out]\nnext\n";
     check("long", long.as_bytes(), json!({}), &expected).await;
-    let many: String = (1..=5_000).map(|line| format!("{line}\n")).collect();
+    let many = (1..=5_000).map(|line| line.to_string()).collect::<Vec<_>>().join("\n");
     fs::write(file(&outer, "many"), many).unwrap();
     let shown = text(&tools, "read", json!({"file_path": "many"})).await;
     assert!(
@@ -486,7 +486,10 @@ async fn names_that_nothing_offers_are_told_before_anything_runs() {
     let check = async |toml: &str, wanted: &[&str], expected: &[&str]| {
         let wanted: Vec<String> = wanted.iter().map(|name| (*name).to_owned()).collect();
         let problems = ToolSet::open(&config(toml), &wanted).await.err().unwrap_or_default();
-        assert_eq!(problems, expected);
+        assert_eq!(problems.len(), expected.len(), "{problems:?}");
+        for (problem, expected) in problems.iter().zip(expected) {
+            assert!(problem.starts_with(expected), "{problem}");
+        }
     };
     let workspace = "local.workspace = \"/tmp\"";
     check(
@@ -508,7 +511,7 @@ async fn timeouts_and_limits_are_those_of_the_settings() {
     let (_outer, tools) = workspace_with(settings).await;
     let specs = tools.specs();
     let of = |name: &str| specs.iter().find(|spec| spec.name == name).unwrap();
-    assert_eq!(of("exec").timeout, Some(Duration::from_secs(120)));
+    assert_eq!(of("exec").timeout, Some(Duration::from_mins(2)));
     assert_eq!(of("read").timeout, Some(Duration::from_secs(5)));
     assert_eq!((of("read").result_limit, of("exec").result_limit), (Some(1024), None));
     let repeatable: Vec<&str> =
