@@ -10,9 +10,8 @@ pub(super) fn exposed(server: &str, tool: &str) -> String {
     if whole.len() <= LONGEST && whole.chars().all(fits) {
         return whole;
     }
-    let mut name: String = whole.chars().map(|c| if fits(c) { c } else { '_' }).take(LONGEST - 9).collect();
-    name.push_str(&format!("_{:08x}", fnv1a(&format!("{server}\0{tool}"))));
-    name
+    let name: String = whole.chars().map(|c| if fits(c) { c } else { '_' }).take(LONGEST - 9).collect();
+    format!("{name}_{:08x}", fnv1a(&format!("{server}\0{tool}")))
 }
 
 /// FNV-1a, folded to 32 bits: the same on every machine and in every version.
