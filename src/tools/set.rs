@@ -104,7 +104,7 @@ impl ToolSet {
                     let reason = format!("{because} says ask, and there is nobody to ask");
                     return Err(denied(&invocation.name, &reason));
                 };
-                let preview = source.preview(invocation).await?;
+                let preview = source.preview(invocation).await?.map(|preview| plain(&preview));
                 let question = Question { tool: &invocation.name, arguments: &invocation.arguments, preview };
                 if !approver.approve(question).await {
                     return Err(denied(&invocation.name, "the person who was asked said no"));
@@ -128,9 +128,13 @@ impl Tools for ToolSet {
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         Box::pin(async move {
             let result = self.guarded(invocation, approver).await;
-            result.map(|output| ToolOutput { text: plain(&output.text), ..output }).map_err(plain_error)
+            result.map(plain_output).map_err(plain_error)
         })
     }
+}
+
+fn plain_output(output: ToolOutput) -> ToolOutput {
+    ToolOutput { text: plain(&output.text), display: output.display.as_deref().map(plain) }
 }
 
 fn plain_error(error: ToolError) -> ToolError {

@@ -376,6 +376,21 @@ async fn an_edit_shows_what_it_changes_before_and_after() {
 }
 
 #[tokio::test]
+async fn nothing_shown_holds_terminal_escapes() {
+    let (outer, tools) = workspace_with("").await;
+    fs::write(file(&outer, "file"), "\u{1b}]0;owned\u{7}old\n").unwrap();
+    let edit = invocation(
+        "edit",
+        &json!({"path": "file", "edits": [{"oldText": "old", "newText": "\u{1b}[2Jnew"}]}),
+    );
+    let person = Person::who_says(true);
+    let output = tools.call(&edit, Some(&person)).await.unwrap();
+    let asked = person.asked.lock().unwrap()[0].1.clone();
+    assert_eq!(asked.as_deref(), Some("--- file\n+++ file\n@@ -1 +1 @@\n-old\n+new\n"));
+    assert_eq!(output.display, asked);
+}
+
+#[tokio::test]
 async fn directories_are_listed_and_files_searched() {
     let (outer, tools) = workspace().await;
     for (name, content) in [
@@ -417,6 +432,9 @@ async fn directories_are_listed_and_files_searched() {
     )
     .await;
     check(json!({"pattern": "fn", "path": "src/b.txt"}), "src/b.txt:1: fn one in text").await;
+    fs::write(file(&outer, "src/.ignored"), "nowhere").unwrap();
+    fs::write(file(&outer, ".gitignore"), "ignored/\n.ignored\n").unwrap();
+    check(json!({"pattern": "nowhere", "path": "src"}), "[nothing found]").await;
     check(json!({"pattern": "nowhere"}), "[nothing found]").await;
     let problem = failure(&tools, "search", json!({"pattern": "("})).await;
     assert!(problem.contains("is not a regular expression"), "{problem}");

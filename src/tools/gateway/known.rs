@@ -24,10 +24,9 @@ const REPEATABLE: [&str; 8] = [
 ];
 
 /// Tool, what models write, what it is called.
-const MISNAMED: [(&str, &[&str], &str); 7] = [
+const MISNAMED: [(&str, &[&str], &str); 6] = [
     ("web_search", &["q", "search", "search_query", "text"], "query"),
     ("web_fetch", &["uri", "link", "href"], "url"),
-    ("browser", &["url", "uri"], "targetUrl"),
     ("memory_search", &["q", "text"], "query"),
     ("memory_get", &["file", "file_path"], "path"),
     ("sessions_history", &["session", "session_key", "key"], "sessionKey"),
@@ -119,11 +118,6 @@ mod tests {
         };
         check("web_search", json!({"q": "x", "count": 3}), json!({"query": "x", "count": 3}));
         check("web_search", json!({"q": "x", "query": "y"}), json!({"q": "x", "query": "y"}));
-        check(
-            "browser",
-            json!({"action": "open", "url": "http://x"}),
-            json!({"action": "open", "targetUrl": "http://x"}),
-        );
         check("agents_list", json!({"q": "x"}), json!({"q": "x"}));
     }
 

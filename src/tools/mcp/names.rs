@@ -27,7 +27,7 @@ mod tests {
     #[test]
     fn good_names_stay() {
         assert_eq!(exposed("files", "read_file"), "files__read_file");
-        assert_eq!(exposed("my files", "read.file"), "my_files__read_file_6ea2b9df");
+        assert_eq!(exposed("my files", "read.file"), "my_files__read_file_97fbbdfc");
         assert_ne!(exposed("a", "x.y"), exposed("a", "x/y"));
         assert_ne!(exposed("a", &"x".repeat(80)), exposed("a", &"x".repeat(81)));
     }
