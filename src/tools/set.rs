@@ -128,12 +128,12 @@ impl Tools for ToolSet {
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         Box::pin(async move {
             let result = self.guarded(invocation, approver).await;
-            result.map(plain_output).map_err(plain_error)
+            result.map(|output| plain_output(&output)).map_err(plain_error)
         })
     }
 }
 
-fn plain_output(output: ToolOutput) -> ToolOutput {
+fn plain_output(output: &ToolOutput) -> ToolOutput {
     ToolOutput { text: plain(&output.text), display: output.display.as_deref().map(plain) }
 }
 

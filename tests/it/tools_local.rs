@@ -5,7 +5,8 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use respool::tools::{Invocation, ToolError, ToolSet, Tools as _, ToolsConfig};
+use futures::future::BoxFuture;
+use respool::tools::{Approver, Invocation, Question, ToolError, ToolSet, Tools as _, ToolsConfig};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -472,6 +473,34 @@ async fn the_policy_decides_on_what_a_path_really_is() {
     let found = text(&tools, "search", json!({"pattern": "needle"})).await;
     assert_eq!(found, "open/file:1: needle\n[2 files were not searched: the policy does not allow it]");
     assert_eq!(text(&tools, "read", json!({"path": "open/file"})).await, "needle");
+}
+
+/// Says yes, and points the link elsewhere meanwhile.
+struct Swapper(std::path::PathBuf);
+
+impl Approver for Swapper {
+    fn approve<'a>(&'a self, _: Question<'a>) -> BoxFuture<'a, bool> {
+        fs::remove_file(&self.0).unwrap();
+        symlink("other", &self.0).unwrap();
+        Box::pin(async { true })
+    }
+}
+
+#[tokio::test]
+async fn what_was_judged_is_what_is_changed() {
+    let (outer, tools) = workspace_with("").await;
+    for folder in ["asked", "other"] {
+        fs::create_dir(file(&outer, folder)).unwrap();
+        fs::write(file(&outer, folder).join("file"), "old").unwrap();
+    }
+    symlink("asked", file(&outer, "link")).unwrap();
+    let write = invocation("write", &json!({"path": "link/file", "content": "new"}));
+    let Err(ToolError::Failed(problem)) = tools.call(&write, Some(&Swapper(file(&outer, "link")))).await
+    else {
+        panic!("it was written")
+    };
+    assert_eq!(problem, "link/file became another file meanwhile; nothing was done");
+    assert_eq!(fs::read_to_string(file(&outer, "other/file")).unwrap(), "old");
 }
 
 #[tokio::test]
