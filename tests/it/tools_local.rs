@@ -462,7 +462,7 @@ async fn the_policy_decides_on_what_a_path_really_is() {
         fs::write(file(&outer, folder).join("file"), "needle").unwrap();
     }
     symlink("private", file(&outer, "alias")).unwrap();
-    symlink("open", file(&outer, "private/out")).unwrap();
+    symlink("../open", file(&outer, "private/out")).unwrap();
     for path in ["private/file", "open/../private/file", "alias/file", "./private/file", "private/out/file"] {
         let result = call(&tools, "read", json!({"path": path})).await;
         let Err(ToolError::Denied(text)) = result else { panic!("{path} {result:?}") };
