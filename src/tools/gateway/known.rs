@@ -41,6 +41,12 @@ pub(in crate::tools) fn names() -> impl Iterator<Item = &'static str> {
     TOOLS.iter().filter_map(|tool| tool.get("name")?.as_str())
 }
 
+/// True for what can be the name of a tool, and of a function for the model.
+pub(in crate::tools) fn is_name(name: &str) -> bool {
+    let fits = |c: u8| c.is_ascii_alphanumeric() || c == b'_' || c == b'-';
+    (1..=64).contains(&name.len()) && name.bytes().all(fits)
+}
+
 fn find(name: &str) -> Option<&'static Map<String, Value>> {
     TOOLS.iter().find(|tool| tool.get("name").and_then(Value::as_str) == Some(name))
 }
