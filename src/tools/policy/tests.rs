@@ -7,7 +7,7 @@ fn rule(text: &str) -> Rule {
 
 fn policy(default: Verdict, rules: &[&str]) -> Policy {
     let config = PolicyConfig { default, rule: rules.iter().map(|text| rule(text)).collect() };
-    Policy::new(&config, Some(Path::new("/home/me/work"))).unwrap()
+    Policy::new(&config, Some(Path::new("/home/me/project"))).unwrap()
 }
 
 fn command(text: &str) -> Subject {
@@ -145,8 +145,8 @@ fn paths_inside_and_outside() {
     check("**", "../x", false, true);
     check("**", "~/x", false, true);
     check("/etc/**", "/etc/passwd", true, true);
-    check("/home/me/work/src/**", "src/a", true, true);
-    check("/home/me/work", "a/b", true, true);
+    check("/home/me/project/src/**", "src/a", true, true);
+    check("/home/me/project", "a/b", true, true);
     check("a.b[c]", "a.b[c]", true, true);
     check("a.b[c]", "axbc", false, false);
 }
