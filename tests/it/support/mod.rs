@@ -18,10 +18,13 @@
 //! - [`accumulate`]: the independent accumulator of streams and completions, with [`openai_fields`], the allow-list.
 //! - [`replies`]: vLLM-shaped bodies for scripts.
 //! - [`respool`]: the product itself, started in this process.
+//! - [`tools`]: sets of tools, calls, and a person to ask.
+//! - [`fake_gateway`]: OpenClaw's `/tools/invoke`.
 //! - [`http1`]: heads and bodies on a socket, for both ends.
 
 pub mod accumulate;
 pub mod client;
+pub mod fake_gateway;
 pub mod fake_vllm;
 pub mod http1;
 pub mod openai_fields;
@@ -29,3 +32,4 @@ pub mod replies;
 pub mod request_rules;
 pub mod respool;
 pub mod script;
+pub mod tools;
