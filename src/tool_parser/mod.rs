@@ -16,6 +16,7 @@ mod echo;
 mod json_span;
 mod ledger;
 mod lenient_json;
+mod openers;
 #[cfg(any(test, fuzzing))]
 pub mod oracle;
 #[cfg(test)]
@@ -146,8 +147,8 @@ impl Engine {
         self.ledger.drain(out);
     }
 
-    /// A server that cannot close what the token limit cut leaves the end away (`{"path":"a"`), or a field, or all of
-    /// it: vLLM 0.32 sends `{}`.
+    /// A server that cannot close what the token limit cut leaves the end away (`{"path":"a"`), or all of it: vLLM
+    /// 0.32 sends `{}`.
     fn may_lack_its_end(&self, raw: &RawCall, settled: &Settled) -> bool {
         match settled {
             Settled::Call(_, repairs) if repairs.contains("unclosed") => true,
@@ -156,7 +157,7 @@ impl Engine {
                     matches!(&raw.arguments, Args::Text(text) if matches!(text.trim(), "" | "{}" | "null"));
                 empty && self.tools.resolve(&raw.name).is_some_and(|found| found.tool.takes_arguments())
             }
-            Settled::Refused(why) => *why == Dropped::MissingRequired,
+            Settled::Refused(_) => false,
         }
     }
 

@@ -4,6 +4,7 @@
 //! number of random texts from 1,000.
 
 mod corpus;
+mod floods;
 mod round_trip;
 mod texts;
 mod writers;
