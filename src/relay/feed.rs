@@ -4,6 +4,8 @@
 //! and new ones are written. No frame waits for a later one, except for text that may still become a call; what has arrived
 //! together leaves in one piece. The stream always has an end that says whether it was whole.
 
+use std::borrow::Cow;
+
 use bytes::{Bytes, BytesMut};
 
 use crate::observe::SharedLine;
@@ -11,10 +13,13 @@ use crate::sse::{DONE, Frame, Frames, write_data};
 use crate::translate::{Head, LiveTurn, Passed, StreamState};
 use crate::turn::Usage;
 use crate::upstream::{Answer, UpstreamError};
-use crate::wire::{ApiError, Malformed};
+use crate::wire::{ApiError, Malformed, escape_controls};
 
 /// At most so many bytes leave in one piece, so that a fast upstream cannot fill the memory.
 const LARGEST_BATCH: usize = 64 << 10;
+
+/// At most so many pieces are taken in before others have their turn.
+const PIECES_AT_ONCE: usize = 16;
 
 /// One open stream.
 #[derive(Debug)]
@@ -109,6 +114,7 @@ impl Feed {
 
     /// Waits for the next frames. Safe to cancel: what has been read is kept.
     pub async fn batch(&mut self) -> Batch {
+        let mut fruitless = false;
         loop {
             self.drain();
             self.take_ready();
@@ -123,6 +129,11 @@ impl Feed {
                     Err(error) => Batch::Failed(error),
                 };
             }
+            if fruitless {
+                // What comes is not to leave (comments, say). However much of it: others, and the clocks, have their turn.
+                tokio::task::yield_now().await;
+            }
+            fruitless = true;
             let Some(answer) = &mut self.answer else { return Batch::End };
             let piece = answer.piece().await;
             self.arrived(piece);
@@ -131,7 +142,10 @@ impl Feed {
 
     /// Takes in what has arrived already, without waiting.
     fn take_ready(&mut self) {
-        while self.end.is_none() && self.out.len() < LARGEST_BATCH {
+        for _ in 0..PIECES_AT_ONCE {
+            if self.end.is_some() || self.out.len() >= LARGEST_BATCH {
+                return;
+            }
             let Some(piece) = self.answer.as_mut().and_then(Answer::ready_piece) else { return };
             self.arrived(piece);
             self.drain();
@@ -167,6 +181,8 @@ impl Feed {
             // Comments feed no watchdog; respool sends heartbeats of its own.
             Ok(None) => {}
             Ok(Some(data)) if data.trim() == DONE => self.upstream_said_done(),
+            // Some proxies keep a connection awake with events that say nothing.
+            Ok(Some(data)) if data.trim().is_empty() => {}
             Ok(Some(data)) => self.chunk(frame, &data),
         }
     }
@@ -175,9 +191,14 @@ impl Feed {
         if let Some(error) = self.error_event(data) {
             return self.fail(error);
         }
+        let valid = escape_controls(data);
         let fault = match &mut self.reader {
-            Reader::Passthrough(state) => pass(state, frame, data, &mut self.out),
-            Reader::Live(turn) => turn.push(data, &mut self.out).err(),
+            Reader::Passthrough(state) => {
+                let original =
+                    Some(frame).filter(|frame| frame.is_plain() && matches!(valid, Cow::Borrowed(_)));
+                pass(state, original, &valid, &mut self.out)
+            }
+            Reader::Live(turn) => turn.push(&valid, &mut self.out).err(),
         };
         if let Some(fault) = fault {
             let what = format!("sent an event that is not valid JSON ({fault})");
@@ -225,7 +246,7 @@ impl Feed {
     fn done(&mut self) {
         match &mut self.reader {
             Reader::Passthrough(state) => {
-                state.missing_finishes().iter().for_each(|chunk| write_data(&mut self.out, chunk));
+                state.missing_end().iter().for_each(|chunk| write_data(&mut self.out, chunk));
                 self.out.extend_from_slice(b"data: [DONE]\n\n");
                 self.end = Some(Ok(()));
             }
@@ -256,23 +277,31 @@ impl Feed {
     }
 }
 
-/// Forwards a chunk of the passthrough, as it is or changed.
-fn pass(state: &mut StreamState, frame: &Frame, data: &str, out: &mut BytesMut) -> Option<Malformed> {
+/// Forwards a chunk of the passthrough, changed or as it is: in the original frame, where that is one any client reads.
+fn pass(
+    state: &mut StreamState,
+    original: Option<&Frame>,
+    data: &str,
+    out: &mut BytesMut,
+) -> Option<Malformed> {
     match state.pass(data) {
-        Ok(Passed::Untouched) => {
-            out.extend_from_slice(&frame.bytes);
-            if !frame.is_closed() {
-                out.extend_from_slice(b"\n\n");
-            }
-        }
-        Ok(Passed::Changed) => {
-            out.reserve(state.text().len() + 8);
-            out.extend_from_slice(b"data: ");
-            out.extend_from_slice(state.text().as_bytes());
-            out.extend_from_slice(b"\n\n");
-        }
+        Ok(Passed::Untouched) => match original {
+            Some(frame) => out.extend_from_slice(&frame.bytes),
+            None => write_line(out, data),
+        },
+        Ok(Passed::Changed) => write_line(out, state.text()),
         Ok(Passed::Withheld) => {}
         Err(fault) => return Some(fault),
     }
     None
+}
+
+/// Writes one frame. A line end outside of its strings means nothing to JSON, and would end the frame.
+fn write_line(out: &mut BytesMut, json: &str) {
+    out.reserve(json.len() + 8);
+    if json.contains('\n') {
+        write_data(out, &json.replace('\n', " "));
+    } else {
+        write_data(out, json);
+    }
 }

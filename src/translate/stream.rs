@@ -45,6 +45,8 @@ pub struct StreamState {
     identity: Option<Sent>,
     usage: Option<Usage>,
     choices: Vec<Progress>,
+    /// A usage chunk that came before the finish reasons: it is the last one, so it waits.
+    last: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,7 +58,8 @@ struct Progress {
 impl StreamState {
     /// A stream from its beginning.
     pub fn new(rules: ChunkRules) -> Self {
-        Self { rules, text: String::new(), sent: None, identity: None, usage: None, choices: Vec::new() }
+        let (text, choices) = (String::new(), Vec::new());
+        Self { rules, text, sent: None, identity: None, usage: None, choices, last: None }
     }
 
     /// From now on every chunk carries this head, and upstream's own role chunks are withheld: respool has sent them.
@@ -76,7 +79,12 @@ impl StreamState {
         let changed = prune(payload, &REPLY, &mut chunk, &mut text);
         let saw = chunk.saw;
         self.text = text;
-        Ok(match changed? {
+        let changed = changed?;
+        if saw.usage && !saw.choices && self.has_begun() && !self.is_finished() {
+            self.last = Some(if changed { self.text.clone() } else { payload.to_owned() });
+            return Ok(Passed::Withheld);
+        }
+        Ok(match changed {
             changed if saw.is_empty(self.sent.is_some(), changed) => Passed::Withheld,
             true => Passed::Changed,
             false => Passed::Untouched,
@@ -104,16 +112,21 @@ impl StreamState {
         self.choices.iter().any(|choice| choice.started)
     }
 
-    /// The chunks that a server left out which says `[DONE]` but never why a choice ended.
-    pub fn missing_finishes(&self) -> Vec<String> {
+    /// The chunks that a server left out which says `[DONE]` but never why a choice ended, and what had to wait for them.
+    pub fn missing_end(&mut self) -> Vec<String> {
         let unfinished = |choice: &&(usize, &Progress)| choice.1.started && !choice.1.finished;
         let indexes =
             self.choices.iter().enumerate().filter(|choice| unfinished(&choice)).map(|(index, _)| index);
-        indexes.filter_map(|index| self.chunk(index, "{}", "\"stop\"")).collect()
+        let finishes: Vec<String> = indexes.filter_map(|index| self.chunk(index, "{}", "\"stop\"")).collect();
+        finishes.into_iter().chain(self.last.take()).collect()
     }
 
-    /// A chunk that carries nothing: it feeds clients' watchdogs. `None` before the stream has an id.
+    /// A chunk that carries nothing: it feeds clients' watchdogs. `None` before the stream has an id, and after the finish
+    /// reasons: nothing of a choice may follow its own.
     pub fn heartbeat(&self) -> Option<String> {
+        if self.is_finished() {
+            return None;
+        }
         self.chunk(0, r#"{"content":""}"#, "null")
     }
 
