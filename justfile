@@ -10,6 +10,10 @@ ci:
 test:
     cargo test
 
+# Every fault, and the memory each takes (some minutes); FAULT=name for some. What they are: docs/faults.md.
+faults:
+    cargo test --test it faults -- --include-ignored --skip soak --nocapture
+
 # Format and fix what can be fixed.
 fix:
     cargo fmt
@@ -18,6 +22,7 @@ fix:
 # Generated pages and snapshots.
 generate:
     UPDATE_DOCS=1 cargo test --lib config
+    UPDATE_DOCS=1 cargo test --test it faults::page
     INSTA_UPDATE=always cargo test
 
 # The real OpenClaw against respool (installs into DIR, about 1 GB).

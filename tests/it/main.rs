@@ -13,6 +13,7 @@ mod captures;
 mod captures_page;
 mod cases;
 mod errors;
+mod faults;
 mod lifecycle;
 mod live;
 mod passthrough;
