@@ -19,6 +19,8 @@ pub struct Limits {
     pub commit_after: Duration,
     /// The upstream's `timeout`.
     pub timeout: Duration,
+    /// `limits.client_timeout`.
+    pub client_timeout: Duration,
     /// No case may take longer.
     pub bound: Duration,
     /// So soon after its client has its end, an upstream request must be over.
@@ -29,6 +31,7 @@ pub struct Limits {
 pub const SMALL: Limits = Limits {
     commit_after: Duration::from_millis(1500),
     timeout: Duration::from_millis(3500),
+    client_timeout: Duration::from_secs(2),
     bound: Duration::from_secs(15),
     release: Duration::from_secs(2),
 };
@@ -37,11 +40,12 @@ impl Limits {
     /// The configuration of a respool in front of `upstream`.
     pub fn config(&self, upstream: SocketAddr) -> String {
         format!(
-            "[limits]\nmax_body = \"2MiB\"\ncommit_after = \"{}ms\"\nheartbeat = \"300ms\"\nclient_timeout = \"2s\"\n\
+            "[limits]\nmax_body = \"2MiB\"\ncommit_after = \"{}ms\"\nheartbeat = \"300ms\"\nclient_timeout = \"{}ms\"\n\
              [recovery]\nattempts = 0\n\
              [models.live-model]\ntools_mode = \"live\"\n\
              [[upstream]]\nname = \"box\"\nurl = \"http://{upstream}\"\ntimeout = \"{}ms\"\n",
             self.commit_after.as_millis(),
+            self.client_timeout.as_millis(),
             self.timeout.as_millis()
         )
     }
@@ -79,21 +83,20 @@ impl Bed {
     }
 
     async fn play_some(self: &Arc<Self>, cases: Vec<Case>, at_once: usize) -> Vec<(Case, String)> {
-        let played = cases.into_iter().map(|case| {
-            let bed = Arc::clone(self);
-            async move {
-                let task = tokio::spawn(async move { bed.play_beside_a_witness(case).await });
-                let told = task.await.unwrap_or_else(|panic| Err(words_of(panic)));
-                told.err().map(|flaw| (case, flaw))
-            }
+        let played = cases.into_iter().map(|case| async move {
+            let witness = self.witness();
+            let (told, beside) = tokio::join!(self.play_alone(case), self.play_alone(witness));
+            let beside = beside.map_err(|flaw| format!("the conversation beside it: {flaw}"));
+            told.and(beside).err().map(|flaw| (case, flaw))
         });
         stream::iter(played).buffer_unordered(at_once).filter_map(|flaw| async { flaw }).collect().await
     }
 
-    async fn play_beside_a_witness(&self, case: Case) -> Result<(), String> {
-        let witness = self.witness();
-        let (told, beside) = tokio::join!(self.play(case), self.play(witness));
-        told.and(beside.map_err(|flaw| format!("the conversation beside it: {flaw}")))
+    /// Plays one case; a panic is a flaw.
+    pub async fn play_alone(self: &Arc<Self>, case: Case) -> Result<(), String> {
+        let bed = Arc::clone(self);
+        let task = tokio::spawn(async move { bed.play(case).await });
+        task.await.unwrap_or_else(|panic| Err(words_of(panic)))
     }
 
     /// A conversation without fault, of every form in turn.
@@ -102,8 +105,7 @@ impl Bed {
         Case { row: "sound", way, stream, want: Want::Answer, slow: false }
     }
 
-    /// Plays one case.
-    pub async fn play(&self, case: Case) -> Result<(), String> {
+    async fn play(&self, case: Case) -> Result<(), String> {
         let row = find(case.row).ok_or("no such row")?;
         let marker = marker(self.next.fetch_add(1, Ordering::Relaxed));
         let visit = Visit::new(&row.name, &marker, case.way, case.stream, row.padding);

@@ -173,7 +173,8 @@ fn slow() -> Vec<Row> {
         .all(Nothing)
         .upstream(endless)
         .whole(Skip)
-        .memory(24),
+        .memory(24)
+        .slow(),
     ]
 }
 

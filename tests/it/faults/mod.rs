@@ -3,7 +3,7 @@
 //! - [`table`]: what a row is; the rows are in [`upstream_rows`] and [`client_rows`].
 //! - [`upstream`]: the server that plays them, [`visit`]: the client that does.
 //! - [`bed`]: respool between both, and what must hold for each case; [`process`]: what it then holds.
-//! - [`page`] writes docs/faults.md.
+//! - [`page`] writes docs/faults.md; [`soak`]: all of it at once, for long.
 
 mod bed;
 mod bombs;
@@ -11,6 +11,7 @@ mod client_rows;
 mod measured;
 mod page;
 mod process;
+mod soak;
 mod table;
 mod upstream;
 mod upstream_rows;

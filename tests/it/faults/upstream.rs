@@ -227,6 +227,17 @@ impl Upstream {
         }
     }
 
+    /// Waits until so many requests are being answered.
+    pub async fn busy(&self, count: usize) {
+        let active = || self.shared.fates.lock().unwrap().values().map(|fate| fate.active).sum::<usize>();
+        let busy = async {
+            while active() < count {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), busy).await.expect("so many requests at once");
+    }
+
     /// Waits until a conversation has asked.
     pub async fn asked(&self, marker: &str) {
         let asked = async {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::bombs;
+use super::soak;
 use super::table::Want::{Answer, AsItCame, Event, Part, Skip, Status};
 use super::table::{Row, Want, family, hasty, upstream};
 use super::upstream::Ask;
@@ -185,6 +186,14 @@ fn drip(bytes: &[u8], size: usize, pause: u64) -> Vec<Step> {
 
 fn slow() -> Vec<Row> {
     vec![
+        upstream("unhurried", "it takes its time: 0.15 s before each part of its reply", |ask| {
+            let pace = Duration::from_millis(soak::setting("SOAK_PACE", 150));
+            let waits = |steps: Vec<Step>| steps.into_iter().flat_map(move |step| [Step::Wait(pace), step]);
+            let chunks: Vec<Step> = chunks(ask).iter().map(|chunk| Step::Send(frame_chunk(chunk))).collect();
+            let head = Step::Send(chunked_head(ask));
+            Script::wire(waits([vec![head], chunks, vec![Step::Send(b"0\r\n\r\n".to_vec())]].concat()))
+        })
+        .slow(),
         upstream("drip-all", "the whole reply comes in pieces of 5 bytes", |ask| {
             Script::wire(drip(&wire(ask), 5, 0))
         }),
@@ -210,6 +219,7 @@ fn slow() -> Vec<Row> {
             chunked(ask, payload.chunks(30).map(<[u8]>::to_vec).collect()).every(Duration::from_millis(200))
         })
         .json(TIMED_OUT)
+        .slow()
         .sse(Event(504)),
         upstream(
             "spaces-past-timeout",
@@ -220,6 +230,7 @@ fn slow() -> Vec<Row> {
             },
         )
         .json(TIMED_OUT)
+        .slow()
         .sse(Event(504)),
     ]
 }
@@ -467,6 +478,7 @@ fn statuses() -> Vec<Row> {
             )
         })
         .json(TIMED_OUT)
+        .slow()
         .sse(Event(504)),
         bodiless(204).whole(INVALID_JSON).streamed(EMPTY_STREAM),
         bodiless(304).all(Status(502, "upstream_error")),
@@ -583,6 +595,7 @@ fn connections() -> Vec<Row> {
             Script::wire([Step::Wait(Duration::from_secs(4))])
         })
         .json(TIMED_OUT)
+        .slow()
         .sse(Event(504))
         .padding(3 << 19)
         .memory(160),
@@ -844,8 +857,8 @@ fn events() -> Vec<Row> {
         }),
         of_events("many-in-one-chunk", "all events in one chunk", |_, frames| vec![frames.concat()]),
         endless("line-endless", "a line that never ends", "a", None).streamed(Event(502)).memory(120),
-        endless("comments-endless", "comments without end", ": ping\n\n", PACE).streamed(Event(504)),
-        endless("empty-events-endless", "blank lines without end", "\n\n", PACE).streamed(Event(504)),
+        endless("comments-endless", "comments without end", ": ping\n\n", PACE).streamed(Event(504)).slow(),
+        endless("empty-events-endless", "blank lines without end", "\n\n", PACE).streamed(Event(504)).slow(),
         of_events("error-first", "an error event before any chunk", |_, _| {
             vec![error_frame(500), replies::DONE.into()]
         })
