@@ -1,8 +1,12 @@
 //! Every route that is not respool's own: method, path, query, headers and bodies pass both ways as they come.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
+use bytes::Bytes;
+use futures::{Stream, StreamExt as _};
 
 use super::{App, respond};
 use crate::observe::{Outcome, RequestLine, SharedLine};
@@ -26,7 +30,11 @@ pub(super) async fn transparent(State(app): State<App>, request: Request) -> Res
     }
     let path_and_query = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
     let bodiless = http_body::Body::is_end_stream(&body);
-    let body = if bodiless { Outgoing::empty() } else { Outgoing::streamed(body.into_data_stream()) };
+    let body = if bodiless {
+        Outgoing::empty()
+    } else {
+        Outgoing::streamed(pieces(body, app.limits.client_timeout))
+    };
     let call = Call { method: parts.method, path_and_query, headers, body, verbatim: true };
     let sent = tokio::select! {
         sent = upstream.send(call) => sent,
@@ -38,6 +46,20 @@ pub(super) async fn transparent(State(app): State<App>, request: Request) -> Res
     match sent {
         Ok(answer) => passed_on(&app, answer.into_parts(), line),
         Err(error) => respond::error(&error.logged(&line), &line),
+    }
+}
+
+/// The client's body, until nothing of it comes for too long.
+fn pieces(body: Body, patience: Duration) -> impl Stream<Item = Result<Bytes, axum::BoxError>> {
+    async_stream::stream! {
+        let mut pieces = body.into_data_stream();
+        loop {
+            match tokio::time::timeout(patience, pieces.next()).await {
+                Ok(Some(piece)) => yield piece.map_err(Into::into),
+                Ok(None) => break,
+                Err(_) => break yield Err(format!("nothing of it came for {patience:?} (`limits.client_timeout`)").into()),
+            }
+        }
     }
 }
 

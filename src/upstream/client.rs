@@ -247,6 +247,9 @@ impl Upstream {
         if matches!(error, Unanswered::Connect(_)) {
             return broken(503, "upstream_unreachable", &format!("cannot be reached at {at}: {last}"));
         }
+        if matches!(error, Unanswered::Exchange(error) if error.is_user()) {
+            return broken(400, "incomplete_body", &format!("was not sent the whole request body: {last}"));
+        }
         if matches!(error, Unanswered::Exchange(error) if error.is_parse()) {
             return broken(
                 502,

@@ -3,9 +3,11 @@
 //! - [`table`]: what a row is; the rows are in [`upstream_rows`] and [`client_rows`].
 //! - [`upstream`]: the server that plays them, [`visit`]: the client that does.
 //! - [`bed`]: respool between both, and what must hold for each case; [`process`]: what it then holds.
+//! - [`beyond`]: what the table cannot hold.
 //! - [`page`] writes docs/faults.md; [`soak`]: all of it at once, for long.
 
 mod bed;
+mod beyond;
 mod bombs;
 mod client_rows;
 mod measured;
