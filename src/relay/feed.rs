@@ -15,11 +15,8 @@ use crate::turn::Usage;
 use crate::upstream::{Answer, UpstreamError};
 use crate::wire::{ApiError, Malformed, escape_controls};
 
-/// At most so many bytes leave in one piece, so that a fast upstream cannot fill the memory.
+/// At most so many bytes are taken in, or leave, in one piece: a fast upstream cannot fill the memory, nor keep others waiting.
 const LARGEST_BATCH: usize = 64 << 10;
-
-/// At most so many pieces are taken in before others have their turn.
-const PIECES_AT_ONCE: usize = 16;
 
 /// One open stream.
 #[derive(Debug)]
@@ -142,11 +139,10 @@ impl Feed {
 
     /// Takes in what has arrived already, without waiting.
     fn take_ready(&mut self) {
-        for _ in 0..PIECES_AT_ONCE {
-            if self.end.is_some() || self.out.len() >= LARGEST_BATCH {
-                return;
-            }
+        let mut taken = 0;
+        while self.end.is_none() && self.out.len().max(taken) < LARGEST_BATCH {
             let Some(piece) = self.answer.as_mut().and_then(Answer::ready_piece) else { return };
+            taken += piece.as_ref().ok().and_then(Option::as_ref).map_or(0, Bytes::len);
             self.arrived(piece);
             self.drain();
         }

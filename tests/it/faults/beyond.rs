@@ -160,7 +160,7 @@ async fn an_upstream_that_never_pauses_ends_in_time() {
         let flood = Script::endless(200, "text/event-stream", ": ping\n\n".repeat(4096));
         let fake = FakeVllm::start([flood]).await;
         let settings = format!(
-            "tools_mode = \"{mode}\"\n[limits]\ncommit_after = \"100ms\"\nheartbeat = \"100ms\"\n[[upstream]]\ntimeout = \"700ms\""
+            "tools_mode = \"{mode}\"\n[limits]\ncommit_after = \"100ms\"\nheartbeat = \"100ms\"\n[[upstream]]\ntimeout = \"1500ms\""
         );
         let respool = Respool::with(&fake, &settings).await;
         let began = Instant::now();
