@@ -17,13 +17,16 @@ use super::upstream::Upstream;
 use crate::lifecycle::Served;
 
 /// Wide enough for a machine that has other things to do.
-const WIDE: Limits = Limits {
-    commit_after: Duration::from_secs(3),
-    timeout: Duration::from_secs(9),
-    client_timeout: Duration::from_secs(6),
-    bound: Duration::from_secs(60),
-    release: Duration::from_secs(10),
-};
+fn limits() -> Limits {
+    let timeout = Duration::from_secs(setting("SOAK_TIMEOUT", 6));
+    Limits {
+        commit_after: Duration::from_secs(2),
+        timeout,
+        client_timeout: timeout * 2 / 3,
+        bound: timeout * 4,
+        release: timeout,
+    }
+}
 
 /// One turn of so many is a fault.
 const FAULTS: f64 = 0.15;
@@ -98,45 +101,49 @@ async fn drain(bed: &Arc<Bed>, tally: &Arc<Tally>, served: &mut Served, streams:
     served.exit(Duration::from_secs(10))
 }
 
-fn told(what: &str, measured: Measured) {
+fn told(what: &str, measured: Measured) -> String {
     let Measured { descriptors, resident, peak } = measured;
-    println!(
-        "{what}: {} MiB resident, {} MiB at most, {descriptors} descriptors",
+    format!(
+        "{what}: {} MiB resident, {} MiB at most, {descriptors} descriptors\n",
         resident >> 10,
         peak >> 10
-    );
+    )
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "just soak"]
 async fn soak_ends_with_no_turn_lost() {
-    let (streams, seconds) = (setting("SOAK_STREAMS", 100), setting("SOAK_SECONDS", 10));
+    let (streams, seconds) = (setting("SOAK_STREAMS", 100), setting("SOAK_SECONDS", 10_u64));
     let upstream = Upstream::start().await;
-    let mut served = Served::with_file(&WIDE.config(upstream.address), &[]);
-    let (id, bed) = (served.child.id(), Bed::new(served.address, upstream, WIDE));
+    let limits = limits();
+    let mut served = Served::with_file(&limits.config(upstream.address), &[]);
+    let (id, bed) = (served.child.id(), Bed::new(served.address, upstream, limits));
     let (tally, began) = (Arc::new(Tally::default()), Instant::now());
     let before = process::measure(id);
-    let fifth = Duration::from_secs(seconds as u64) / 5;
+    let fifth = Duration::from_secs(seconds) / 5;
     let end = began + 5 * fifth;
     let watch = async {
         tokio::time::sleep(fifth).await;
         let early = process::measure(id);
-        told("after a fifth of the time", early);
         tokio::time::sleep(end.saturating_duration_since(Instant::now())).await;
-        told("at the end", process::measure(id));
         (early, process::measure(id))
     };
     let ((), (early, late)) = tokio::join!(soak(&bed, &tally, streams, end), watch);
     let left = process::descriptors_return(id, before, &bed).await;
-    told("afterwards", process::measure(id));
+    let afterwards = process::measure(id);
     let code = drain(&bed, &tally, &mut served, streams).await;
     let flaws = std::mem::take(&mut *tally.flaws.lock().unwrap());
-    println!(
-        "{} streams, {} faults, {} flaws",
-        tally.streams.load(Ordering::Relaxed),
-        tally.faults.load(Ordering::Relaxed),
-        flaws.len()
-    );
+    let (turns, faults) = (tally.streams.load(Ordering::Relaxed), tally.faults.load(Ordering::Relaxed));
+    let report = [
+        format!(
+            "{streams} at once for {seconds} s: {turns} streams, {faults} faults, {} flaws\n",
+            flaws.len()
+        ),
+        told("after a fifth of the time", early),
+        told("when it ended", late),
+        told("afterwards", afterwards),
+    ];
+    std::io::Write::write_all(&mut std::io::stderr(), report.concat().as_bytes()).unwrap();
     assert!(
         flaws.is_empty() && bed.upstream.problems().is_empty(),
         "{flaws:#?}\n{:#?}",

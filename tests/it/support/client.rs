@@ -15,7 +15,7 @@ use super::http1::{Framing, Headers, Incoming};
 use super::openai_fields;
 
 /// How long any single wait may take.
-pub const DEADLINE: Duration = Duration::from_secs(10);
+pub const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A request to be sent.
 #[derive(Clone, Debug)]
