@@ -17,6 +17,8 @@ use super::visit::Visit;
 pub struct Limits {
     /// `limits.commit_after`.
     pub commit_after: Duration,
+    /// `limits.heartbeat`.
+    pub heartbeat: Duration,
     /// The upstream's `timeout`.
     pub timeout: Duration,
     /// `limits.client_timeout`.
@@ -30,6 +32,7 @@ pub struct Limits {
 /// For the table: small, but not so small that a busy machine fails it.
 pub const SMALL: Limits = Limits {
     commit_after: Duration::from_millis(1500),
+    heartbeat: Duration::from_millis(300),
     timeout: Duration::from_millis(3500),
     client_timeout: Duration::from_secs(2),
     bound: Duration::from_secs(15),
@@ -40,11 +43,12 @@ impl Limits {
     /// The configuration of a respool in front of `upstream`.
     pub fn config(&self, upstream: SocketAddr) -> String {
         format!(
-            "[limits]\nmax_body = \"2MiB\"\ncommit_after = \"{}ms\"\nheartbeat = \"300ms\"\nclient_timeout = \"{}ms\"\n\
+            "[limits]\nmax_body = \"2MiB\"\ncommit_after = \"{}ms\"\nheartbeat = \"{}ms\"\nclient_timeout = \"{}ms\"\n\
              [recovery]\nattempts = 0\n\
              [models.live-model]\ntools_mode = \"live\"\n\
              [[upstream]]\nname = \"box\"\nurl = \"http://{upstream}\"\ntimeout = \"{}ms\"\n",
             self.commit_after.as_millis(),
+            self.heartbeat.as_millis(),
             self.client_timeout.as_millis(),
             self.timeout.as_millis()
         )
