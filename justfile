@@ -14,6 +14,10 @@ test:
 faults:
     cargo test --test it faults -- --include-ignored --skip soak --nocapture
 
+# 1,000 streams at once for ten minutes, with random faults among them, against the program in a process of its own.
+soak:
+    SOAK_STREAMS=1000 SOAK_SECONDS=600 SOAK_PACE=1200 SOAK_TIMEOUT=28 cargo test --release --test it soak_ends -- --ignored --nocapture
+
 # Format and fix what can be fixed.
 fix:
     cargo fmt
