@@ -114,9 +114,11 @@ impl Frame {
         Ok(only_line(text).map(Cow::Borrowed).or_else(|| joined_lines(text)))
     }
 
-    /// False for a last frame whose blank line never came.
-    pub fn is_closed(&self) -> bool {
-        [&b"\n\n"[..], b"\r\n\r\n", b"\r\r"].iter().any(|end| self.bytes.ends_with(end))
+    /// True for a frame that any client can read, also one that splits at LF and looks for `data: `: one line of data, a
+    /// blank line, nothing else.
+    pub fn is_plain(&self) -> bool {
+        let line = self.bytes.strip_suffix(b"\n\n").or_else(|| self.bytes.strip_suffix(b"\r\n\r\n"));
+        line.is_some_and(|line| line.starts_with(b"data: ") && memchr2(b'\n', b'\r', line).is_none())
     }
 }
 
@@ -177,6 +179,21 @@ mod tests {
         );
         assert_eq!(frames(&[b"\xef\xbb\xbfdata: a\n\n"]), ["a"]);
         assert_eq!(frames(&[b"\n\n  \n"]), ["-", "-"]);
+    }
+
+    #[test]
+    fn a_plain_frame_is_one_line_of_data() {
+        for (bytes, plain) in [
+            ("data: a\n\n", true),
+            ("data: a\r\n\r\n", true),
+            ("data:a\n\n", false),
+            ("data: a\r\r", false),
+            ("data: a\ndata: b\n\n", false),
+            ("id: 1\ndata: a\n\n", false),
+            ("data: a", false),
+        ] {
+            assert_eq!(Frame { bytes: bytes.into() }.is_plain(), plain, "{bytes:?}");
+        }
     }
 
     #[test]

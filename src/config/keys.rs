@@ -174,6 +174,7 @@ pub const KEYS: &[Key] = &[
     Key::new("limits.max_repeats", Scalar::Count(1), "8", "Identical consecutive tool calls (or cycles of two or three) after which respool ends the loop; the model is warned at half of it. Four times as many for one tool in vain with other arguments."),
     Key::new("limits.commit_after", Scalar::Duration(true), r#""2s""#, "How long a silent upstream's true status is waited for before a stream's head is sent."),
     Key::new("limits.heartbeat", Scalar::Duration(false), r#""10s""#, "The pause between heartbeats while upstream is silent."),
+    Key::new("limits.client_timeout", Scalar::Duration(false), r#""1m""#, "How long a client may take for the head of a request, send nothing in the middle of a body, or take nothing of a reply."),
     Key::new("limits.drain", Scalar::Duration(true), r#""30s""#, "How long streams in flight may go on after SIGTERM."),
     Key::new("recovery.attempts", Scalar::Count(0), "2", "How often a reply that is no use is asked for again."),
     Key::new("recovery.within", Scalar::Duration(false), r#""10m""#, "No further attempt begins, and none is waited for, this long after the request came."),

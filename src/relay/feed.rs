@@ -10,6 +10,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use std::borrow::Cow;
+
 use bytes::{Bytes, BytesMut};
 use tokio::time::{Instant, timeout_at};
 
@@ -22,9 +24,9 @@ use crate::sse::{DONE, Frame, Frames, write_data};
 use crate::translate::{Fault, Head, LiveTurn, Passed, StreamState};
 use crate::turn::{Turn, Usage};
 use crate::upstream::{Answer, UpstreamError};
-use crate::wire::{ApiError, Malformed};
+use crate::wire::{ApiError, Malformed, escape_controls};
 
-/// At most so many bytes leave in one piece, so that a fast upstream cannot fill the memory.
+/// At most so many bytes are taken in, or leave, in one piece: a fast upstream cannot fill the memory, nor keep others waiting.
 const LARGEST_BATCH: usize = 64 << 10;
 
 /// So long may a server take from the last finish reason to the end of its stream: usage comes at once, and one that neither
@@ -182,6 +184,7 @@ impl Feed {
 
     /// Waits for the next frames. Safe to cancel: what has been read is kept, and so is another attempt under way.
     pub async fn batch(&mut self) -> Batch {
+        let mut fruitless = false;
         loop {
             if let Some(asking) = &mut self.asking {
                 let (again, answer) = asking.0.as_mut().await;
@@ -203,6 +206,11 @@ impl Feed {
             if self.asking.is_some() {
                 continue;
             }
+            if fruitless {
+                // What comes is not to leave (comments, say). However much of it: others, and the clocks, have their turn.
+                tokio::task::yield_now().await;
+            }
+            fruitless = true;
             if self.is_finished() {
                 self.end_at.get_or_insert_with(|| Instant::now() + END_WITHIN);
             }
@@ -264,8 +272,10 @@ impl Feed {
 
     /// Takes in what has arrived already, without waiting.
     fn take_ready(&mut self) {
-        while self.is_reading() && self.out.len() < LARGEST_BATCH {
+        let mut taken = 0;
+        while self.is_reading() && self.out.len().max(taken) < LARGEST_BATCH {
             let Some(piece) = self.answer.as_mut().and_then(Answer::ready_piece) else { return };
+            taken += piece.as_ref().ok().and_then(Option::as_ref).map_or(0, Bytes::len);
             self.arrived(piece);
             self.drain();
         }
@@ -304,6 +314,8 @@ impl Feed {
             // Comments feed no watchdog; respool sends heartbeats of its own.
             Ok(None) => {}
             Ok(Some(data)) if data.trim() == DONE => self.upstream_said_done(),
+            // Some proxies keep a connection awake with events that say nothing.
+            Ok(Some(data)) if data.trim().is_empty() => {}
             Ok(Some(data)) => self.chunk(frame, &data),
         }
     }
@@ -312,15 +324,18 @@ impl Feed {
         if let Some(error) = self.error_event(data) {
             return self.fail(error);
         }
+        let valid = escape_controls(data);
         let fault = match &mut self.reader {
             Reader::Passthrough(state) => {
-                let fault = pass(state, frame, data, &mut self.out);
+                let original =
+                    Some(frame).filter(|frame| frame.is_plain() && matches!(valid, Cow::Borrowed(_)));
+                let fault = pass(state, original, &valid, &mut self.out);
                 if state.is_empty() && self.again.is_some() {
                     self.held.unsplit(self.out.split());
                 }
                 fault
             }
-            Reader::Live(turn) => turn.push(data, &mut self.out).err(),
+            Reader::Live(turn) => turn.push(&valid, &mut self.out).err(),
         };
         if let Some(fault) = fault {
             let what = format!("sent an event that is not valid JSON ({fault})");
@@ -376,7 +391,7 @@ impl Feed {
         }
         match &mut self.reader {
             Reader::Passthrough(state) => {
-                state.missing_finishes().iter().for_each(|chunk| write_data(&mut self.out, chunk));
+                state.missing_end().iter().for_each(|chunk| write_data(&mut self.out, chunk));
                 self.out.extend_from_slice(b"data: [DONE]\n\n");
                 self.ended(Ok(()));
             }
@@ -451,23 +466,31 @@ impl Feed {
     }
 }
 
-/// Forwards a chunk of the passthrough, as it is or changed.
-fn pass(state: &mut StreamState, frame: &Frame, data: &str, out: &mut BytesMut) -> Option<Malformed> {
+/// Forwards a chunk of the passthrough, changed or as it is: in the original frame, where that is one any client reads.
+fn pass(
+    state: &mut StreamState,
+    original: Option<&Frame>,
+    data: &str,
+    out: &mut BytesMut,
+) -> Option<Malformed> {
     match state.pass(data) {
-        Ok(Passed::Untouched) => {
-            out.extend_from_slice(&frame.bytes);
-            if !frame.is_closed() {
-                out.extend_from_slice(b"\n\n");
-            }
-        }
-        Ok(Passed::Changed) => {
-            out.reserve(state.text().len() + 8);
-            out.extend_from_slice(b"data: ");
-            out.extend_from_slice(state.text().as_bytes());
-            out.extend_from_slice(b"\n\n");
-        }
+        Ok(Passed::Untouched) => match original {
+            Some(frame) => out.extend_from_slice(&frame.bytes),
+            None => write_line(out, data),
+        },
+        Ok(Passed::Changed) => write_line(out, state.text()),
         Ok(Passed::Withheld) => {}
         Err(fault) => return Some(fault),
     }
     None
+}
+
+/// Writes one frame. A line end outside of its strings means nothing to JSON, and would end the frame.
+fn write_line(out: &mut BytesMut, json: &str) {
+    out.reserve(json.len() + 8);
+    if json.contains('\n') {
+        write_data(out, &json.replace('\n', " "));
+    } else {
+        write_data(out, json);
+    }
 }

@@ -18,6 +18,7 @@ mod prepare;
 mod recovery;
 mod round;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 pub use attempts::Opened;
@@ -39,7 +40,7 @@ use crate::sse::Frames;
 use crate::translate::{ChunkRules, Ids, LiveRules, LiveTurn, Reply, StreamState, completion_json};
 use crate::turn::{FinishReason, Usage};
 use crate::upstream::{Answer, Fleet, RetryPolicy, Upstream, UpstreamError, in_few_words};
-use crate::wire::{Completion, Edit, Editor, REPLY, Tag, prune, usage_from};
+use crate::wire::{Completion, Edit, Editor, REPLY, Tag, escape_controls, prune, usage_from};
 
 /// Relays requests to the configured upstreams.
 #[derive(Debug)]
@@ -51,6 +52,9 @@ pub struct Relay {
     guard: crate::translate::GuardLimits,
     memory: Option<Arc<Memory>>,
 }
+
+/// Some servers begin a JSON text with it, which RFC 8259 forbids them and lets a reader forgive.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Bounds that the relay keeps.
 #[derive(Clone, Copy, Debug)]
@@ -153,7 +157,10 @@ impl Relay {
     async fn json_body(&self, answer: Answer, name: &str) -> Result<Bytes, UpstreamError> {
         let media_type = answer.media_type();
         let is_json = media_type.is_empty() || media_type.ends_with("json");
-        let body = answer.whole(self.max_body).await?;
+        let mut body = answer.whole(self.max_body).await?;
+        if body.starts_with(BYTE_ORDER_MARK) {
+            bytes::Buf::advance(&mut body, BYTE_ORDER_MARK.len());
+        }
         if !is_json && !body.trim_ascii_start().starts_with(b"{") {
             let text = text_of(&body, name)?;
             let what = format!(
@@ -192,16 +199,20 @@ fn forwarded(
     line: &SharedLine,
 ) -> Result<(Bytes, Option<Usage>), UpstreamError> {
     let text = text_of(&body, name)?;
+    let valid = escape_controls(text);
     let mut editor = CompletionEditor { facts, reasoning_seen: false, has_choices: false, line };
     let mut out = String::with_capacity(text.len());
-    let changed =
-        prune(text, &REPLY, &mut editor, &mut out).map_err(|fault| not_json(name, &fault.to_string()))?;
+    let pruned =
+        prune(&valid, &REPLY, &mut editor, &mut out).map_err(|fault| not_json(name, &fault.to_string()))?;
     // What has a choice is no error in disguise, and need not be read again.
     let suspicious = !editor.has_choices || text.contains("\"error\"");
     match suspicious.then(|| UpstreamError::from_success(name, text)).flatten() {
         Some(error) => Err(error),
         None if !editor.has_choices => Err(not_json(name, "it holds no choices")),
-        None => Ok((if changed { out.into() } else { body }, line.with(|line| line.usage))),
+        None => {
+            let changed = pruned || matches!(valid, Cow::Owned(_));
+            Ok((if changed { out.into() } else { body }, line.with(|line| line.usage)))
+        }
     }
 }
 

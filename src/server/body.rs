@@ -7,6 +7,7 @@ use futures::StreamExt as _;
 use http_body_util::{BodyDataStream, BodyExt as _};
 use hyper::body::{Body as _, Incoming};
 
+use super::LimitsConfig;
 use crate::units::Size;
 use crate::wire::ApiError;
 
@@ -17,14 +18,16 @@ const DISCARD_WITHIN: Duration = Duration::from_secs(2);
 /// The whole body.
 ///
 /// # Errors
-/// 413 when it is larger than `max`, 400 when it breaks off.
-pub(super) async fn read(body: Incoming, max: Size) -> Result<Bytes, ApiError> {
+/// 413 when it is larger than `max_body`, 408 when nothing of it comes for longer than `client_timeout`, 400 when it breaks
+/// off.
+pub(super) async fn read(body: Incoming, limits: &LimitsConfig) -> Result<Bytes, ApiError> {
+    let (max, patience) = (limits.max_body, limits.client_timeout);
     let declared = body.size_hint().exact();
     let mut pieces = body.into_data_stream();
     if declared.is_some_and(|size| size > max.0) {
         return Err(too_large(max, pieces).await);
     }
-    let Some(first) = pieces.next().await.transpose().map_err(|error| broken(&error))? else {
+    let Some(first) = next(&mut pieces, patience).await? else {
         return Ok(Bytes::new());
     };
     if declared == Some(first.len() as u64) {
@@ -33,13 +36,25 @@ pub(super) async fn read(body: Incoming, max: Size) -> Result<Bytes, ApiError> {
     let mut whole =
         BytesMut::with_capacity(declared.and_then(|size| usize::try_from(size).ok()).unwrap_or(first.len()));
     whole.extend_from_slice(&first);
-    while let Some(piece) = pieces.next().await.transpose().map_err(|error| broken(&error))? {
+    while let Some(piece) = next(&mut pieces, patience).await? {
         if whole.len() + piece.len() > max.bytes() {
             return Err(too_large(max, pieces).await);
         }
         whole.extend_from_slice(&piece);
     }
     if whole.len() > max.bytes() { Err(too_large(max, pieces).await) } else { Ok(whole.freeze()) }
+}
+
+async fn next(pieces: &mut BodyDataStream<Incoming>, patience: Duration) -> Result<Option<Bytes>, ApiError> {
+    let Ok(piece) = tokio::time::timeout(patience, pieces.next()).await else {
+        let message = format!(
+            "nothing of the request body came for {patience:?} (`limits.client_timeout` in respool.toml)"
+        );
+        return Err(ApiError::new(408, "request_timeout", message));
+    };
+    piece.transpose().map_err(|error| {
+        ApiError::bad_request("incomplete_body", format!("the request body broke off: {error}"))
+    })
 }
 
 /// Takes in some of what is still being sent: a client that is answered and cut off while it writes often sees a reset
@@ -57,8 +72,4 @@ async fn too_large(max: Size, mut rest: BodyDataStream<Incoming>) -> ApiError {
     let _ = tokio::time::timeout(DISCARD_WITHIN, discard).await;
     let message = format!("the request body is larger than {max} (`limits.max_body` in respool.toml)");
     ApiError::new(413, "request_too_large", message)
-}
-
-fn broken(error: &hyper::Error) -> ApiError {
-    ApiError::bad_request("incomplete_body", format!("the request body broke off: {error}"))
 }

@@ -63,7 +63,7 @@ async fn prepare(
         let message = "the request body is compressed; send it with `content-encoding: identity`";
         return Err(ApiError::new(415, "unsupported_content_encoding", message));
     }
-    let body = body::read(body, app.limits.max_body).await?;
+    let body = body::read(body, &app.limits).await?;
     line.content("client request", &body);
     let prepared = app.relay.prepare(body, headers, path, id).await?;
     line.with(|line| {

@@ -91,6 +91,10 @@ pub struct LimitsConfig {
     /// The pause between heartbeats while upstream is silent.
     #[serde(deserialize_with = "duration")]
     pub heartbeat: Duration,
+    /// How long a client may take for the head of a request, send nothing in the middle of a body, or take nothing of a
+    /// reply.
+    #[serde(deserialize_with = "duration")]
+    pub client_timeout: Duration,
     /// How long streams in flight may go on after SIGTERM.
     #[serde(deserialize_with = "duration")]
     pub drain: Duration,
@@ -104,6 +108,7 @@ impl Default for LimitsConfig {
             max_repeats: 8,
             commit_after: Duration::from_secs(2),
             heartbeat: Duration::from_secs(10),
+            client_timeout: Duration::from_mins(1),
             drain: Duration::from_secs(30),
         }
     }

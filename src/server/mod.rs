@@ -4,6 +4,7 @@ mod body;
 mod chat;
 pub mod config;
 mod models;
+mod patient;
 mod respond;
 mod run;
 mod transparent;

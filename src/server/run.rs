@@ -8,9 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Routes;
-
-/// A client that takes longer for the head of a request is cut off.
-const HEAD_WITHIN: Duration = Duration::from_mins(1);
+use super::patient::Patient;
 
 /// After the abort, streams get this long to write their last event.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -57,9 +55,10 @@ pub async fn run(listener: TcpListener, routes: Routes, stop: Stop, drain: Durat
 async fn serve(socket: TcpStream, routes: Routes, drain: CancellationToken) {
     // Without it small chunks wait for the client's delayed acknowledgement.
     let _ = socket.set_nodelay(true);
+    let patience = routes.app.limits.client_timeout;
     let mut builder = hyper::server::conn::http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
-    let connection = builder.serve_connection(TokioIo::new(socket), routes);
+    builder.timer(TokioTimer::new()).header_read_timeout(patience);
+    let connection = builder.serve_connection(TokioIo::new(Patient::new(socket, patience)), routes);
     tokio::pin!(connection);
     let mut draining = false;
     loop {

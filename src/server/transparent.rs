@@ -1,9 +1,12 @@
 //! Every route that is not respool's own: method, path, query, headers and bodies pass both ways as they come.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use bytes::Bytes;
+use futures::{Stream, StreamExt as _, TryStreamExt as _};
 use http::{HeaderMap, Method, header};
 
 use super::{App, Peer, respond};
@@ -56,13 +59,28 @@ async fn passing(app: &App, method: &Method, headers: &HeaderMap, body: Body) ->
         .is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
     let length = http_body::Body::size_hint(&body).exact();
     let is_short = length.is_some_and(|length| length <= SHORT);
+    let pieces = pieces(body, app.limits.client_timeout);
     if !(app.relay.wants_models_of_others() && method == Method::POST && is_json && is_short) {
-        return Ok(Passing::Streamed(Some(Outgoing::streamed(body.into_data_stream()))));
+        return Ok(Passing::Streamed(Some(Outgoing::streamed(pieces))));
     }
-    let whole = axum::body::to_bytes(body, usize::MAX).await;
-    whole.map(Passing::Whole).map_err(|error| {
+    let whole = pieces.map_ok(|piece| piece.to_vec()).try_concat().await;
+    whole.map(|bytes| Passing::Whole(bytes.into())).map_err(|error| {
         ApiError::bad_request("incomplete_body", format!("the request body broke off: {error}"))
     })
+}
+
+/// The client's body, until nothing of it comes for too long.
+fn pieces(body: Body, patience: Duration) -> impl Stream<Item = Result<Bytes, axum::BoxError>> {
+    async_stream::stream! {
+        let mut pieces = body.into_data_stream();
+        loop {
+            match tokio::time::timeout(patience, pieces.next()).await {
+                Ok(Some(piece)) => yield piece.map_err(Into::into),
+                Ok(None) => break,
+                Err(_) => break yield Err(format!("nothing of it came for {patience:?} (`limits.client_timeout`)").into()),
+            }
+        }
+    }
 }
 
 fn passed_on(

@@ -103,6 +103,6 @@ fn chunks_stay_whole(flags: u8, frames: &[Frame]) {
         sane &= object;
         let beat = state.heartbeat().filter(|_| sane);
         assert!(beat.is_none_or(|beat| serde_json::from_str::<Value>(&beat).is_ok()));
-        state.missing_finishes();
+        state.missing_end();
     }
 }

@@ -48,6 +48,8 @@ pub struct StreamState {
     /// Content, reasoning or a call has come; and the token limit ended a choice.
     spoke: bool,
     cut: bool,
+    /// A usage chunk that came before the finish reasons: it is the last one, so it waits.
+    last: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,6 +68,7 @@ impl StreamState {
             identity: None,
             usage: None,
             choices: Vec::new(),
+            last: None,
             spoke: false,
             cut: false,
         }
@@ -95,7 +98,12 @@ impl StreamState {
         let changed = prune(payload, &REPLY, &mut chunk, &mut text);
         let saw = chunk.saw;
         self.text = text;
-        Ok(match changed? {
+        let changed = changed?;
+        if saw.usage && !saw.choices && self.has_begun() && !self.is_finished() {
+            self.last = Some(if changed { self.text.clone() } else { payload.to_owned() });
+            return Ok(Passed::Withheld);
+        }
+        Ok(match changed {
             changed if saw.is_empty(self.sent.is_some(), changed) => Passed::Withheld,
             true => Passed::Changed,
             false => Passed::Untouched,
@@ -133,16 +141,21 @@ impl StreamState {
         self.is_finished() && !self.spoke && !self.cut
     }
 
-    /// The chunks that a server left out which says `[DONE]` but never why a choice ended.
-    pub fn missing_finishes(&self) -> Vec<String> {
+    /// The chunks that a server left out which says `[DONE]` but never why a choice ended, and what had to wait for them.
+    pub fn missing_end(&mut self) -> Vec<String> {
         let unfinished = |choice: &&(usize, &Progress)| choice.1.started && !choice.1.finished;
         let indexes =
             self.choices.iter().enumerate().filter(|choice| unfinished(&choice)).map(|(index, _)| index);
-        indexes.filter_map(|index| self.chunk(index, "{}", "\"stop\"")).collect()
+        let finishes: Vec<String> = indexes.filter_map(|index| self.chunk(index, "{}", "\"stop\"")).collect();
+        finishes.into_iter().chain(self.last.take()).collect()
     }
 
-    /// A chunk that carries nothing: it feeds clients' watchdogs. `None` before the stream has an id.
+    /// A chunk that carries nothing: it feeds clients' watchdogs. `None` before the stream has an id, and after the finish
+    /// reasons: nothing of a choice may follow its own.
     pub fn heartbeat(&self) -> Option<String> {
+        if self.is_finished() {
+            return None;
+        }
         self.chunk(0, r#"{"content":""}"#, "null")
     }
 

@@ -6,7 +6,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use async_compression::tokio::bufread::{BrotliDecoder, DeflateDecoder, GzipDecoder, ZstdDecoder};
+use async_compression::tokio::bufread::{BrotliDecoder, GzipDecoder, ZlibDecoder, ZstdDecoder};
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _, TryStreamExt as _};
 use http::{HeaderMap, header};
@@ -134,7 +134,8 @@ impl Incoming {
         let decoded = match encoding.as_str() {
             "gzip" | "x-gzip" => boxed(GzipDecoder::new(reader(body))),
             "br" => boxed(BrotliDecoder::new(reader(body))),
-            "deflate" => boxed(DeflateDecoder::new(reader(body))),
+            // RFC 9110, section 8.4.1.2: the zlib format, not bare deflate.
+            "deflate" => boxed(ZlibDecoder::new(reader(body))),
             "zstd" => boxed(ZstdDecoder::new(reader(body))),
             _ => return Self::Plain(body),
         };

@@ -259,7 +259,10 @@ impl Upstream {
         if matches!(error, Unanswered::Connect(_)) {
             return broken(503, "upstream_unreachable", &format!("cannot be reached at {at}: {last}"));
         }
-        if lower.contains("parsing") || lower.contains("invalid http") || lower.contains("too large") {
+        if matches!(error, Unanswered::Exchange(error) if error.is_user()) {
+            return broken(400, "incomplete_body", &format!("was not sent the whole request body: {last}"));
+        }
+        if matches!(error, Unanswered::Exchange(error) if error.is_parse()) {
             return broken(
                 502,
                 "upstream_not_http",
@@ -316,17 +319,16 @@ impl Answer {
             return Ok(Some(first));
         }
         let piece = match self.deadline {
-            None => self.body.piece().await,
-            Some(at) => {
-                if let Ok(piece) = tokio::time::timeout_at(at, self.body.piece()).await {
-                    piece
-                } else {
-                    let what = "did not finish within its `timeout`";
-                    return Err(UpstreamError::broken(&self.upstream, 504, "upstream_timeout", what, ""));
-                }
-            }
+            None => Ok(self.body.piece().await),
+            // The clock first: an upstream that never pauses would not let it have its turn.
+            Some(at) if Instant::now() >= at => Err(()),
+            Some(at) => tokio::time::timeout_at(at, self.body.piece()).await.map_err(drop),
         };
-        piece.map_err(|fault| fault.as_upstream_error(&self.upstream))
+        let late = || {
+            let what = "did not finish within its `timeout`";
+            UpstreamError::broken(&self.upstream, 504, "upstream_timeout", what, "")
+        };
+        piece.map_err(|()| late())?.map_err(|fault| fault.as_upstream_error(&self.upstream))
     }
 
     /// A piece that has arrived already; `None` when there is none yet.

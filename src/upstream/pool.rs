@@ -87,9 +87,11 @@ impl Pool {
     /// Sends a request, whose URI is only a path and query, and waits for the head of its answer.
     pub(super) async fn request(&self, mut request: Request<Outgoing>) -> Result<Response<Live>, Unanswered> {
         request.headers_mut().insert(header::HOST, self.host.clone());
+        let mut reusing = true;
         loop {
-            let reused = self.idle.take();
+            let reused = if reusing { self.idle.take() } else { None };
             let may_be_stale = reused.is_some();
+            let again = if may_be_stale { copied(&request) } else { None };
             let mut link = match reused {
                 Some(link) => link,
                 None => self.connect().await.map_err(Unanswered::Connect)?,
@@ -101,9 +103,11 @@ impl Pool {
                 }
                 Err(error) => error,
             };
-            // The server closed the connection while it was idle, and nothing of the request has left.
-            match error.take_message().filter(|_| may_be_stale) {
-                Some(unsent) => request = unsent,
+            // The server closed the connection while it was idle: it has not read the request, even where all of it left.
+            // A new connection cannot have that fault, so none of those kept is tried again.
+            let unsent = error.take_message();
+            match unsent.or(again.filter(|_| !error.error().is_parse())).filter(|_| may_be_stale) {
+                Some(same) => (request, reusing) = (same, false),
                 None => return Err(Unanswered::Exchange(error.into_error())),
             }
         }
@@ -229,6 +233,16 @@ impl Drop for Live {
         drop(self.body.take());
         self.release(&mut Context::from_waker(Waker::noop()));
     }
+}
+
+/// The same request once more, where its body is at hand.
+fn copied(request: &Request<Outgoing>) -> Option<Request<Outgoing>> {
+    let Outgoing::Whole(body) = request.body() else { return None };
+    let mut same = Request::new(Outgoing::Whole(body.clone()));
+    same.method_mut().clone_from(request.method());
+    same.uri_mut().clone_from(request.uri());
+    same.headers_mut().clone_from(request.headers());
+    Some(same)
 }
 
 /// The `host` header for a server: the port only where it is not the scheme's own.

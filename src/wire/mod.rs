@@ -3,6 +3,7 @@
 //! Requests and replies are held as spans of the original text; only what must change is rewritten. Nothing here decides
 //! anything: `translate` does. Called by `translate`, `relay` and `upstream`.
 
+mod controls;
 mod error;
 mod object;
 mod prune;
@@ -10,6 +11,7 @@ mod reply;
 mod request;
 mod scan;
 
+pub use controls::escape_controls;
 pub use error::ApiError;
 pub use object::{Object, array, decode_string, encode_string, is_empty_array};
 pub use prune::{Edit, Editor, Shape, Tag, prune};

@@ -34,10 +34,10 @@ fn run(arguments: &[&str], file: Option<&str>, environment: &[(&str, &str)]) -> 
 }
 
 /// A running `respool serve` and the address it said it listens on.
-struct Served {
-    child: Child,
+pub(crate) struct Served {
+    pub(crate) child: Child,
     lines: std::sync::mpsc::Receiver<Value>,
-    address: std::net::SocketAddr,
+    pub(crate) address: std::net::SocketAddr,
 }
 
 impl Served {
@@ -46,9 +46,18 @@ impl Served {
     }
 
     fn configured(upstream: &str, environment: &[(&str, &str)]) -> Self {
+        Self::run(&["serve", "--listen", "127.0.0.1:0", "--upstream", upstream], "", environment)
+    }
+
+    /// With this configuration file.
+    pub(crate) fn with_file(toml: &str, environment: &[(&str, &str)]) -> Self {
+        Self::run(&["serve", "--listen", "127.0.0.1:0"], toml, environment)
+    }
+
+    fn run(arguments: &[&str], toml: &str, environment: &[(&str, &str)]) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let arguments = ["serve", "--listen", "127.0.0.1:0", "--upstream", upstream];
-        let mut command = program(directory.path(), &arguments);
+        std::fs::write(directory.path().join("respool.toml"), toml).unwrap();
+        let mut command = program(directory.path(), arguments);
         let mut child = command.envs(environment.iter().copied()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let (sender, lines) = std::sync::mpsc::channel();
@@ -59,18 +68,20 @@ impl Served {
                 let _ = sender.send(line);
             }
         });
-        let ready = lines.recv_timeout(Duration::from_secs(10)).expect("a line when ready");
-        assert_eq!(ready["message"], "ready", "{ready}");
+        let mut ready = Value::Null;
+        while ready["message"] != "ready" {
+            ready = lines.recv_timeout(Duration::from_secs(10)).expect("a line when ready");
+        }
         let address = ready["listen"].as_str().unwrap().parse().unwrap();
         Self { child, lines, address }
     }
 
-    fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
     }
 
-    fn exit(&mut self, within: Duration) -> i32 {
+    pub(crate) fn exit(&mut self, within: Duration) -> i32 {
         let began = Instant::now();
         while began.elapsed() < within {
             if let Some(status) = self.child.try_wait().unwrap() {

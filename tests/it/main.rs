@@ -14,6 +14,7 @@ mod captures_page;
 mod cases;
 mod context;
 mod errors;
+mod faults;
 mod lifecycle;
 mod live;
 mod loops;

@@ -15,7 +15,7 @@ use super::http1::{Framing, Headers, Incoming};
 use super::openai_fields;
 
 /// How long any single wait may take.
-pub const DEADLINE: Duration = Duration::from_secs(10);
+pub const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A request to be sent.
 #[derive(Clone, Debug)]
@@ -121,6 +121,17 @@ impl Client {
         within("sending", self.outgoing.write_all(bytes)).await.unwrap();
     }
 
+    /// Waits for `100 Continue`, and panics when anything else comes.
+    pub async fn interim(&mut self) {
+        let head = within("100 Continue", self.incoming.head()).await.unwrap().expect("a head");
+        assert_eq!(status_of(&head.start), 100);
+    }
+
+    /// Sends these bytes, as far as the server takes them.
+    pub async fn offer(&mut self, bytes: &[u8]) {
+        let _ = within("sending", self.outgoing.write_all(bytes)).await;
+    }
+
     /// Reads the head of a reply. Its body is empty so far.
     pub async fn head(&mut self) -> Reply {
         self.try_head().await.expect("a reply")
@@ -156,23 +167,39 @@ impl Client {
 
     /// Reads a whole reply, or as much of it as comes (see [`Reply::broken`]).
     pub async fn reply(&mut self) -> Reply {
-        let mut reply = self.head().await;
+        self.try_reply().await.expect("a reply")
+    }
+
+    /// Like [`Client::reply`]; none when the connection ended before the first byte of a reply.
+    pub async fn try_reply(&mut self) -> Option<Reply> {
+        let mut reply = self.try_head().await?;
         loop {
             match self.try_chunk().await {
                 Ok(Some(chunk)) => reply.chunks.push(chunk),
-                Ok(None) => return reply,
+                Ok(None) => return Some(reply),
                 Err(problem) => {
                     reply.broken = Some(problem);
-                    return reply;
+                    return Some(reply);
                 }
             }
         }
+    }
+
+    /// Everything that still comes until the server closes the connection.
+    pub async fn rest(&mut self) -> Vec<u8> {
+        while matches!(within("the server to close the connection", self.incoming.fill()).await, Ok(1..)) {}
+        self.incoming.ahead().to_vec()
     }
 
     /// Waits until the server closes the connection. Panics when it sends anything instead.
     pub async fn closed(mut self) {
         let read = within("the server to close the connection", self.incoming.fill()).await;
         assert!(matches!(read, Ok(0) | Err(_)) && self.incoming.ahead().is_empty(), "more bytes came");
+    }
+
+    /// Sends FIN and goes on reading.
+    pub async fn half_close(&mut self) {
+        within("closing one half", self.outgoing.shutdown()).await.unwrap();
     }
 
     /// Hangs up with RST, as a killed process does.
@@ -188,8 +215,8 @@ pub async fn exchange(address: SocketAddr, request: &Request) -> Reply {
 }
 
 fn status_of(line: &str) -> u16 {
-    let status =
-        line.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)).and_then(|code| code.parse().ok());
+    let rest = line.strip_prefix("HTTP/1.1 ").or_else(|| line.strip_prefix("HTTP/1.0 "));
+    let status = rest.and_then(|rest| rest.get(..3)).and_then(|code| code.parse().ok());
     status.unwrap_or_else(|| panic!("no HTTP/1.1 status line: {line:?}"))
 }
 

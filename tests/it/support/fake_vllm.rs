@@ -264,10 +264,14 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 
 /// How a reply left its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum After {
+pub(crate) enum After {
+    /// It can take another request.
     KeepAlive,
+    /// It is to be closed (FIN).
     Close,
+    /// It is to be reset (RST).
     Reset,
+    /// The peer hung up.
     PeerGone,
 }
 
@@ -467,7 +471,8 @@ async fn peer_gone(incoming: &mut Incoming<OwnedReadHalf>, shared: &Shared) {
     }
 }
 
-async fn play(outgoing: &mut OwnedWriteHalf, script: &Script, sent: impl Fn(usize)) -> After {
+/// Does on the wire what the script says.
+pub(crate) async fn play(outgoing: &mut OwnedWriteHalf, script: &Script, sent: impl Fn(usize)) -> After {
     for step in script.steps() {
         match step {
             Step::Wait(delay) => tokio::time::sleep(delay).await,

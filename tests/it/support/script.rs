@@ -43,6 +43,7 @@ enum Body {
     UntilClose(Vec<u8>),
     Endless(Vec<u8>),
     Raw(Vec<u8>),
+    Wire(Vec<Step>),
     Nothing,
 }
 
@@ -67,11 +68,14 @@ enum Place {
 
 /// One thing to do on the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub enum Step {
+    /// Nothing for so long.
     Wait(Duration),
+    /// These bytes.
     Send(Vec<u8>),
     /// Again and again, until the peer hangs up.
     Repeat(Vec<u8>),
+    /// The end.
     Fail(Fault),
 }
 
@@ -136,6 +140,11 @@ impl Script {
     /// These bytes, head included, then FIN.
     pub fn raw(bytes: impl Into<Vec<u8>>) -> Self {
         Self::new(200, "", Body::Raw(bytes.into()))
+    }
+
+    /// Exactly these steps, head included, then FIN unless they end otherwise.
+    pub fn wire(steps: impl IntoIterator<Item = Step>) -> Self {
+        Self::new(200, "", Body::Wire(steps.into_iter().collect()))
     }
 
     /// A capture of `fixtures/vllm/`, byte for byte, then FIN. NAME is without its ending, as in
@@ -286,14 +295,15 @@ impl Script {
     /// True when the connection can take another request after the reply.
     pub(super) fn keeps_alive(&self) -> bool {
         let closes = self.headers.iter().any(|(name, value)| name == "connection" && value == "close");
-        !closes && !matches!(self.body, Body::Raw(_) | Body::UntilClose(_) | Body::Nothing)
+        !closes && !matches!(self.body, Body::Raw(_) | Body::Wire(_) | Body::UntilClose(_) | Body::Nothing)
     }
 
     /// What to do on the wire, in order.
-    pub(super) fn steps(&self) -> Vec<Step> {
+    pub fn steps(&self) -> Vec<Step> {
         let mut steps = vec![Step::Wait(self.delay)];
         let (pieces, end): (Vec<Vec<u8>>, Vec<u8>) = match &self.body {
             Body::Nothing => (vec![], vec![]),
+            Body::Wire(wire) => return wire.clone(),
             Body::Raw(bytes) => halves(bytes),
             Body::Whole(body) => {
                 let length = body.len().checked_add_signed(self.length_error).unwrap_or_default();
@@ -356,7 +366,7 @@ fn halves(body: &[u8]) -> (Vec<Vec<u8>>, Vec<u8>) {
     (vec![first.to_vec()], last.to_vec())
 }
 
-fn frame_chunk(chunk: &[u8]) -> Vec<u8> {
+pub(crate) fn frame_chunk(chunk: &[u8]) -> Vec<u8> {
     [format!("{:x}\r\n", chunk.len()).as_bytes(), chunk, b"\r\n"].concat()
 }
 

@@ -1,0 +1,113 @@
+//! Faults, measured: one table of named faults, played on real sockets, on every route and in both forms.
+//!
+//! - [`table`]: what a row is; the rows are in [`upstream_rows`] and [`client_rows`].
+//! - [`upstream`]: the server that plays them, [`visit`]: the client that does.
+//! - [`bed`]: respool between both, and what must hold for each case; [`process`]: what it then holds.
+//! - [`beyond`]: what the table cannot hold.
+//! - [`page`] writes docs/faults.md; [`soak`]: all of it at once, for long.
+
+mod bed;
+mod beyond;
+mod bombs;
+mod client_rows;
+mod measured;
+mod page;
+mod process;
+mod soak;
+mod table;
+mod upstream;
+mod upstream_rows;
+mod visit;
+
+use std::time::Duration;
+
+use bed::{Bed, SMALL};
+use table::{Case, ROWS};
+use tokio::runtime::{Builder, Runtime};
+use upstream::Upstream;
+
+use crate::lifecycle::Served;
+use crate::support::respool::Respool;
+
+/// The cases of the rows whose name holds `FAULT` (of all rows when that is not set).
+fn chosen() -> Vec<Vec<Case>> {
+    let wanted = std::env::var("FAULT").unwrap_or_default();
+    ROWS.iter().filter(|row| row.name.contains(&wanted)).map(|row| row.cases().collect()).collect()
+}
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// So that they do not take the processor from each other.
+static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+fn judge(flaws: &[String]) {
+    assert!(flaws.is_empty(), "{} flaws:\n{}", flaws.len(), flaws.join("\n"));
+}
+
+/// The real program in a process of its own: its descriptors are nobody else's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_fault_ends_as_the_table_says() {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let upstream = Upstream::start().await;
+    let served = Served::with_file(&SMALL.config(upstream.address), &[]);
+    let bed = Bed::new(served.address, upstream, SMALL);
+    let before = process::measure(served.child.id());
+    let mut flaws = bed.play_all(chosen().concat()).await;
+    flaws.extend(process::descriptors_return(served.child.id(), before, &bed).await);
+    judge(&flaws);
+}
+
+/// In this process, but on a runtime of its own, whose tasks can be counted. One case of each row.
+#[test]
+fn no_fault_leaves_a_task() {
+    let (product, harness) = (runtime(), runtime());
+    let _alone = ONE_AT_A_TIME.blocking_lock();
+    let upstream = harness.block_on(Upstream::start());
+    let respool = product.block_on(Respool::configured(&SMALL.config(upstream.address)));
+    let bed = Bed::new(respool.address, upstream, SMALL);
+    let tasks = || product.metrics().num_alive_tasks();
+    let before = tasks();
+    let cases =
+        chosen().iter().enumerate().filter_map(|(at, cases)| cases.get(at % cases.len()).copied()).collect();
+    let mut flaws = harness.block_on(bed.play_all(cases));
+    // The pool's connections need no task each; one sweeps them.
+    let left = (0..100).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        (tasks() <= before + 1).then_some(())
+    });
+    flaws.extend(left.is_none().then(|| format!("{} tasks, {before} before", tasks())));
+    judge(&flaws);
+}
+
+/// How much memory a row may take: measured one row after another, on the real program (`just faults`).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes minutes: just faults"]
+async fn no_fault_takes_much_memory() {
+    let upstream = Upstream::start().await;
+    let served = Served::with_file(&SMALL.config(upstream.address), &[]);
+    let (id, bed) = (served.child.id(), Bed::new(served.address, upstream, SMALL));
+    let mut flaws = bed.play_all(ROWS[0].cases().collect()).await;
+    let mut most = (0, "");
+    for (row, cases) in ROWS.iter().map(|row| (row, row.cases().collect())) {
+        process::forget_peak(id);
+        let before = process::measure(id);
+        flaws.extend(bed.play_all(cases).await);
+        flaws.extend(process::descriptors_return(id, before, &bed).await);
+        let grown = process::measure(id).peak.saturating_sub(before.resident) >> 10;
+        most = most.max((grown, row.name.as_str()));
+        if grown > row.memory {
+            flaws.push(format!("{}: memory grew by {grown} MiB, {} are allowed", row.name, row.memory));
+        }
+    }
+    let now = process::measure(id);
+    println!(
+        "{} rows; at most {} MiB more ({}); {} MiB resident at the end",
+        ROWS.len(),
+        most.0,
+        most.1,
+        now.resident >> 10
+    );
+    judge(&flaws);
+}

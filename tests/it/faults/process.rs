@@ -1,0 +1,44 @@
+//! What a process holds: descriptors and resident memory, from /proc.
+
+use std::time::Duration;
+
+use super::bed::Bed;
+
+/// A process at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured {
+    /// Open descriptors.
+    pub descriptors: usize,
+    /// Resident memory, in KiB.
+    pub resident: u64,
+    /// The most resident memory since [`forget_peak`], in KiB.
+    pub peak: u64,
+}
+
+/// Looks at a process.
+pub fn measure(id: u32) -> Measured {
+    let descriptors = std::fs::read_dir(format!("/proc/{id}/fd")).unwrap().count();
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim_end_matches("kB").trim_matches([':', '\t', ' ']).parse().unwrap()
+    };
+    Measured { descriptors, resident: field("VmRSS"), peak: field("VmHWM") }
+}
+
+/// Lets the peak begin anew.
+pub fn forget_peak(id: u32) {
+    std::fs::write(format!("/proc/{id}/clear_refs"), "5").unwrap();
+}
+
+/// Waits until no more descriptors are open than `before`, those of idle connections to the upstream left out.
+pub async fn descriptors_return(id: u32, before: Measured, bed: &Bed) -> Option<String> {
+    for _ in 0..100 {
+        if measure(id).descriptors <= before.descriptors + bed.upstream.open() {
+            return None;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let (now, open) = (measure(id).descriptors, bed.upstream.open());
+    Some(format!("{now} descriptors, {} before, and {open} idle connections", before.descriptors))
+}
