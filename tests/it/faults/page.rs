@@ -21,7 +21,8 @@ must hold:
 - the conversation beside it gets its own right answer, and no word of one conversation is in another.
 
 After all cases respool has no more descriptors and tasks than before, idle connections to the upstream left out. The memory
-of one row (all its cases at once) may grow by no more than stands in the table in code (48 MiB; 24 MiB for clients that do not read).
+of one row (all its cases at once, with the conversations beside them) may grow by 48 MiB; by 24 MiB for clients that do not read, by
+96 MiB where bodies of megabytes come.
 
 The limits are small here: `commit_after` 1.5 s, `timeout` of the upstream 3.5 s, `client_timeout` 2 s, `max_body` 2 MiB;
 `recovery.attempts` is 0. *Event* is an error event in a stream that has begun, after the true beginning of the answer; its

@@ -167,7 +167,7 @@ pub(super) fn bodies() -> Vec<Row> {
         })
         .whole(TOO_LONG)
         .streamed(FRAME_TOO_LONG)
-        .memory(120),
+        .memory(96),
         upstream("reply-100-mib", "content-length: 100 MiB, which then comes", |ask| {
             let begun = if ask.stream { "data: {\"x\":\"" } else { "{\"x\":\"" };
             Script::wire([
@@ -177,7 +177,7 @@ pub(super) fn bodies() -> Vec<Row> {
         })
         .whole(TOO_LONG)
         .streamed(FRAME_TOO_LONG)
-        .memory(120),
+        .memory(96),
         upstream("no-choices", "a completion, or chunks, without choices", |ask| {
             let mut body = ask.completion();
             body["choices"] = json!([]);
@@ -274,7 +274,7 @@ pub(super) fn events() -> Vec<Row> {
             frames.iter().map(|frame| format!("\n\ndata\n\n{frame}")).collect()
         }),
         of_events("many-in-one-chunk", "all events in one chunk", |_, frames| vec![frames.concat()]),
-        endless("line-endless", "a line that never ends", "a", None).streamed(Event(502)).memory(120),
+        endless("line-endless", "a line that never ends", "a", None).streamed(Event(502)).memory(96),
         endless("comments-endless", "comments without end", ": ping\n\n", PACE).streamed(Event(504)).slow(),
         endless("empty-events-endless", "blank lines without end", "\n\n", PACE).streamed(Event(504)).slow(),
         of_events("error-first", "an error event before any chunk", |_, _| {
@@ -435,5 +435,5 @@ fn bomb(encoding: &'static str, what: &str, packed: &'static [u8]) -> Row {
     })
     .whole(TOO_LONG)
     .streamed(FRAME_TOO_LONG)
-    .memory(120)
+    .memory(96)
 }

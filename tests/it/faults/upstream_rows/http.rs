@@ -359,20 +359,20 @@ pub(super) fn connections() -> Vec<Row> {
         ),
         hasty("answers-before-body", "it answers before it has read the request (1.5 MiB)", Ask::script)
             .padding(3 << 19)
-            .memory(160),
+            .memory(96),
         hasty("413-before-body", "413 before it has read the request (1.5 MiB), then it closes", |_| {
             Script::json(413, &replies::error(413, "too large", "Error")).header("connection", "close")
         })
         .all(Status(413, ""))
         .padding(3 << 19)
-        .memory(160),
+        .memory(96),
         hasty("resets-before-body", "it resets before it has read the request (1.5 MiB)", |_| {
             Script::no_reply(Fault::Reset)
         })
         .all(CLOSED)
         .asks(1, 8)
         .padding(3 << 19)
-        .memory(160),
+        .memory(96),
         hasty("never-reads", "it never reads the request (1.5 MiB)", |_| {
             Script::wire([Step::Wait(Duration::from_secs(4))])
         })
@@ -380,6 +380,6 @@ pub(super) fn connections() -> Vec<Row> {
         .slow()
         .sse(Event(504))
         .padding(3 << 19)
-        .memory(160),
+        .memory(96),
     ]
 }
