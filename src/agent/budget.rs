@@ -23,6 +23,17 @@ impl Tokens {
     pub fn total(&self) -> u64 {
         self.prompt.saturating_add(self.completion)
     }
+
+    /// What is left of these without others.
+    #[must_use]
+    pub fn less(self, other: Self) -> Self {
+        Self {
+            prompt: self.prompt.saturating_sub(other.prompt),
+            completion: self.completion.saturating_sub(other.completion),
+            reasoning: self.reasoning.saturating_sub(other.reasoning),
+            cached: self.cached.saturating_sub(other.cached),
+        }
+    }
 }
 
 impl std::ops::AddAssign for Tokens {
@@ -124,7 +135,12 @@ mod tests {
 
     #[test]
     fn estimates_are_near_what_the_vocabulary_of_gpt_oss_counts() {
-        for file in ["fixtures/openclaw/request-2026.9.6-fulltools.json", "README.md", "docs/operating.md", "src/agent/run.rs"] {
+        for file in [
+            "fixtures/openclaw/request-2026.9.6-fulltools.json",
+            "README.md",
+            "docs/operating.md",
+            "src/agent/run.rs",
+        ] {
             let text = std::fs::read_to_string(format!("{}/{file}", env!("CARGO_MANIFEST_DIR"))).unwrap();
             assert!((95..140).contains(&ratio(&text)), "{file}: {}", ratio(&text));
         }

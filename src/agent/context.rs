@@ -68,7 +68,8 @@ pub(super) fn shrink_one(entries: &mut [Entry]) -> bool {
 
 /// Cuts the results of the last exchange by half; for when nothing older is left to cut.
 pub(super) fn halve_last(entries: &mut [Entry]) -> bool {
-    let Some(Entry::Exchange(exchange)) = entries.iter_mut().rfind(|entry| matches!(entry, Entry::Exchange(_)))
+    let Some(Entry::Exchange(exchange)) =
+        entries.iter_mut().rfind(|entry| matches!(entry, Entry::Exchange(_)))
     else {
         return false;
     };
@@ -145,7 +146,8 @@ mod tests {
 
     #[test]
     fn older_results_shrink_before_the_last_one() {
-        let mut entries = vec![exchange(&"a".repeat(9_000)), exchange(&"b".repeat(9_000)), exchange(&"c".repeat(9_000))];
+        let mut entries =
+            vec![exchange(&"a".repeat(9_000)), exchange(&"b".repeat(9_000)), exchange(&"c".repeat(9_000))];
         assert!(shrink_one(&mut entries));
         let first = lengths(&entries);
         assert!(first[0] < 1_200 && first[1..] == [9_000, 9_000], "{first:?}");

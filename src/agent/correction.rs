@@ -28,7 +28,10 @@ pub(super) fn last_words(limit: &Limit) -> Value {
 /// What a tool wants, and what was wrong.
 pub(super) fn wanted(tool: &Offered, problems: &[String]) -> String {
     let problems = if problems.is_empty() { String::new() } else { format!(": {}", problems.join("; ")) };
-    format!("the arguments do not fit{problems}. `{}` takes a JSON object of this schema: {}", tool.name, tool.parameters)
+    format!(
+        "the arguments do not fit{problems}. `{}` takes a JSON object of this schema: {}",
+        tool.name, tool.parameters
+    )
 }
 
 /// There is no such tool.
@@ -65,9 +68,13 @@ pub(super) fn of(refused: &[(String, String)], cut: bool, blank: bool, setup: &S
 
 fn how_to_call(form: Form) -> &'static str {
     match form {
-        Form::Native => "Call the tool through the function-calling interface, with a JSON object as its arguments.",
+        Form::Native => {
+            "Call the tool through the function-calling interface, with a JSON object as its arguments."
+        }
         Form::GuidedJson => r#"Write {"tool_calls": [{"name": "NAME", "arguments": {…}}]} and nothing else."#,
-        Form::React => "Write a line `Action: NAME` and then a line `Action Input: {…}` with one JSON object.",
+        Form::React => {
+            "Write a line `Action: NAME` and then a line `Action Input: {…}` with one JSON object."
+        }
         Form::Markers => "Write [TOOL:NAME|argument=value] on a line of its own.",
         Form::Plain => "Say in one sentence which tool you use, with its argument in quotes.",
     }

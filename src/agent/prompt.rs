@@ -72,9 +72,14 @@ pub(super) fn summary(setup: &Setup, entries: &[Entry]) -> Vec<Value> {
          what was asked of tools, what came out, which facts, names, paths and numbers matter, what is still open. At most \
          400 words, no introduction.\n",
     );
-    if let Some(Entry::Given(task)) = setup.messages.iter().rev().find(|it| it["role"] == "user").cloned().map(Entry::Given)
+    if let Some(Entry::Given(task)) =
+        setup.messages.iter().rev().find(|it| it["role"] == "user").cloned().map(Entry::Given)
     {
-        let _ = write!(text, "\nThe task: {}\n", super::context::head_and_tail(&plain(&task["content"]), 2_000).0);
+        let _ = write!(
+            text,
+            "\nThe task: {}\n",
+            super::context::head_and_tail(&plain(&task["content"]), 2_000).0
+        );
     }
     for entry in entries {
         let _ = match entry {
@@ -114,7 +119,12 @@ fn system(setup: &Setup, with_tools: bool) -> String {
 
 fn described(tools: &[Offered]) -> String {
     let tool = |tool: &Offered| {
-        format!("### {}\n{}\nArguments (JSON Schema): {}", tool.name, tool.description.trim(), tool.parameters)
+        format!(
+            "### {}\n{}\nArguments (JSON Schema): {}",
+            tool.name,
+            tool.description.trim(),
+            tool.parameters
+        )
     };
     tools.iter().map(tool).collect::<Vec<_>>().join("\n\n")
 }
@@ -124,7 +134,8 @@ fn put_system(text: String, messages: &mut Vec<Value>) {
     if text.is_empty() {
         return;
     }
-    let first = messages.first_mut().filter(|first| matches!(first["role"].as_str(), Some("system" | "developer")));
+    let first =
+        messages.first_mut().filter(|first| matches!(first["role"].as_str(), Some("system" | "developer")));
     let Some(first) = first else { return messages.insert(0, json!({"role": "system", "content": text})) };
     match &mut first["content"] {
         Value::Array(parts) => parts.insert(0, json!({"type": "text", "text": text})),
@@ -143,9 +154,7 @@ fn native(exchange: &Exchange, out: &mut Vec<Value>) {
     if !exchange.reasoning.is_empty() {
         message["reasoning_content"] = exchange.reasoning.clone().into();
     }
-    let call = |call: &Asked| {
-        json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}})
-    };
+    let call = |call: &Asked| json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}});
     message["tool_calls"] = exchange.calls.iter().map(call).collect();
     out.push(message);
     for call in &exchange.calls {
@@ -161,7 +170,8 @@ fn textual(exchange: &Exchange, form: Form, out: &mut Vec<Value>) {
         _ => exchange.content.clone(),
     };
     out.push(json!({"role": "assistant", "content": content}));
-    let results = exchange.calls.iter().filter_map(|call| Some(labelled(&call.name, result_of(exchange, call)?)));
+    let results =
+        exchange.calls.iter().filter_map(|call| Some(labelled(&call.name, result_of(exchange, call)?)));
     let results: Vec<String> = results.collect();
     if !results.is_empty() {
         user(format!("Tool results:\n{}\n\n{GO_ON}", results.join("\n")), out);
@@ -176,7 +186,8 @@ fn written(call: &Asked, form: Form) -> String {
         }
         Form::React | Form::Plain => format!("Action: {}\nAction Input: {}", call.name, call.arguments),
         Form::Markers => {
-            let arguments = serde_json::from_str::<serde_json::Map<String, Value>>(&call.arguments).unwrap_or_default();
+            let arguments =
+                serde_json::from_str::<serde_json::Map<String, Value>>(&call.arguments).unwrap_or_default();
             let arguments = arguments.iter().map(|(key, value)| format!("|{key}={}", plain(value)));
             format!("[TOOL:{}{}]", call.name, arguments.collect::<String>())
         }
@@ -216,7 +227,8 @@ fn without_roles(message: &Value) -> Value {
         format!("I call {} with {}.", plain(&function["name"]), plain(&function["arguments"]))
     };
     let said = plain(&message["content"]);
-    let lines: Vec<String> = [said].into_iter().filter(|text| !text.is_empty()).chain(calls.iter().map(call)).collect();
+    let lines: Vec<String> =
+        [said].into_iter().filter(|text| !text.is_empty()).chain(calls.iter().map(call)).collect();
     json!({"role": "assistant", "content": lines.join("\n")})
 }
 
@@ -225,9 +237,12 @@ pub(super) fn plain(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),
         Value::Null => String::new(),
-        Value::Array(parts) => {
-            parts.iter().filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n")
-        }
+        Value::Array(parts) => parts.iter().map(part).collect::<Vec<_>>().join("\n"),
         other => other.to_string(),
     }
+}
+
+fn part(part: &Value) -> String {
+    let left_out = || format!("[a part of type {} was left out]", part["type"].as_str().unwrap_or("unknown"));
+    part["text"].as_str().map_or_else(left_out, str::to_owned)
 }

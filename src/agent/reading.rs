@@ -37,7 +37,9 @@ pub(super) fn read(said: &Said, setup: &Setup, ids: &mut Ids) -> Reading {
                 reading.answer = answer;
                 (calls, parser.clone())
             }
-            name if said.dialects.iter().any(|read| *read == dialect(name)) => (said.calls.clone(), name.to_owned()),
+            name if said.dialects.iter().any(|read| *read == dialect(name)) => {
+                (said.calls.clone(), name.to_owned())
+            }
             name => (in_text(said, setup, &tools, dialect(name), &mut reading.refused), name.to_owned()),
         };
         if !calls.is_empty() {
@@ -118,7 +120,8 @@ pub(super) fn refusal_of(note: &Note) -> Option<(String, String)> {
     match note {
         Note::Dropped {
             name,
-            why: why @ (Dropped::Undeclared | Dropped::Truncated | Dropped::Unreadable | Dropped::MissingRequired),
+            why:
+                why @ (Dropped::Undeclared | Dropped::Truncated | Dropped::Unreadable | Dropped::MissingRequired),
         } => Some((name.clone(), why.as_str().to_owned())),
         _ => None,
     }
@@ -126,7 +129,12 @@ pub(super) fn refusal_of(note: &Note) -> Option<(String, String)> {
 
 /// A call as the run keeps it.
 pub(super) fn asked(call: ToolCall) -> Asked {
-    Asked { id: call.id.unwrap_or_default(), name: call.name, arguments: call.arguments, problems: call.problems }
+    Asked {
+        id: call.id.unwrap_or_default(),
+        name: call.name,
+        arguments: call.arguments,
+        problems: call.problems,
+    }
 }
 
 /// `{"tool_calls":[…]}` or `{"answer":"…"}`.

@@ -11,8 +11,8 @@ use super::harmless::harmless;
 use super::outcome::{Limit, Outcome};
 use super::reading::{self, Reading};
 use super::record::{
-    Asked, Ended, Entry, Event, Exchange, FailureKind, How, Iteration, ModelFailure, Offered, Runs, Said, Setup,
-    ToolRecord, ToolResult, What,
+    Asked, Ended, Entry, Event, Exchange, FailureKind, How, Iteration, ModelFailure, Offered, Runs, Said,
+    Setup, ToolRecord, ToolResult, What,
 };
 use super::{correction, prompt};
 use crate::translate::Ids;
@@ -144,6 +144,8 @@ pub struct Run {
     rounds: u32,
     spent: Tokens,
     scale: Scale,
+    /// Of these, what the client was told of when it was answered last.
+    told: Tokens,
     /// What was estimated for the prompt that is out.
     estimated: u64,
     attempts: u32,
@@ -165,6 +167,7 @@ impl Run {
             iterations: Vec::new(),
             rounds: 0,
             spent: Tokens::default(),
+            told: Tokens::default(),
             scale: Scale::default(),
             estimated: 0,
             attempts: 0,
@@ -204,6 +207,11 @@ impl Run {
         self.spent
     }
 
+    /// The same, since the client was last answered.
+    pub fn spent_since_answer(&self) -> Tokens {
+        self.spent.less(self.told)
+    }
+
     /// The transcript.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
@@ -222,13 +230,30 @@ impl Run {
         }
     }
 
+    /// How it ended, once it has.
+    pub fn outcome(&self) -> Option<&Outcome> {
+        match &self.phase {
+            Phase::Done(outcome) => Some(outcome),
+            _ => None,
+        }
+    }
+
+    /// The tool call that is next, or under way.
+    pub fn next_tool(&self) -> Option<ToolCall> {
+        match &self.phase {
+            Phase::Tools(tools) => Some(self.tool_call(tools)),
+            _ => None,
+        }
+    }
+
     /// What to do now.
+    #[expect(clippy::should_implement_trait, reason = "it is no iterator: asking twice gives the same step")]
     pub fn next(&self) -> Step {
         match &self.phase {
             Phase::Model => Step::CallModel(self.model_call()),
             Phase::Summary(range) => Step::CallModel(self.summary_call(&self.entries[range.clone()])),
             Phase::Pause(wait) => Step::Pause(*wait),
-            Phase::Tools(tools) => self.tool_call(tools),
+            Phase::Tools(tools) => Step::CallTool(self.tool_call(tools)),
             Phase::Client(calls) => Step::Suspend(self.suspension(calls)),
             Phase::Done(outcome) => Step::Finish(outcome.clone()),
         }
@@ -414,7 +439,8 @@ impl Run {
             }
             None => String::new(),
         };
-        let text = if text.trim().is_empty() { correction::tally(&self.entries[range.clone()]) } else { text };
+        let text =
+            if text.trim().is_empty() { correction::tally(&self.entries[range.clone()]) } else { text };
         self.entries.splice(range, [Entry::Summary(text)]);
         self.ask();
     }
@@ -502,7 +528,11 @@ impl Run {
         self.corrected |= !only_refused;
         let text = correction::of(&reading.refused, said.cut, blank, &self.setup);
         let content = if blank { correction::NOTHING.to_owned() } else { answer };
-        self.entries.push(Entry::Exchange(Exchange { content, reasoning: said.reasoning, ..Exchange::default() }));
+        self.entries.push(Entry::Exchange(Exchange {
+            content,
+            reasoning: said.reasoning,
+            ..Exchange::default()
+        }));
         self.entries.push(Entry::Note(text));
         self.pause_and_ask();
     }
@@ -517,7 +547,14 @@ impl Run {
 
     fn answer(&mut self, content: String, reasoning: String, cut: bool) {
         let content = if content.trim().is_empty() { self.achieved() } else { content };
-        self.end(Outcome { content, reasoning, cut, limit: self.limit.clone(), failure: None, cancelled: false });
+        self.end(Outcome {
+            content,
+            reasoning,
+            cut,
+            limit: self.limit.clone(),
+            failure: None,
+            cancelled: false,
+        });
     }
 
     fn end(&mut self, outcome: Outcome) {
@@ -559,19 +596,21 @@ impl Run {
         let tool = self.offered(&call.name);
         match tool {
             None => Some((How::Failed, correction::unknown(&call.name, &self.setup))),
-            Some(tool) if !call.problems.is_empty() => Some((How::Failed, correction::wanted(tool, &call.problems))),
+            Some(tool) if !call.problems.is_empty() => {
+                Some((How::Failed, correction::wanted(tool, &call.problems)))
+            }
             Some(_) => None,
         }
     }
 
-    fn tool_call(&self, tools: &Tools) -> Step {
+    fn tool_call(&self, tools: &Tools) -> ToolCall {
         let call = tools.own.first().cloned().unwrap_or_default();
         let (timeout, repeatable) = match self.offered(&call.name).map(|tool| tool.runs) {
             Some(Runs::Here { timeout, repeatable }) => (timeout, repeatable),
             _ => (1, false),
         };
         let within = timeout.min(self.soft_deadline().saturating_sub(self.worked)).max(1);
-        Step::CallTool(ToolCall { call, within, repeatable, again: tools.again })
+        ToolCall { call, within, repeatable, again: tools.again }
     }
 
     fn returned(&mut self, mut tools: Tools, ended: &Ended) -> Result<(), Misfit> {
@@ -635,6 +674,7 @@ impl Run {
             self.keep(call, &Ended { how, text, took: 0 });
         }
         self.entries.extend(tail.into_iter().map(Entry::Given));
+        self.told = self.spent;
         self.pause_and_ask();
     }
 
@@ -658,7 +698,8 @@ impl Run {
                 self.corrected = true;
                 self.rounds += 1;
                 let refused = correction::named(&failure.text, &self.setup);
-                let text = correction::of(&refused, failure.code.starts_with("truncated"), false, &self.setup);
+                let text =
+                    correction::of(&refused, failure.code.starts_with("truncated"), false, &self.setup);
                 let content = correction::NOTHING.to_owned();
                 self.entries.push(Entry::Exchange(Exchange { content, ..Exchange::default() }));
                 self.entries.push(Entry::Note(text));
@@ -701,8 +742,7 @@ impl Run {
     fn resumed(&mut self, phase: Phase) {
         match phase {
             Phase::Tools(tools) if tools.begun => {
-                let repeatable = matches!(self.tool_call(&tools), Step::CallTool(call) if call.repeatable);
-                if repeatable {
+                if self.tool_call(&tools).repeatable {
                     self.phase = Phase::Tools(Tools { begun: false, ..tools });
                     return;
                 }

@@ -5,11 +5,13 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is where respool speaks to a terminal")]
 
+mod agents;
 mod check;
 mod demo;
 mod serve;
 
-pub use serve::app;
+pub use agents::OpenTools;
+pub use serve::{app, app_with};
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -138,13 +138,14 @@ impl Store {
         self.ask(|answer| Job::Append { append, answer }).await
     }
 
-    /// Makes this process the one that works on a run; false when another one does, or the run is over.
+    /// Makes this process the one that works on a run; false when another one does, or the run is over. `cancelled`: also a
+    /// run whose client went away.
     ///
     /// # Errors
     /// When the store cannot be written.
-    pub async fn claim(&self, run: &str) -> Result<bool, StoreError> {
+    pub async fn claim(&self, run: &str, cancelled: bool) -> Result<bool, StoreError> {
         let (run, owner) = (run.to_owned(), self.lease.owner().to_owned());
-        self.ask(|answer| Job::Claim { run, owner, answer }).await
+        self.ask(|answer| Job::Claim { run, owner, cancelled, answer }).await
     }
 
     /// Asks whoever works on a run to end it; where nobody does, it is ended here. False when it is over or not known.

@@ -111,7 +111,8 @@ fn migrate(connection: &mut Connection) -> Result<(), Fault> {
 
 /// Moves a damaged database, its log included, to a name under which it can still be looked at.
 fn set_aside(path: &Path) -> std::io::Result<PathBuf> {
-    let free = (1..).map(|number| path.with_extension(format!("damaged-{number}"))).find(|path| !path.exists());
+    let free =
+        (1..).map(|number| path.with_extension(format!("damaged-{number}"))).find(|path| !path.exists());
     let aside = free.unwrap_or_else(|| path.with_extension("damaged"));
     fs::rename(path, &aside)?;
     for ending in ["-wal", "-shm"] {
@@ -123,7 +124,10 @@ fn set_aside(path: &Path) -> std::io::Result<PathBuf> {
 
 /// The state directory cannot be used.
 pub(super) fn unusable(dir: &Path, why: &str) -> StoreError {
-    StoreError(format!("the state directory {} cannot be used: {why}; set `state_dir` to one that can be written", dir.display()))
+    StoreError(format!(
+        "the state directory {} cannot be used: {why}; set `state_dir` to one that can be written",
+        dir.display()
+    ))
 }
 
 /// A database error, with what to do about it.
@@ -136,7 +140,9 @@ pub(super) fn failed(what: &str, path: &Path, error: &rusqlite::Error) -> StoreE
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
             "the file is damaged: restart respool, which sets it aside and begins a new one"
         }
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => "another process holds it locked: end that one",
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            "another process holds it locked: end that one"
+        }
         Some(ErrorCode::SystemIoFailure) => "look at the system's log for errors of the disk",
         _ => "see the error",
     };

@@ -58,8 +58,7 @@ pub(super) fn run(connection: &Connection, id: &str) -> rusqlite::Result<Option<
     let found = found.query_row(params![id], |it| Ok((row(it)?, it.get::<_, String>(5)?))).optional()?;
     let Some((run, setup)) = found else { return Ok(None) };
     let mut events = connection.prepare_cached("SELECT at, body FROM events WHERE run = ?1 ORDER BY seq")?;
-    let event =
-        |it: &Row<'_>| Ok(StoredEvent { at: it.get::<_, i64>(0)?.unsigned_abs(), body: it.get(1)? });
+    let event = |it: &Row<'_>| Ok(StoredEvent { at: it.get::<_, i64>(0)?.unsigned_abs(), body: it.get(1)? });
     let events = events.query_map(params![id], event)?.collect::<rusqlite::Result<_>>()?;
     Ok(Some(StoredRun { row: run, setup, events }))
 }

@@ -57,7 +57,7 @@ type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 pub(super) enum Job {
     Begin { run: NewRun, owner: String, answer: Answer<()> },
     Append { append: Append, answer: Answer<Ack> },
-    Claim { run: String, owner: String, answer: Answer<bool> },
+    Claim { run: String, owner: String, cancelled: bool, answer: Answer<bool> },
     Cancel { run: String, answer: Answer<bool> },
     Orphan { owners: Vec<String>, answer: Answer<usize> },
     Delete { before: u64, answer: Answer<usize> },
@@ -78,12 +78,17 @@ fn commit(connection: &mut Connection, group: &mut Vec<Job>, path: &Path) {
     let synchronous = group.iter().any(Job::is_synchronous);
     let done = set_synchronous(connection, synchronous).and_then(|()| together(connection, group));
     match done {
-        Ok(replies) => replies.into_iter().zip(group.drain(..)).for_each(|(reply, job)| job.answer(Ok(reply))),
-        Err(error) if group.len() == 1 => group.drain(..).for_each(|job| job.answer(Err(failed("write", path, &error)))),
+        Ok(replies) => {
+            replies.into_iter().zip(group.drain(..)).for_each(|(reply, job)| job.answer(Ok(reply)))
+        }
+        Err(error) if group.len() == 1 => {
+            group.drain(..).for_each(|job| job.answer(Err(failed("write", path, &error))))
+        }
         Err(_) => {
             for job in group.drain(..) {
                 let alone = together(connection, std::slice::from_ref(&job));
-                let reply = alone.map(|mut replies| replies.remove(0)).map_err(|error| failed("write", path, &error));
+                let reply =
+                    alone.map(|mut replies| replies.remove(0)).map_err(|error| failed("write", path, &error));
                 job.answer(reply);
             }
         }
@@ -118,16 +123,21 @@ impl Job {
         match self {
             Self::Begin { run, owner, .. } => begin(change, run, owner).map(count),
             Self::Append { append, .. } => write_append(change, append),
-            Self::Claim { run, owner, .. } => change
+            Self::Claim { run, owner, cancelled, .. } => change
                 .prepare_cached(
-                    "UPDATE runs SET owner = ?2, status = 'running' WHERE id = ?1 AND status IN ('interrupted', 'suspended')",
+                    "UPDATE runs SET owner = ?2, status = 'running'
+                     WHERE id = ?1 AND cancel = 0
+                       AND (status IN ('interrupted', 'suspended') OR (?3 AND status = 'cancelled'))",
                 )?
-                .execute(params![run, owner])
+                .execute(params![run, owner, cancelled])
                 .map(count),
             Self::Cancel { run, .. } => cancel(change, run).map(count),
             Self::Orphan { owners, .. } => orphan(change, owners).map(count),
             Self::Delete { before, .. } => change
-                .execute("DELETE FROM runs WHERE status <> 'running' AND updated < ?1", params![signed(*before)])
+                .execute(
+                    "DELETE FROM runs WHERE status <> 'running' AND updated < ?1",
+                    params![signed(*before)],
+                )
                 .map(count),
         }
     }

@@ -8,6 +8,7 @@
     reason = "tests fail by panicking, and `pub` in their support code says what they may use"
 )]
 
+mod agents;
 mod architecture;
 mod captures;
 mod captures_page;

@@ -18,6 +18,7 @@
 //! - [`accumulate`]: the independent accumulator of streams and completions, with [`openai_fields`], the allow-list.
 //! - [`replies`]: vLLM-shaped bodies for scripts.
 //! - [`respool`]: the product itself, started in this process.
+//! - [`scripted_tools`]: a set of tools for agents that does what a test says.
 //! - [`http1`]: heads and bodies on a socket, for both ends.
 
 pub mod accumulate;
@@ -29,3 +30,4 @@ pub mod replies;
 pub mod request_rules;
 pub mod respool;
 pub mod script;
+pub mod scripted_tools;
