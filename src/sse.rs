@@ -38,6 +38,12 @@ impl Frames {
         Self { bytes: Bytes::new(), line_start: 0, searched: 0, limit, first: true }
     }
 
+    /// For another stream, with the same limit.
+    #[must_use]
+    pub fn anew(&self) -> Self {
+        Self::new(self.limit)
+    }
+
     /// Takes the next piece of the stream.
     pub fn push(&mut self, piece: Bytes) {
         if self.bytes.is_empty() {

@@ -64,6 +64,21 @@ impl Usage {
     pub fn total(&self) -> u64 {
         self.prompt.saturating_add(self.completion)
     }
+
+    /// Both together; what only one of them knows is as it says.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        let both = |a: Option<u64>, b: Option<u64>| match (a, b) {
+            (Some(a), Some(b)) => Some(a.saturating_add(b)),
+            (a, b) => a.or(b),
+        };
+        Self {
+            prompt: self.prompt.saturating_add(other.prompt),
+            completion: self.completion.saturating_add(other.completion),
+            cached: both(self.cached, other.cached),
+            reasoning: both(self.reasoning, other.reasoning),
+        }
+    }
 }
 
 /// One tool call, complete: a name the request declared and arguments that are a JSON object.

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::agents::{OpenTools, agents};
 use crate::config::{Loaded, Settings};
 use crate::observe;
-use crate::relay::{OnOverflow, RecoveryConfig, Relay, RelayLimits};
+use crate::relay::{OnOverflow, Relay, RelayLimits};
 use crate::server::{App, Listen, Stop, router, run};
 use crate::tools::{Approver, Invocation, ToolError, ToolOutput, ToolSpec, Tools, ToolsConfig};
 use crate::translate::GuardLimits;
@@ -164,7 +164,7 @@ fn warn_of_what_is_to_come(settings: &Settings) {
         );
     }
     for (set, key) in [
-        (relay.recovery != RecoveryConfig::default(), "recovery"),
+        (!relay.recovery.reasoning_memory, "recovery.reasoning_memory"),
         (relay.context.on_overflow == OnOverflow::Trim, "context.on_overflow = \"trim\""),
         (settings.upstreams.iter().any(shared), "upstream.max_concurrency, upstream.weight"),
         (settings.tools != ToolsConfig::default(), "tools"),

@@ -175,6 +175,7 @@ pub const KEYS: &[Key] = &[
     Key::new("limits.heartbeat", Scalar::Duration(false), r#""10s""#, "The pause between heartbeats while upstream is silent."),
     Key::new("limits.drain", Scalar::Duration(true), r#""30s""#, "How long streams in flight may go on after SIGTERM."),
     Key::new("recovery.attempts", Scalar::Count(0), "2", "How often a reply that is no use is asked for again."),
+    Key::new("recovery.within", Scalar::Duration(false), r#""10m""#, "No further attempt begins, and none is waited for, this long after the request came."),
     Key::new("recovery.reasoning_memory", Scalar::Switch, "true", "Put the reasoning of a tool turn back when the client dropped it."),
     Key::new("context.on_overflow", Scalar::Word(OnOverflow::NAMES), r#""pass""#, "A request larger than the model's window: pass the server's error on, or trim the oldest tool results."),
     Key::new("log.format", Scalar::Word(LogFormat::NAMES), r#""auto""#, "The form of log lines; `auto` is text on a terminal and JSON otherwise."),

@@ -27,6 +27,10 @@ pub const CALLS: &str = "respool_tool_calls_total";
 pub const DROPPED: &str = "respool_tool_calls_dropped_total";
 /// Upstream attempts beyond the first, by reason.
 pub const RETRIES: &str = "respool_upstream_retries_total";
+/// Replies that were asked for again, by what was wrong and what was changed.
+pub const SECOND_ATTEMPTS: &str = "respool_second_attempts_total";
+/// Requests whose first reply was no use, by what was wrong last and whether they got a good one.
+pub const RESCUES: &str = "respool_rescues_total";
 /// Heartbeats sent while an upstream was silent.
 pub const HEARTBEATS: &str = "respool_heartbeats_total";
 
@@ -141,6 +145,12 @@ pub(super) fn tokens(usage: Usage) {
     }
 }
 
+/// How second attempts ended.
+pub fn rescue(fault: &'static str, rescued: bool) {
+    let rescued = if rescued { "yes" } else { "no" };
+    counter!(RESCUES, "fault" => fault, "rescued" => rescued).increment(1);
+}
+
 /// What was recorded is kept one by one until somebody asks for the page, which may be never: sums it up now and then.
 fn tidy() {
     static RECORDED: AtomicU32 = AtomicU32::new(0);
@@ -161,5 +171,10 @@ fn describe() {
     metrics::describe_counter!(CALLS, "Tool calls read, by dialect");
     metrics::describe_counter!(DROPPED, "Tool calls that did not leave, by reason");
     metrics::describe_counter!(RETRIES, "Upstream attempts beyond the first, by reason");
+    metrics::describe_counter!(SECOND_ATTEMPTS, "Replies asked for again, by fault and remedy");
+    metrics::describe_counter!(
+        RESCUES,
+        "Requests with second attempts, by the last fault and whether they got an answer"
+    );
     metrics::describe_counter!(HEARTBEATS, "Heartbeats sent while an upstream was silent");
 }

@@ -71,8 +71,12 @@ pub struct RequestLine {
     pub dropped: Vec<&'static str>,
     /// Calls that left.
     pub calls: usize,
-    /// Token counts.
+    /// What was wrong with replies that were asked for again, and what was changed.
+    pub recovery: Vec<&'static str>,
+    /// Token counts of the reply that left.
     pub usage: Option<Usage>,
+    /// Token counts of replies that were asked for again.
+    pub discarded: Usage,
     /// How it ended.
     pub outcome: Outcome,
     /// The error's code and text for people.
@@ -102,7 +106,9 @@ impl RequestLine {
             repairs: vec![],
             dropped: vec![],
             calls: 0,
+            recovery: vec![],
             usage: None,
+            discarded: Usage::default(),
             outcome: Outcome::default(),
             error: None,
             started: Instant::now(),
@@ -138,6 +144,24 @@ impl RequestLine {
         ::metrics::counter!(metrics::RETRIES, "reason" => reason).increment(1);
     }
 
+    /// The model is asked again: what was wrong, what was changed, and what the useless reply cost.
+    pub fn second_attempt(&mut self, fault: &'static str, remedy: &'static str, cost: Usage) {
+        self.recovery.extend([fault, remedy]);
+        self.discarded = self.discarded.plus(cost);
+        // It told of the reply that was discarded.
+        self.usage = None;
+        ::metrics::counter!(metrics::SECOND_ATTEMPTS, "fault" => fault, "remedy" => remedy).increment(1);
+    }
+
+    /// Token counts of all attempts.
+    fn all_usage(&self) -> Option<Usage> {
+        let discarded = (self.discarded != Usage::default()).then_some(self.discarded);
+        match (self.usage, discarded) {
+            (Some(usage), Some(discarded)) => Some(usage.plus(discarded)),
+            (usage, discarded) => usage.or(discarded),
+        }
+    }
+
     /// One more heartbeat.
     pub fn heartbeat(&mut self) {
         self.heartbeats += 1;
@@ -146,7 +170,7 @@ impl RequestLine {
 
     fn record(&self, total: Duration) {
         metrics::request(self.route, &self.known_model, self.outcome.as_str(), total, self.first_byte);
-        if let Some(usage) = self.usage {
+        if let Some(usage) = self.all_usage() {
             metrics::tokens(usage);
         }
         let native = self.calls.saturating_sub(self.dialects.len());
@@ -209,6 +233,7 @@ impl Drop for RequestLine {
     fn drop(&mut self) {
         let total = self.elapsed();
         self.record(total);
+        let usage = self.all_usage();
         tracing::info!(
             target: "respool::request",
             request_id = self.id,
@@ -228,8 +253,9 @@ impl Drop for RequestLine {
             dialect = list(&self.dialects),
             repairs = list(&self.repairs),
             dropped = list(&self.dropped),
-            prompt_tokens = self.usage.map(|usage| usage.prompt),
-            completion_tokens = self.usage.map(|usage| usage.completion),
+            recovery = list(&self.recovery),
+            prompt_tokens = usage.map(|usage| usage.prompt),
+            completion_tokens = usage.map(|usage| usage.completion),
             first_byte_ms = self.first_byte.map(millis),
             total_ms = millis(total),
             "request"

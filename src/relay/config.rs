@@ -1,10 +1,11 @@
 //! How replies are asked for and spooled out: the top-level modes, `[models."ID"]`, `[recovery]` and `[context]`.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::units::words;
+use crate::units::{duration, words};
 
 words! {
     /// How a reply with tools is asked for.
@@ -131,13 +132,16 @@ pub struct ModelConfig {
 pub struct RecoveryConfig {
     /// How often a reply that is no use is asked for again.
     pub attempts: u32,
+    /// No further attempt begins, and none is waited for, this long after the request came.
+    #[serde(deserialize_with = "duration")]
+    pub within: Duration,
     /// True to put a tool turn's reasoning back when the client dropped it.
     pub reasoning_memory: bool,
 }
 
 impl Default for RecoveryConfig {
     fn default() -> Self {
-        Self { attempts: 2, reasoning_memory: true }
+        Self { attempts: 2, within: Duration::from_mins(10), reasoning_memory: true }
     }
 }
 

@@ -2,14 +2,21 @@
 //!
 //! On the passthrough each chunk is forwarded, changed where it must be; on the live route the tool-call engine reads them
 //! and new ones are written. No frame waits for a later one, except for text that may still become a call; what has arrived
-//! together leaves in one piece. The stream always has an end that says whether it was whole.
+//! together leaves in one piece. The stream always has an end that says whether it was whole. One that fails before it has
+//! said anything is asked for again (`recovery`).
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
+use super::recovery::Recovery;
+use super::{Prepared, Relay};
 use crate::observe::SharedLine;
 use crate::sse::{DONE, Frame, Frames, write_data};
-use crate::translate::{Head, LiveTurn, Passed, StreamState};
-use crate::turn::Usage;
+use crate::translate::{Fault, Head, LiveTurn, Passed, StreamState};
+use crate::turn::{Turn, Usage};
 use crate::upstream::{Answer, UpstreamError};
 use crate::wire::{ApiError, Malformed};
 
@@ -25,8 +32,34 @@ pub struct Feed {
     upstream: String,
     line: SharedLine,
     out: BytesMut,
+    /// The end of a reply that said nothing: it leaves only when asking again does not help.
+    held: BytesMut,
     sent: bool,
+    /// The head that respool itself has sent.
+    head: Option<Head>,
+    again: Option<Again>,
+    asking: Option<Asking>,
     end: Option<Result<(), ApiError>>,
+}
+
+/// What another attempt needs.
+#[derive(Debug)]
+pub(super) struct Again {
+    pub(super) relay: Arc<Relay>,
+    pub(super) prepared: Box<Prepared>,
+    pub(super) recovery: Recovery,
+}
+
+/// Another attempt under way.
+struct Asking(Pin<Box<dyn Future<Output = Asked> + Send>>);
+
+/// What came of it.
+type Asked = (Again, Result<Answer, UpstreamError>);
+
+impl fmt::Debug for Asking {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Asking")
+    }
 }
 
 /// Who judges the chunks.
@@ -36,6 +69,15 @@ pub(super) enum Reader {
     Passthrough(Box<StreamState>),
     /// They are read for calls.
     Live(Box<LiveTurn>),
+}
+
+impl Reader {
+    fn head_was_sent(&mut self, head: &Head) {
+        match self {
+            Self::Passthrough(state) => state.head_was_sent(&head.id, head.created, &head.model),
+            Self::Live(turn) => turn.head_was_sent(head),
+        }
+    }
 }
 
 /// What there is to send.
@@ -64,17 +106,24 @@ impl Feed {
             upstream,
             line,
             out: BytesMut::new(),
+            held: BytesMut::new(),
             sent: false,
+            head: None,
+            again: None,
+            asking: None,
             end: None,
         }
     }
 
+    /// Lets the stream be asked for again while it has said nothing.
+    pub(super) fn may_ask_again(&mut self, again: Again) {
+        self.again = Some(again);
+    }
+
     /// respool itself has sent this head; the upstream's chunks are made to fit.
     pub fn head_was_sent(&mut self, head: &Head) {
-        match &mut self.reader {
-            Reader::Passthrough(state) => state.head_was_sent(&head.id, head.created, &head.model),
-            Reader::Live(turn) => turn.head_was_sent(head),
-        }
+        self.head = Some(head.clone());
+        self.reader.head_was_sent(head);
     }
 
     /// A chunk that carries nothing; `None` before the stream has an id.
@@ -93,6 +142,13 @@ impl Feed {
         }
     }
 
+    fn has_spoken(&self) -> bool {
+        match &self.reader {
+            Reader::Passthrough(state) => state.has_spoken(),
+            Reader::Live(turn) => turn.has_spoken(),
+        }
+    }
+
     fn has_begun(&self) -> bool {
         match &self.reader {
             Reader::Passthrough(state) => state.has_begun(),
@@ -107,12 +163,16 @@ impl Feed {
         }
     }
 
-    /// Waits for the next frames. Safe to cancel: what has been read is kept.
+    /// Waits for the next frames. Safe to cancel: what has been read is kept, and so is another attempt under way.
     pub async fn batch(&mut self) -> Batch {
         loop {
+            if let Some(asking) = &mut self.asking {
+                let (again, answer) = asking.0.as_mut().await;
+                self.asked(again, answer);
+            }
             self.drain();
             self.take_ready();
-            if !self.out.is_empty() {
+            if !self.out.is_empty() && self.asking.is_none() {
                 self.sent = true;
                 return Batch::Bytes(self.out.split().freeze());
             }
@@ -123,19 +183,71 @@ impl Feed {
                     Err(error) => Batch::Failed(error),
                 };
             }
+            if self.asking.is_some() {
+                continue;
+            }
             let Some(answer) = &mut self.answer else { return Batch::End };
             let piece = answer.piece().await;
             self.arrived(piece);
         }
     }
 
+    /// Asks again, if nothing has been said yet and it may help; what is held back is of the useless reply, and is dropped.
+    fn ask_again(&mut self, fault: &Fault) -> bool {
+        let may = !self.sent || !self.has_spoken();
+        let Some(mut again) = self.again.take().filter(|_| may) else { return false };
+        if !again.recovery.prepare(fault, self.usage(), &mut again.prepared, &self.line) {
+            self.again = Some(again);
+            return false;
+        }
+        self.answer = None;
+        self.out.clear();
+        self.held.clear();
+        self.frames = self.frames.anew();
+        self.reader = self.successor(&again);
+        let line = self.line.clone();
+        self.asking = Some(Asking(Box::pin(async move {
+            let answer = again.relay.stream_again(&again.prepared, &line).await;
+            (again, answer)
+        })));
+        true
+    }
+
+    /// Reads another attempt, so that its chunks fit what has been sent.
+    fn successor(&self, again: &Again) -> Reader {
+        if let Reader::Passthrough(state) = &self.reader
+            && self.sent
+        {
+            return Reader::Passthrough(Box::new(state.anew()));
+        }
+        let mut reader = again.relay.reader(&again.prepared, again.recovery.spent());
+        if let Some(head) = &self.head {
+            reader.head_was_sent(head);
+        }
+        reader
+    }
+
+    fn asked(&mut self, again: Again, answer: Result<Answer, UpstreamError>) {
+        self.asking = None;
+        self.upstream.clone_from(&again.prepared.upstream.name);
+        self.again = Some(again);
+        match answer {
+            Ok(answer) => self.answer = Some(answer),
+            Err(error) => self.fail(error),
+        }
+    }
+
     /// Takes in what has arrived already, without waiting.
     fn take_ready(&mut self) {
-        while self.end.is_none() && self.out.len() < LARGEST_BATCH {
+        while self.is_reading() && self.out.len() < LARGEST_BATCH {
             let Some(piece) = self.answer.as_mut().and_then(Answer::ready_piece) else { return };
             self.arrived(piece);
             self.drain();
         }
+    }
+
+    fn is_reading(&self) -> bool {
+        self.end.is_none() && self.asking.is_none()
     }
 
     fn arrived(&mut self, piece: Result<Option<Bytes>, UpstreamError>) {
@@ -152,7 +264,7 @@ impl Feed {
     }
 
     fn drain(&mut self) {
-        while self.end.is_none() {
+        while self.is_reading() {
             match self.frames.next_frame() {
                 Ok(Some(frame)) => self.frame(&frame),
                 Ok(None) => return,
@@ -176,7 +288,13 @@ impl Feed {
             return self.fail(error);
         }
         let fault = match &mut self.reader {
-            Reader::Passthrough(state) => pass(state, frame, data, &mut self.out),
+            Reader::Passthrough(state) => {
+                let fault = pass(state, frame, data, &mut self.out);
+                if state.is_empty() && self.again.is_some() {
+                    self.held.unsplit(self.out.split());
+                }
+                fault
+            }
             Reader::Live(turn) => turn.push(data, &mut self.out).err(),
         };
         if let Some(fault) = fault {
@@ -208,7 +326,7 @@ impl Feed {
         if let Some(rest) = self.frames.finish() {
             self.frame(&rest);
         }
-        if self.end.is_some() {
+        if !self.is_reading() {
             return;
         }
         match (self.is_finished(), self.has_begun()) {
@@ -223,32 +341,72 @@ impl Feed {
     }
 
     fn done(&mut self) {
+        if !self.held.is_empty() && self.ask_again(&Fault::Empty) {
+            return;
+        }
+        self.held.unsplit(self.out.split());
+        self.out = std::mem::take(&mut self.held);
         match &mut self.reader {
             Reader::Passthrough(state) => {
                 state.missing_finishes().iter().for_each(|chunk| write_data(&mut self.out, chunk));
                 self.out.extend_from_slice(b"data: [DONE]\n\n");
-                self.end = Some(Ok(()));
+                self.ended(Ok(()));
             }
             Reader::Live(turn) => {
-                let ended = turn.finish(&mut self.out);
-                if ended.is_err() && !self.sent {
+                let fault = turn.settle(&mut self.out);
+                self.live_done(fault);
+            }
+        }
+    }
+
+    /// The whole live reply is there; what is left of it may still be in `out`.
+    fn live_done(&mut self, fault: Option<Fault>) {
+        if fault.as_ref().is_some_and(|fault| self.ask_again(fault)) {
+            return;
+        }
+        let Reader::Live(turn) = &mut self.reader else { return };
+        let asked = self.again.as_ref().map_or(1, |again| again.recovery.asked());
+        let turns: Vec<&Turn> = turn.turns().collect();
+        turns.iter().for_each(|turn| self.line.with(|line| line.turn(turn)));
+        match fault.filter(|fault| !fault.is_bearable(&turns, asked)) {
+            None => {
+                turn.close(&mut self.out);
+                self.ended(Ok(()));
+            }
+            Some(fault) => {
+                if !self.sent {
                     // Nothing has left, so the failure can still be a true status.
                     self.out.clear();
                 }
-                self.end = Some(
-                    ended.map(|turns| turns.iter().for_each(|turn| self.line.with(|line| line.turn(turn)))),
-                );
+                let error = fault.error(asked);
+                self.line.with(|line| line.error = Some(error.message.clone()));
+                self.ended(Err(error));
             }
         }
     }
 
     fn fail(&mut self, error: UpstreamError) {
+        let fault = self.again.as_ref().and_then(|again| again.recovery.fault_of(&error));
+        if fault.as_ref().is_some_and(|fault| self.ask_again(fault)) {
+            return;
+        }
         if let Reader::Live(turn) = &mut self.reader
             && self.sent
         {
             turn.give_up(&mut self.out);
         }
-        self.end = Some(Err(error.logged(&self.line)));
+        let error = match &self.again {
+            Some(again) => again.recovery.error(fault, Some(error), &self.line),
+            None => error.logged(&self.line),
+        };
+        self.ended(Err(error));
+    }
+
+    fn ended(&mut self, end: Result<(), ApiError>) {
+        if let Some(again) = &self.again {
+            again.recovery.ended(end.is_ok());
+        }
+        self.end = Some(end);
     }
 
     fn broken(&self, code: &str, what: &str) -> UpstreamError {

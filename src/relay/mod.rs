@@ -5,13 +5,16 @@
 //! as it stands ([`Relay::whole`]). Nothing here knows HTTP's server
 //! side: `server` decides when a head leaves. Dropping any of the futures drops the upstream request.
 
+mod attempts;
 pub mod config;
 mod dispatch;
 mod feed;
 mod prepare;
+mod recovery;
 
 use std::sync::Arc;
 
+pub use attempts::Opened;
 pub use config::{
     ContextConfig, ModelConfig, OnOverflow, ReasoningField, RecoveryConfig, RelayConfig, ToolParsing,
     ToolsMode,
@@ -24,12 +27,10 @@ use bytes::Bytes;
 
 use crate::observe::SharedLine;
 use crate::sse::Frames;
-use crate::translate::{
-    ChunkRules, Ids, LiveRules, LiveTurn, Reply, StreamState, completion_json, interpret,
-};
-use crate::turn::FinishReason;
+use crate::translate::{ChunkRules, Ids, LiveRules, LiveTurn, Reply, StreamState, completion_json};
+use crate::turn::{FinishReason, Usage};
 use crate::upstream::{Answer, RetryPolicy, Upstream, UpstreamError, in_few_words};
-use crate::wire::{ApiError, Completion, Edit, Editor, REPLY, Tag, prune, usage_from};
+use crate::wire::{Completion, Edit, Editor, REPLY, Tag, prune, usage_from};
 
 /// Relays requests to the configured upstreams.
 #[derive(Debug)]
@@ -50,15 +51,6 @@ pub struct RelayLimits {
     pub commit_after: std::time::Duration,
     /// When the loop guard answers.
     pub guard: crate::translate::GuardLimits,
-}
-
-/// What a passthrough request was answered with.
-#[derive(Debug)]
-pub enum Opened {
-    /// A stream.
-    Feed(Box<Feed>),
-    /// A whole completion, although a stream was asked for.
-    Reply(Box<Reply>),
 }
 
 impl Relay {
@@ -93,59 +85,26 @@ impl Relay {
         named.or_else(open).or(self.upstreams.first()).map(|(upstream, _)| upstream)
     }
 
-    /// A request with tools: asks for the whole reply and reads it.
-    ///
-    /// # Errors
-    /// What the client is to be told.
-    pub async fn turn(self: Arc<Self>, prepared: Box<Prepared>, line: SharedLine) -> Result<Reply, ApiError> {
-        let answer = self.dispatch(&prepared, &line).await.map_err(|error| error.logged(&line))?;
-        let reply = self.completion(answer, &prepared, &line).await.map_err(|error| error.logged(&line))?;
-        self.read(reply, &prepared, &line)
+    fn feed(&self, answer: Answer, prepared: &Prepared, line: SharedLine) -> Feed {
+        let reader = self.reader(prepared, Usage::default());
+        Feed::new(answer, Frames::new(self.max_body), reader, prepared.upstream.name.clone(), line)
     }
 
-    /// A request without tools that asks for no stream: the completion, without what OpenAI's API does not have.
-    ///
-    /// # Errors
-    /// What the client is to be told.
-    pub async fn whole(
-        self: Arc<Self>,
-        prepared: Box<Prepared>,
-        line: SharedLine,
-    ) -> Result<Bytes, ApiError> {
-        let answer = self.dispatch(&prepared, &line).await.map_err(|error| error.logged(&line))?;
-        let name = prepared.upstream.name.as_str();
-        let body = self.json_body(answer, name).await.map_err(|error| error.logged(&line))?;
-        forwarded(body, name, &prepared.facts, &line).map_err(|error| error.logged(&line))
-    }
-
-    /// A request without tools that asks for a stream.
-    ///
-    /// # Errors
-    /// What the client is to be told.
-    pub async fn open(
-        self: Arc<Self>,
-        prepared: Box<Prepared>,
-        line: SharedLine,
-    ) -> Result<Opened, ApiError> {
-        let answer = self.dispatch(&prepared, &line).await.map_err(|error| error.logged(&line))?;
-        match answer.media_type().as_str() {
-            "text/event-stream" => Ok(Opened::Feed(Box::new(self.feed(answer, &prepared, line)))),
-            "application/json" => {
-                let reply =
-                    self.completion(answer, &prepared, &line).await.map_err(|error| error.logged(&line))?;
-                self.read(reply, &prepared, &line).map(|reply| Opened::Reply(Box::new(reply)))
-            }
-            other => Err(self.not_a_stream(answer, other).await.logged(&line)),
+    /// `spent`: what earlier attempts cost.
+    fn reader(&self, prepared: &Prepared, spent: Usage) -> Reader {
+        match prepared.facts.route {
+            Route::Live => Reader::Live(Box::new(self.live(prepared, spent))),
+            _ => self.passthrough(&prepared.facts),
         }
     }
 
-    fn feed(&self, answer: Answer, prepared: &Prepared, line: SharedLine) -> Feed {
-        let facts = &prepared.facts;
-        let reader = match facts.route {
-            Route::Live => Reader::Live(Box::new(self.live(prepared))),
-            _ => self.passthrough(facts),
-        };
-        Feed::new(answer, Frames::new(self.max_body), reader, prepared.upstream.name.clone(), line)
+    /// Asks for a stream once more.
+    async fn stream_again(&self, prepared: &Prepared, line: &SharedLine) -> Result<Answer, UpstreamError> {
+        let answer = self.dispatch(prepared, line).await?;
+        match answer.media_type().as_str() {
+            "text/event-stream" => Ok(answer),
+            other => Err(self.not_a_stream(answer, other).await),
+        }
     }
 
     fn passthrough(&self, facts: &Facts) -> Reader {
@@ -154,40 +113,17 @@ impl Relay {
         Reader::Passthrough(Box::new(StreamState::new(rules)))
     }
 
-    fn live(&self, prepared: &Prepared) -> LiveTurn {
+    fn live(&self, prepared: &Prepared, spent: Usage) -> LiveTurn {
         let facts = &prepared.facts;
         let rules = LiveRules {
             reply: prepared.rules.clone(),
             reasoning: facts.reasoning,
             usage: facts.usage,
             keep: self.config.keep_fields.clone(),
+            spent,
         };
         let ids = Ids::new(rand::random(), prepared.taken.clone());
         LiveTurn::new(rules, ids, facts.created, facts.model.clone())
-    }
-
-    fn read(
-        &self,
-        completion: Completion,
-        prepared: &Prepared,
-        line: &SharedLine,
-    ) -> Result<Reply, ApiError> {
-        line.with(|line| line.usage = completion.usage);
-        if let Some((_, fingerprint)) = completion.tags.iter().find(|(key, _)| *key == "system_fingerprint") {
-            prepared.upstream.learn_fingerprint(fingerprint);
-        }
-        let mut ids = Ids::new(rand::random(), prepared.taken.clone());
-        let mut reply = interpret(completion, &prepared.rules, &mut ids).inspect_err(|error| {
-            line.with(|line| line.error = Some(error.message.clone()));
-        })?;
-        reply.choices.iter().for_each(|choice| line.with(|line| line.turn(&choice.turn)));
-        if reply.head.created == 0 {
-            reply.head.created = prepared.facts.created;
-        }
-        if reply.head.model.is_empty() {
-            reply.head.model.clone_from(&prepared.facts.model);
-        }
-        Ok(reply)
     }
 
     async fn completion(
@@ -246,7 +182,12 @@ pub fn reply_json(reply: &Reply, facts: &Facts) -> String {
 }
 
 /// A completion as it leaves.
-fn forwarded(body: Bytes, name: &str, facts: &Facts, line: &SharedLine) -> Result<Bytes, UpstreamError> {
+fn forwarded(
+    body: Bytes,
+    name: &str,
+    facts: &Facts,
+    line: &SharedLine,
+) -> Result<(Bytes, Option<Usage>), UpstreamError> {
     let text = text_of(&body, name)?;
     let mut editor = CompletionEditor { facts, reasoning_seen: false, has_choices: false, line };
     let mut out = String::with_capacity(text.len());
@@ -257,7 +198,7 @@ fn forwarded(body: Bytes, name: &str, facts: &Facts, line: &SharedLine) -> Resul
     match suspicious.then(|| UpstreamError::from_success(name, text)).flatten() {
         Some(error) => Err(error),
         None if !editor.has_choices => Err(not_json(name, "it holds no choices")),
-        None => Ok(if changed { out.into() } else { body }),
+        None => Ok((if changed { out.into() } else { body }, line.with(|line| line.usage))),
     }
 }
 

@@ -18,7 +18,7 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use super::{App, agent, body, respond};
 use crate::observe::{Outcome, RequestLine, SharedLine};
-use crate::relay::{Batch, Facts, Feed, Opened, Prepared, Route, reply_json};
+use crate::relay::{Batch, Facts, Feed, Opened, Prepared, reply_json};
 use crate::sse::write_data;
 use crate::translate::{Head, Ids, Reply, Spool};
 use crate::wire::ApiError;
@@ -93,21 +93,22 @@ async fn answer(app: App, prepared: Box<Prepared>, line: SharedLine) -> Response
         return spooled(&Reply::canned(own_head(&facts), &found.answer()), &facts, &line);
     }
     let relay = Arc::clone(&app.relay);
-    match (facts.route, facts.stream) {
-        (Route::Tools, true) => {
-            Committer::new(app, facts, line.clone()).turn(Box::pin(relay.turn(prepared, line))).await
-        }
-        (Route::Tools, false) => match until_abort(&app, relay.turn(prepared, line.clone())).await {
-            Ok(reply) => spooled(&reply, &facts, &finished(line)),
-            Err(error) => respond::error(&error, &line),
-        },
-        (Route::Live | Route::Stream, _) => {
-            Committer::new(app, facts, line.clone()).feed(Box::pin(relay.open(prepared, line))).await
-        }
-        (Route::Plain, _) => match until_abort(&app, relay.whole(prepared, line.clone())).await {
-            Ok(body) => respond::json(StatusCode::OK, body, &finished(line)),
-            Err(error) => respond::error(&error, &line),
-        },
+    if facts.stream {
+        let work = relay.answer(prepared, line.clone());
+        return Committer::new(app, facts, line).answer(Box::pin(work)).await;
+    }
+    match until_abort(&app, relay.answer(prepared, line.clone())).await {
+        Ok(opened) => whole(opened, &facts, line),
+        Err(error) => respond::error(&error, &line),
+    }
+}
+
+/// An answer that needs no stream.
+fn whole(opened: Opened, facts: &Facts, line: SharedLine) -> Response {
+    match opened {
+        Opened::Reply(reply) => spooled(&reply, facts, &finished(line)),
+        Opened::Body(body) => respond::json(StatusCode::OK, body, &finished(line)),
+        Opened::Feed(_) => respond::error(&not_a_stream(), &line),
     }
 }
 
@@ -141,6 +142,11 @@ fn stopped() -> ApiError {
     )
 }
 
+/// Never seen: what is answered follows from what was asked.
+fn not_a_stream() -> ApiError {
+    ApiError::new(500, "wrong_form", "the reply has not the form that was asked for; please report this")
+}
+
 fn own_head(facts: &Facts) -> Head {
     let id = Ids::new(rand::random(), std::collections::HashSet::new()).reply_id();
     Head { id, created: facts.created, model: facts.model.clone(), tags: vec![] }
@@ -160,55 +166,7 @@ impl Committer {
         Self { app, facts, line, deadline: Instant::now() + left }
     }
 
-    /// A request with tools.
-    async fn turn(self, mut work: Pending<Reply>) -> Response {
-        tokio::select! {
-            biased;
-            result = &mut work => match result {
-                Ok(reply) => spooled(&reply, &self.facts, &finished(self.line)),
-                Err(error) => respond::error(&error, &self.line),
-            },
-            () = self.app.abort.cancelled() => respond::error(&stopped(), &self.line),
-            () = sleep_until(self.deadline) => self.committed_turn(work),
-        }
-    }
-
-    fn committed_turn(self, mut work: Pending<Reply>) -> Response {
-        let line = self.line.clone();
-        let chunks = stream! {
-            let head = own_head(&self.facts);
-            let spool = Spool::new(&head, self.facts.reasoning);
-            let mut pulse = self.pulse();
-            yield roles(&spool, &self.facts);
-            loop {
-                tokio::select! {
-                    biased;
-                    result = &mut work => {
-                        yield match result {
-                            Ok(reply) => {
-                                self.line.with(|line| line.outcome = Outcome::Ok);
-                                spool.rest(&reply, true, self.facts.usage).into()
-                            }
-                            Err(error) => respond::failed_tail(&error, &self.line),
-                        };
-                        break;
-                    }
-                    () = self.app.abort.cancelled() => {
-                        yield respond::failed_tail(&stopped(), &self.line);
-                        break;
-                    }
-                    () = &mut pulse => {
-                        self.beat(&mut pulse);
-                        yield frame(&spool.heartbeat());
-                    }
-                }
-            }
-        };
-        streamed(chunks, &line)
-    }
-
-    /// A request without tools.
-    async fn feed(self, mut work: Pending<Opened>) -> Response {
+    async fn answer(self, mut work: Pending<Opened>) -> Response {
         let deadline = sleep_until(self.deadline);
         tokio::pin!(deadline);
         let opened = tokio::select! {
@@ -219,7 +177,7 @@ impl Committer {
         };
         let mut feed = match opened {
             Ok(Opened::Feed(feed)) => feed,
-            Ok(Opened::Reply(reply)) => return spooled(&reply, &self.facts, &finished(self.line)),
+            Ok(opened) => return whole(opened, &self.facts, self.line),
             Err(error) => return respond::error(&error, &self.line),
         };
         let first = tokio::select! {
@@ -341,6 +299,7 @@ impl From<Result<Opened, ApiError>> for Source {
         match opened {
             Ok(Opened::Feed(feed)) => Self::Open(feed),
             Ok(Opened::Reply(reply)) => Self::Whole(reply),
+            Ok(Opened::Body(_)) => Self::Failed(not_a_stream()),
             Err(error) => Self::Failed(error),
         }
     }

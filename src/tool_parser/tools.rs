@@ -118,6 +118,11 @@ impl Tools {
         self.declared.list.iter()
     }
 
+    /// The names of all declared tools, in the order of the request.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.iter().map(|tool| tool.name.as_str())
+    }
+
     /// True when the request declared none.
     pub fn is_empty(&self) -> bool {
         self.declared.list.is_empty()

@@ -1,13 +1,13 @@
-//! From a whole completion to turns: the tool-call engine reads each choice, ids are chosen, and what cannot leave as a
-//! success becomes an error.
+//! From a whole completion to turns: the tool-call engine reads each choice, and ids are chosen. Whether the turns are of
+//! any use is `fault`'s to say.
 
 use std::sync::Arc;
 
 use super::ids::Ids;
 use super::synthesize::{Head, Reply, ReplyChoice};
 use crate::tool_parser::{End, Engine, Field, NativeCall, Options, Tools};
-use crate::turn::{Dropped, FinishReason, Note, Turn, Usage};
-use crate::wire::{ApiError, Choice, Completion, pruned_logprobs};
+use crate::turn::{Dropped, FinishReason, Note, Turn};
+use crate::wire::{Choice, Completion, pruned_logprobs};
 
 /// What the request says about its reply.
 #[derive(Clone, Debug)]
@@ -22,21 +22,12 @@ pub struct ReplyRules {
 }
 
 /// Reads every choice.
-///
-/// # Errors
-/// 422 `truncated_tool_call` or 502 `unusable_tool_call` when no choice has anything to show but a call that cannot leave;
-/// 502 `lost_reply` when the server lost all that the model wrote.
-pub fn interpret(completion: Completion, rules: &ReplyRules, ids: &mut Ids) -> Result<Reply, ApiError> {
+pub fn interpret(completion: Completion, rules: &ReplyRules, ids: &mut Ids) -> Reply {
     let used = completion.usage.map(|usage| usage.completion);
     let spent = completion.choices.len() == 1
         && used.is_some_and(|used| rules.token_limit.is_some_and(|limit| used >= limit));
     let choices: Vec<ReplyChoice> =
         completion.choices.into_iter().map(|choice| read_choice(choice, spent, rules, ids)).collect();
-    if let Some(error) =
-        all_failed(&choices).or_else(|| lost(choices.iter().map(|choice| &choice.turn), completion.usage))
-    {
-        return Err(error);
-    }
     let id = if completion.id.is_empty() { ids.reply_id() } else { completion.id };
     let head = Head {
         id,
@@ -44,7 +35,7 @@ pub fn interpret(completion: Completion, rules: &ReplyRules, ids: &mut Ids) -> R
         model: completion.model,
         tags: completion.tags,
     };
-    Ok(Reply { head, choices, usage: completion.usage, kept: completion.kept })
+    Reply { head, choices, usage: completion.usage, kept: completion.kept }
 }
 
 fn read_choice(choice: Choice, spent: bool, rules: &ReplyRules, ids: &mut Ids) -> ReplyChoice {
@@ -88,58 +79,4 @@ fn read_turn(choice: &Choice, end: End, rules: &ReplyRules) -> Turn {
     }
     engine.finish(end, &mut events);
     events.into_iter().collect()
-}
-
-/// The error to answer with when nothing is left of any choice but calls that cannot leave.
-fn all_failed(choices: &[ReplyChoice]) -> Option<ApiError> {
-    let fault = |choice: &ReplyChoice| fault_of(&choice.turn).filter(|_| choice.refusal.is_none());
-    let faults: Option<Vec<ApiError>> = choices.iter().map(fault).collect();
-    faults?.into_iter().next()
-}
-
-/// A reply of more tokens than this of which nothing arrived was lost on the way. Ending a turn takes one or two.
-const FEW_TOKENS: u64 = 3;
-
-/// The error to answer with when the model wrote a reply and its server passed nothing of it on: no content, no reasoning, no
-/// call. vLLM 0.10 to 0.32 does this with harmony texts that its parser does not expect.
-pub(super) fn lost<'t>(mut turns: impl Iterator<Item = &'t Turn>, usage: Option<Usage>) -> Option<ApiError> {
-    let written = usage.map_or(0, |usage| usage.completion);
-    let nothing = |turn: &Turn| turn.is_blank() && turn.reasoning.trim().is_empty() && turn.notes.is_empty();
-    (written > FEW_TOKENS && turns.all(nothing)).then(|| {
-        let message =
-            format!("the model wrote {written} tokens, and its server passed none of them on; ask again");
-        ApiError::new(502, "lost_reply", message)
-    })
-}
-
-/// Why a turn has nothing to show but a call that cannot leave; `None` when it has something, or is merely empty.
-pub(super) fn fault_of(turn: &Turn) -> Option<ApiError> {
-    let (name, why) = turn.notes.iter().find_map(|note| match note {
-        Note::Dropped {
-            name,
-            why: why @ (Dropped::Truncated | Dropped::Unreadable | Dropped::MissingRequired),
-        } => Some((name, *why)),
-        _ => None,
-    })?;
-    if !turn.is_blank() {
-        return None;
-    }
-    let tool = if name.is_empty() { "a tool".to_owned() } else { format!("the tool `{name}`") };
-    Some(match why {
-        Dropped::Truncated => ApiError::new(
-            422,
-            "truncated_tool_call",
-            format!(
-                "the token limit cut the model's call of {tool} before it was complete; raise max_tokens or shorten the conversation"
-            ),
-        ),
-        _ => ApiError::new(
-            502,
-            "unusable_tool_call",
-            format!(
-                "the model's call of {tool} cannot be used ({}), and it wrote nothing else; ask again",
-                why.as_str()
-            ),
-        ),
-    })
 }

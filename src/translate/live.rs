@@ -9,13 +9,14 @@ use std::sync::Arc;
 
 use bytes::BufMut;
 
+use super::fault::Fault;
 use super::ids::Ids;
-use super::interpret::{ReplyRules, fault_of, lost};
+use super::interpret::ReplyRules;
 use super::synthesize::{Ending, Head, Spool};
 use crate::sse::{DONE, write_data};
 use crate::tool_parser::{End, Engine, Field, NativeCall};
 use crate::turn::{Dropped, FinishReason, Note, Turn, TurnEvent, Usage};
-use crate::wire::{ApiError, Malformed, Object, array, decode_string, pruned_logprobs, text_of, usage_from};
+use crate::wire::{Malformed, Object, array, decode_string, pruned_logprobs, text_of, usage_from};
 
 /// What the client is to see of a live turn.
 #[derive(Debug)]
@@ -28,6 +29,8 @@ pub struct LiveRules {
     pub usage: bool,
     /// Fields to keep although OpenAI's API has no such field.
     pub keep: Vec<String>,
+    /// What earlier attempts cost; the client is told of it too.
+    pub spent: Usage,
 }
 
 /// Follows one live reply.
@@ -94,6 +97,13 @@ impl LiveTurn {
         !self.choices.is_empty()
     }
 
+    /// True once reasoning, content or a call has left.
+    pub fn has_spoken(&self) -> bool {
+        let spoke =
+            |turn: &Turn| !(turn.reasoning.is_empty() && turn.content.is_empty() && turn.calls.is_empty());
+        self.turns().any(spoke)
+    }
+
     /// True when every choice has its finish reason.
     pub fn is_finished(&self) -> bool {
         self.has_begun() && self.choices.values().all(|choice| choice.finish_reason.is_some())
@@ -119,44 +129,48 @@ impl LiveTurn {
         Ok(())
     }
 
-    /// Ends the turn: settles what was held back, and appends finish chunks, usage and `[DONE]`. `broken`: the stream ended
-    /// before its end.
-    ///
-    /// # Errors
-    /// As [`super::interpret`] has it, when there is nothing to show but calls that cannot leave.
-    pub fn finish(&mut self, out: &mut impl BufMut) -> Result<Vec<Turn>, ApiError> {
+    /// The stream has ended: settles what was held back. Gives what is wrong with the turns, if anything is.
+    pub fn settle(&mut self, out: &mut impl BufMut) -> Option<Fault> {
         let used = self.usage.map(|usage| usage.completion);
         let limit = self.rules.reply.token_limit;
         let spent =
             self.choices.len() == 1 && used.is_some_and(|used| limit.is_some_and(|limit| used >= limit));
-        let indexes: Vec<u64> = self.choices.keys().copied().collect();
-        for &index in &indexes {
+        for index in self.indexes() {
             let events = self.choice(index).finish(spent);
             self.emit(index, events, out);
             if let Some(gap) = self.choice(index).last_gap() {
                 self.send(index, gap, out);
             }
+            let reason = self.choice(index).reason();
+            self.choice(index).turn.finish = Some(reason);
         }
-        let turns: Vec<Turn> = self.choices.values().map(|choice| choice.turn.clone()).collect();
-        let faults: Option<Vec<ApiError>> = turns.iter().map(fault_of).collect();
-        let fault = faults.and_then(|faults| faults.into_iter().next());
-        if let Some(error) = fault.or_else(|| lost(turns.iter(), self.usage)) {
-            return Err(error);
-        }
-        for index in indexes {
+        Fault::of_turns(&self.turns().collect::<Vec<_>>(), self.usage)
+    }
+
+    /// Ends the turns: appends finish chunks, usage and `[DONE]`. After [`LiveTurn::settle`].
+    pub fn close(&mut self, out: &mut impl BufMut) {
+        for index in self.indexes() {
             self.end_choice(index, out);
         }
         let spool = self.spool();
         if let Some(usage) = self.usage.filter(|_| self.rules.usage) {
-            write_data(out, &spool.usage(&usage));
+            write_data(out, &spool.usage(&usage.plus(self.rules.spent)));
         }
         write_data(out, DONE);
-        Ok(turns)
+    }
+
+    /// The turns so far: what has left, and notes.
+    pub fn turns(&self) -> impl Iterator<Item = &Turn> {
+        self.choices.values().map(|choice| &choice.turn)
+    }
+
+    fn indexes(&self) -> Vec<u64> {
+        self.choices.keys().copied().collect()
     }
 
     /// The stream broke: what was held back leaves as the text it is. No call does, as nobody knows whether it is whole.
     pub fn give_up(&mut self, out: &mut impl BufMut) {
-        for index in self.choices.keys().copied().collect::<Vec<_>>() {
+        for index in self.indexes() {
             let mut events = self.choice(index).finish(true);
             events.retain(|event| matches!(event, TurnEvent::Content(_) | TurnEvent::Reasoning(_)));
             self.emit(index, events, out);
@@ -226,7 +240,7 @@ impl LiveTurn {
         }
         let logprobs = choice.take_logprobs();
         let end = Ending {
-            reason: choice.reason(),
+            reason: choice.turn.finish.unwrap_or_else(|| choice.reason()),
             logprobs: logprobs.as_deref(),
             reply: &kept,
             choice: &choice.kept,
@@ -366,7 +380,13 @@ mod tests {
             r#"[{"type":"function","function":{"name":"read","parameters":{"type":"object","properties":{"path":{"type":"string"}}}}}]"#,
         );
         let reply = ReplyRules { tools: Arc::new(tools), options: Options::default(), token_limit };
-        let rules = LiveRules { reply, reasoning: Some("reasoning_content"), usage: true, keep: vec![] };
+        let rules = LiveRules {
+            reply,
+            reasoning: Some("reasoning_content"),
+            usage: true,
+            keep: vec![],
+            spent: Usage::default(),
+        };
         LiveTurn::new(rules, Ids::new(1, std::collections::HashSet::new()), 5, "m".into())
     }
 
@@ -376,11 +396,12 @@ mod tests {
         )
     }
 
-    fn run(turn: &mut LiveTurn, chunks: &[String]) -> (String, Result<Vec<Turn>, ApiError>) {
+    fn run(turn: &mut LiveTurn, chunks: &[String]) -> (String, Option<Fault>) {
         let mut out = Vec::new();
         chunks.iter().for_each(|chunk| turn.push(chunk, &mut out).unwrap());
-        let ended = turn.finish(&mut out);
-        (String::from_utf8(out).unwrap(), ended)
+        let fault = turn.settle(&mut out);
+        turn.close(&mut out);
+        (String::from_utf8(out).unwrap(), fault)
     }
 
     #[test]
@@ -398,8 +419,8 @@ mod tests {
             chunk(r#""tool_calls":[{"index":0,"function":{"arguments":"th\":\"a\"}"}}]"#, "null"),
             chunk("", r#""stop""#),
         ];
-        let (out, ended) = run(&mut turn, &calls);
-        assert_eq!(ended.unwrap()[0].calls.len(), 1);
+        let (out, fault) = run(&mut turn, &calls);
+        assert_eq!((fault, turn.turns().next().unwrap().calls.len()), (None, 1));
         assert!(out.contains(r#""id":"abcdefghi","type":"function","function":{"name":"read","arguments":"{\"path\":\"a\"}"}"#), "{out}");
         assert!(
             out.contains(r#""finish_reason":"tool_calls""#) && out.ends_with("data: [DONE]\n\n"),

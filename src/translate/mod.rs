@@ -2,6 +2,7 @@
 //!
 //! No I/O, no clock, no randomness (a seed comes in from `relay`). Called by `relay`.
 
+mod fault;
 mod hidden_tools;
 mod ids;
 mod interpret;
@@ -9,9 +10,11 @@ mod live;
 mod loop_guard;
 mod outbound;
 mod refusal;
+mod remedy;
 mod stream;
 mod synthesize;
 
+pub use fault::Fault;
 pub use hidden_tools::hidden_tools;
 pub use ids::Ids;
 pub use interpret::{ReplyRules, interpret};
@@ -19,5 +22,6 @@ pub use live::{LiveRules, LiveTurn};
 pub use loop_guard::{GuardLimits, LoopFound, check_loops};
 pub use outbound::{Outbound, Target, needs_version, outbound};
 pub use refusal::learn_refusals;
+pub use remedy::{Remedy, Situation};
 pub use stream::{ChunkRules, Passed, StreamState};
-pub use synthesize::{Head, Reply, ReplyChoice, Spool, completion_json};
+pub use synthesize::{Head, Reply, ReplyChoice, Spool, completion_json, usage_json};

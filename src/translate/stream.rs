@@ -45,6 +45,9 @@ pub struct StreamState {
     identity: Option<Sent>,
     usage: Option<Usage>,
     choices: Vec<Progress>,
+    /// Content, reasoning or a call has come; and the token limit ended a choice.
+    spoke: bool,
+    cut: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,7 +59,23 @@ struct Progress {
 impl StreamState {
     /// A stream from its beginning.
     pub fn new(rules: ChunkRules) -> Self {
-        Self { rules, text: String::new(), sent: None, identity: None, usage: None, choices: Vec::new() }
+        Self {
+            rules,
+            text: String::new(),
+            sent: None,
+            identity: None,
+            usage: None,
+            choices: Vec::new(),
+            spoke: false,
+            cut: false,
+        }
+    }
+
+    /// Another stream in the place of this one, of which only the role chunk may have left.
+    #[must_use]
+    pub fn anew(&self) -> Self {
+        let sent = self.sent.clone().or_else(|| self.whole_identity().cloned());
+        Self { identity: sent.clone(), sent, ..Self::new(self.rules.clone()) }
     }
 
     /// From now on every chunk carries this head, and upstream's own role chunks are withheld: respool has sent them.
@@ -104,6 +123,16 @@ impl StreamState {
         self.choices.iter().any(|choice| choice.started)
     }
 
+    /// True once a chunk with content, reasoning or a call has come.
+    pub fn has_spoken(&self) -> bool {
+        self.spoke
+    }
+
+    /// True when the reply has ended by itself and said nothing.
+    pub fn is_empty(&self) -> bool {
+        self.is_finished() && !self.spoke && !self.cut
+    }
+
     /// The chunks that a server left out which says `[DONE]` but never why a choice ended.
     pub fn missing_finishes(&self) -> Vec<String> {
         let unfinished = |choice: &&(usize, &Progress)| choice.1.started && !choice.1.finished;
@@ -118,11 +147,15 @@ impl StreamState {
     }
 
     fn chunk(&self, index: usize, delta: &str, finish: &str) -> Option<String> {
-        let whole = |sent: &&Sent| !sent.id.is_empty() && !sent.created.is_empty() && !sent.model.is_empty();
-        let Sent { id, created, model } = self.identity.as_ref().filter(whole)?;
+        let Sent { id, created, model } = self.whole_identity()?;
         Some(format!(
             r#"{{"id":{id},"object":"chat.completion.chunk","created":{created},"model":{model},"choices":[{{"index":{index},"delta":{delta},"finish_reason":{finish}}}]}}"#
         ))
+    }
+
+    fn whole_identity(&self) -> Option<&Sent> {
+        let whole = |sent: &&Sent| !sent.id.is_empty() && !sent.created.is_empty() && !sent.model.is_empty();
+        self.identity.as_ref().filter(whole)
     }
 
     fn choice(&mut self, index: usize) -> &mut Progress {
@@ -182,7 +215,9 @@ impl Editor for ChunkEditor<'_> {
             Tag::Role if self.state.sent.is_some() => Edit::Drop,
             Tag::Reasoning => self.reasoning(value),
             Tag::Content | Tag::ToolCalls | Tag::Extra => {
-                self.saw.content |= !matches!(value, "null" | "\"\"" | "[]");
+                let says = !matches!(value, "null" | "\"\"" | "[]");
+                self.saw.content |= says;
+                self.state.spoke |= says;
                 Edit::Keep
             }
             Tag::Role | Tag::Plain => Edit::Keep,
@@ -233,6 +268,7 @@ impl ChunkEditor<'_> {
         self.saw.content = true;
         self.state.choice(self.choice).finished = true;
         let name = value.trim_matches('"');
+        self.state.cut |= name == "length";
         if FinishReason::is_openai(name) {
             return Edit::Keep;
         }
@@ -242,6 +278,7 @@ impl ChunkEditor<'_> {
 
     /// Of two fields with the same text (vLLM 0.11 to 0.15 writes both) the first one stays.
     fn reasoning(&mut self, value: &str) -> Edit {
+        self.state.spoke |= !matches!(value, "null" | "\"\"");
         let Some(name) = self.state.rules.reasoning.filter(|_| !self.saw.reasoning && value != "null") else {
             self.saw.reasoning_dropped |= value != "null" && !self.saw.reasoning;
             return Edit::Drop;

@@ -246,7 +246,8 @@ fn call_fields(call: &ToolCall) -> String {
     )
 }
 
-fn usage_json(usage: &Usage) -> String {
+/// OpenAI's `usage` object.
+pub fn usage_json(usage: &Usage) -> String {
     let detail = |group: &str, key: &str, count: Option<u64>| {
         count.map_or_else(String::new, |count| format!(r#","{group}":{{"{key}":{count}}}"#))
     };

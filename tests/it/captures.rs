@@ -13,7 +13,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::live::direct;
 use crate::support::accumulate::{Choice, Rules};
 use crate::support::client::{Reply, Request, exchange};
-use crate::support::respool::Respool;
+use crate::support::respool::{ONCE, Respool};
 
 /// What a reply amounts to: its choices, or the status of its error.
 pub(crate) type Told = Result<Vec<Choice>, u16>;
@@ -38,7 +38,7 @@ impl Version {
         Self {
             set,
             replay,
-            respool: Respool::configured(&format!("{settings}\n[[upstream]]\nurl = \"{url}\"")).await,
+            respool: Respool::configured(&format!("{settings}\n{ONCE}[[upstream]]\nurl = \"{url}\"")).await,
             live: settings.contains("live"),
             _upstream: stop.drop_guard(),
         }

@@ -8,7 +8,7 @@ use crate::support::accumulate::{Choice, Rules};
 use crate::support::client::{Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::replies;
-use crate::support::respool::Respool;
+use crate::support::respool::{ONCE, Respool};
 use crate::support::script::Script;
 
 /// How many letters come in one piece: odd, so that marks are cut in every place over the cases.
@@ -108,8 +108,8 @@ async fn told(respool: &Respool, body: &Value, rules: &Rules) -> Result<Choice, 
 async fn the_live_route_tells_every_case_as_the_buffered_one_does() {
     let (mut differ, mut count) = (Vec::new(), 0);
     let (whole_fake, stream_fake) = (FakeVllm::start([]).await, FakeVllm::start([]).await);
-    let buffered = Respool::before(&whole_fake).await;
-    let live = Respool::with(&stream_fake, LIVE).await;
+    let buffered = Respool::with(&whole_fake, ONCE).await;
+    let live = Respool::with(&stream_fake, &format!("{LIVE}\n{ONCE}")).await;
     for case in cases() {
         let body = request(&case);
         whole_fake.then(Script::json(200, &whole(&case)));

@@ -10,7 +10,7 @@ use crate::support::accumulate::Rules;
 use crate::support::client::{Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::replies;
-use crate::support::respool::Respool;
+use crate::support::respool::{ONCE, Respool};
 use crate::support::script::Script;
 use crate::tools_route;
 
@@ -33,7 +33,7 @@ fn forms() -> [Value; 4] {
 async fn check(script: Script, status: u16, code: Value) {
     for body in forms() {
         let fake = FakeVllm::always(script.clone()).await;
-        let respool = Respool::with(&fake, "[limits]\nmax_body = \"256KiB\"").await;
+        let respool = Respool::with(&fake, &format!("{ONCE}[limits]\nmax_body = \"256KiB\"")).await;
         let reply = exchange(respool.address, &Request::chat(&body)).await;
         assert_eq!((reply.status, &reply.error()["code"]), (status, &code), "{body}\n{}", reply.text());
     }
@@ -87,7 +87,7 @@ async fn replies_that_are_none() {
     let codes = ["upstream_not_json", "upstream_not_json", "upstream_not_a_stream", "upstream_not_json"];
     for (body, code) in forms().into_iter().zip(codes) {
         let fake = FakeVllm::always(page.clone()).await;
-        let respool = Respool::before(&fake).await;
+        let respool = Respool::with(&fake, ONCE).await;
         let reply = exchange(respool.address, &Request::chat(&body)).await;
         assert_eq!((reply.status, &reply.error()["code"]), (502, &json!(code)));
         assert!(reply.error()["message"].as_str().unwrap().contains("\"Login\""), "{}", reply.text());
@@ -106,7 +106,7 @@ async fn no_success_hides_a_failure() {
         let reply = Script::json(200, &body);
         for form in [1, 3] {
             let fake = FakeVllm::always(reply.clone()).await;
-            let respool = Respool::before(&fake).await;
+            let respool = Respool::with(&fake, ONCE).await;
             let reply = exchange(respool.address, &Request::chat(&forms()[form])).await;
             assert_eq!(reply.status, 502, "{body}: {}", reply.text());
         }
@@ -121,7 +121,7 @@ async fn no_success_hides_a_failure() {
         replies::DONE.to_owned(),
     ])])
     .await;
-    let respool = Respool::before(&fake).await;
+    let respool = Respool::with(&fake, ONCE).await;
     let turn =
         exchange(respool.address, &Request::chat(&passthrough::request())).await.stream(&Rules::default());
     assert_eq!(turn.error.unwrap()["code"], 502);
@@ -149,7 +149,7 @@ async fn broken_replies_are_errors_with_a_code() {
     for (script, code) in broken {
         for body in forms().into_iter().take(2) {
             let fake = FakeVllm::always(script.clone()).await;
-            let respool = Respool::with(&fake, "[limits]\nmax_body = \"256KiB\"").await;
+            let respool = Respool::with(&fake, &format!("{ONCE}[limits]\nmax_body = \"256KiB\"")).await;
             let reply = exchange(respool.address, &Request::chat(&body)).await;
             assert_eq!((reply.status, &reply.error()["code"]), (502, &json!(code)), "{}", reply.text());
         }
@@ -283,7 +283,7 @@ async fn a_stream_that_breaks_off_says_so() {
         (Script::sse(not_text), 502),
     ] {
         let fake = FakeVllm::start([script]).await;
-        let respool = Respool::before(&fake).await;
+        let respool = Respool::with(&fake, ONCE).await;
         let turn = exchange(respool.address, &Request::chat(&passthrough::request()))
             .await
             .stream(&Rules::default());
@@ -296,7 +296,7 @@ async fn a_stream_without_done_is_closed_properly() {
     let mut frames = replies::text_stream(&["Hello"], false);
     frames.pop();
     let fake = FakeVllm::start([Script::sse(frames.clone()), Script::sse(frames).reset()]).await;
-    let respool = Respool::before(&fake).await;
+    let respool = Respool::with(&fake, ONCE).await;
     for _ in 0..2 {
         let turn = exchange(respool.address, &Request::chat(&passthrough::request()))
             .await
@@ -309,7 +309,7 @@ async fn a_stream_without_done_is_closed_properly() {
 async fn a_stream_of_nothing_is_an_error() {
     for frames in [vec![], vec![replies::DONE.to_owned()], vec![": only comments\n\n".to_owned()]] {
         let fake = FakeVllm::start([Script::sse(frames)]).await;
-        let respool = Respool::before(&fake).await;
+        let respool = Respool::with(&fake, ONCE).await;
         let reply = exchange(respool.address, &Request::chat(&passthrough::request())).await;
         assert_eq!((reply.status, &reply.error()["code"]), (502, &json!("upstream_empty_stream")));
     }

@@ -10,7 +10,7 @@ use crate::support::accumulate::Rules;
 use crate::support::client::{Client, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::replies;
-use crate::support::respool::Respool;
+use crate::support::respool::{ONCE, Respool};
 use crate::support::script::Script;
 use crate::tools_route;
 
@@ -103,14 +103,14 @@ async fn calls_with_the_same_index_or_none_stay_apart() {
 async fn a_call_that_was_cut_is_not_sent() {
     let deltas = native(&["{\"path\": \"a"]);
     let fake = FakeVllm::start([Script::sse(stream(&deltas, "length"))]).await;
-    let respool = Respool::with(&fake, LIVE).await;
+    let respool = Respool::with(&fake, &format!("{LIVE}\n{ONCE}")).await;
     let reply = exchange(respool.address, &Request::chat(&tools_route::request())).await;
     assert_eq!((reply.status, &reply.error()["code"]), (422, &json!("truncated_tool_call")));
 }
 
 #[tokio::test]
 async fn heartbeats_and_failures_are_those_of_the_relay() {
-    let quick = "tools_mode = \"live\"\n[limits]\ncommit_after = \"100ms\"\nheartbeat = \"80ms\"";
+    let quick = "tools_mode = \"live\"\n[recovery]\nattempts = 0\n[limits]\ncommit_after = \"100ms\"\nheartbeat = \"80ms\"";
     let silence = Duration::from_millis(450);
     let deltas = native(&["{\"path\": \"a\"}"]);
     for script in [
@@ -126,7 +126,7 @@ async fn heartbeats_and_failures_are_those_of_the_relay() {
     }
     let cut = stream(&[json!({"content": "Hello"})], "stop")[..2].to_vec();
     let fake = FakeVllm::start([Script::sse(cut)]).await;
-    let respool = Respool::with(&fake, LIVE).await;
+    let respool = Respool::with(&fake, &format!("{LIVE}\n{ONCE}")).await;
     let turn =
         exchange(respool.address, &Request::chat(&tools_route::request())).await.stream(&Rules::default());
     assert_eq!(turn.error.unwrap()["code"], 502);

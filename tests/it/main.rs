@@ -17,6 +17,7 @@ mod errors;
 mod lifecycle;
 mod live;
 mod passthrough;
+mod recovery;
 mod silence;
 mod spooled;
 mod support;

@@ -10,7 +10,7 @@ use crate::support::accumulate::Rules;
 use crate::support::client::{Client, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::replies;
-use crate::support::respool::Respool;
+use crate::support::respool::{ONCE, Respool};
 use crate::support::script::Script;
 use crate::tools_route;
 
@@ -64,7 +64,7 @@ async fn a_failure_before_the_commit_is_a_status_and_after_it_an_event() {
         || Script::json(500, &replies::error(500, "EngineCore encountered an issue.", "InternalServerError"));
     for body in [tools_route::request(), passthrough::request()] {
         let fake = FakeVllm::start([failing(), failing().delay(SILENCE)]).await;
-        let respool = Respool::with(&fake, QUICK).await;
+        let respool = Respool::with(&fake, &format!("{ONCE}{QUICK}")).await;
         let early = exchange(respool.address, &Request::chat(&body)).await;
         assert_eq!(early.status, 500);
         assert!(early.error()["message"].as_str().unwrap().contains("EngineCore"));

@@ -6,7 +6,7 @@ use crate::support::accumulate::Rules;
 use crate::support::client::{Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::replies;
-use crate::support::respool::Respool;
+use crate::support::respool::{ONCE, Respool};
 use crate::support::script::Script;
 
 /// A request as OpenClaw sends it: `stream:true`, usage asked for, tools `read` and `exec`.
@@ -38,7 +38,7 @@ const READ: (&str, &str) = ("read", r#"{"path": "/tmp/a.txt"}"#);
 /// Sends both forms of a request, checks that they carry the same turn, and gives the streamed one.
 async fn both_forms(reply: &Value, changes: Value, rules: &Rules) -> crate::support::accumulate::Accumulated {
     let fake = FakeVllm::start([Script::json(200, reply), Script::json(200, reply)]).await;
-    let respool = Respool::before(&fake).await;
+    let respool = Respool::with(&fake, ONCE).await;
     let mut changes = changes;
     let streamed = exchange(respool.address, &Request::chat(&with(&changes))).await.stream(rules);
     changes["stream"] = json!(false);
@@ -200,7 +200,7 @@ async fn a_call_cut_by_the_token_limit_is_never_sent() {
     assert_eq!(choice.finish_reason.as_deref(), Some("length"));
 
     let fake = FakeVllm::always(Script::json(200, &cut("{\"name\": \"read\", \"arguments\": {\"pa"))).await;
-    let respool = Respool::before(&fake).await;
+    let respool = Respool::with(&fake, ONCE).await;
     let reply = exchange(respool.address, &Request::chat(&request())).await;
     assert_eq!((reply.status, &reply.error()["code"]), (422, &json!("truncated_tool_call")));
 }

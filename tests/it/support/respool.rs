@@ -14,6 +14,9 @@ use tokio::task::JoinHandle;
 use super::fake_vllm::FakeVllm;
 use super::scripted_tools::ScriptedTools;
 
+/// Settings without second attempts: what the first one brought stands.
+pub const ONCE: &str = "[recovery]\nattempts = 0\n";
+
 /// A running respool. Dropping it ends it at once.
 pub struct Respool {
     /// Where it listens.

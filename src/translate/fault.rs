@@ -1,0 +1,156 @@
+//! What is wrong with a reply that a server gave and that still does not do what was asked: it is empty, stops after
+//! thinking, or holds a call that cannot leave.
+//!
+//! Only names the fault. Whether to ask again is `remedy`'s to plan; what a client is told when that does not help stands
+//! here too. Pure. Called by `relay`, and by `live` for what has not been sent.
+
+use super::synthesize::Reply;
+use crate::turn::{Dropped, FinishReason, Note, Turn, Usage};
+use crate::wire::ApiError;
+
+/// Why a reply is no use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The server could not read what the model wrote, and said so.
+    Glitch,
+    /// The reply broke off, or was no reply, or the server stumbled.
+    Broken,
+    /// The model wrote so many tokens, and its server passed nothing of them on.
+    Lost(u64),
+    /// Neither content nor calls nor reasoning.
+    Empty,
+    /// Reasoning, and then the model ended its turn.
+    OnlyReasoning,
+    /// The token limit came before the answer, usually inside the reasoning.
+    CutReasoning,
+    /// The token limit cut a call of this tool (empty: not known of which).
+    CutCall(String),
+    /// A call of this tool that cannot be used.
+    BadCall(String, Dropped),
+    /// A call of a tool that was not declared.
+    UnknownTool(String),
+}
+
+/// A reply of more tokens than this of which nothing arrived was lost on the way. Ending a turn takes one or two.
+const FEW_TOKENS: u64 = 3;
+
+impl Fault {
+    /// A stable name for logs and metrics.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Glitch => "model_glitch",
+            Self::Broken => "broken_reply",
+            Self::Lost(_) => "lost_reply",
+            Self::Empty => "empty_reply",
+            Self::OnlyReasoning => "only_reasoning",
+            Self::CutReasoning => "cut_reasoning",
+            Self::CutCall(_) => "cut_call",
+            Self::BadCall(..) => "bad_call",
+            Self::UnknownTool(_) => "unknown_tool",
+        }
+    }
+
+    /// The fault of a whole reply; `None` when one of its choices is what was asked for.
+    pub fn of_reply(reply: &Reply) -> Option<Self> {
+        let turns =
+            reply.choices.iter().map(|choice| Some(&choice.turn).filter(|_| choice.refusal.is_none()));
+        Self::of_turns(&turns.collect::<Option<Vec<_>>>()?, reply.usage)
+    }
+
+    /// The same of turns.
+    pub fn of_turns(turns: &[&Turn], usage: Option<Usage>) -> Option<Self> {
+        let faults = turns.iter().map(|turn| Self::of_turn(turn)).collect::<Option<Vec<_>>>()?;
+        let written = usage.map_or(0, |usage| usage.completion);
+        match faults.into_iter().next()? {
+            Self::Empty if written > FEW_TOKENS && turns.iter().all(|turn| turn.notes.is_empty()) => {
+                Some(Self::Lost(written))
+            }
+            fault => Some(fault),
+        }
+    }
+
+    fn of_turn(turn: &Turn) -> Option<Self> {
+        if !turn.calls.is_empty() {
+            return None;
+        }
+        let of_call = turn.notes.iter().find_map(Self::of_note);
+        of_call.or_else(|| match turn.finish {
+            _ if !turn.content.trim().is_empty() => None,
+            Some(FinishReason::ContentFilter) => None,
+            Some(FinishReason::Length) => Some(Self::CutReasoning),
+            _ if !turn.reasoning.trim().is_empty() => Some(Self::OnlyReasoning),
+            _ => Some(Self::Empty),
+        })
+    }
+
+    fn of_note(note: &Note) -> Option<Self> {
+        let Note::Dropped { name, why } = note else { return None };
+        match why {
+            Dropped::Truncated => Some(Self::CutCall(name.clone())),
+            Dropped::Unreadable | Dropped::MissingRequired => Some(Self::BadCall(name.clone(), *why)),
+            Dropped::Undeclared => Some(Self::UnknownTool(name.clone())),
+            Dropped::Duplicate | Dropped::NotParallel | Dropped::NotWanted => None,
+        }
+    }
+
+    /// True when the reply can leave as it is, for want of a better one: it shows something, or tells by its
+    /// `finish_reason` what is missing. A blank success is one only when the model was `asked` once.
+    pub fn is_bearable(&self, turns: &[&Turn], asked: u32) -> bool {
+        match self {
+            _ if turns.iter().any(|turn| !turn.content.trim().is_empty()) => true,
+            Self::CutReasoning => true,
+            Self::Empty | Self::OnlyReasoning | Self::UnknownTool(_) => asked < 2,
+            _ => false,
+        }
+    }
+
+    /// What the client is told when nothing can leave. `asked`: how often the model was asked. Once is worth repeating for
+    /// whoever wants to; after more, a status that makes OpenClaw repeat it eight times would only cost time.
+    pub fn error(&self, asked: u32) -> ApiError {
+        let (status, code, what) = self.described();
+        let (status, tried) = match asked {
+            0 | 1 => (status, "; ask again".to_owned()),
+            _ => (422, format!(" (asked {asked} times)")),
+        };
+        let tried = if matches!(self, Self::CutCall(_)) && asked < 2 { String::new() } else { tried };
+        ApiError::new(status, code, format!("{what}{tried}"))
+    }
+
+    fn described(&self) -> (u16, &'static str, String) {
+        let of =
+            |tool: &str| if tool.is_empty() { "a tool".to_owned() } else { format!("the tool `{tool}`") };
+        match self {
+            Self::Glitch => {
+                (502, "model_glitch", "the model wrote a reply that its server could not read".to_owned())
+            }
+            Self::Broken => (502, "broken_reply", "the model's server broke its reply off".to_owned()),
+            Self::Lost(tokens) => {
+                let what = format!("the model wrote {tokens} tokens, and its server passed none of them on");
+                (502, "lost_reply", what)
+            }
+            Self::Empty => (502, "no_answer", "the model gave an empty reply".to_owned()),
+            Self::OnlyReasoning | Self::CutReasoning => {
+                (502, "no_answer", "the model stopped after its reasoning, without an answer".to_owned())
+            }
+            Self::CutCall(tool) => {
+                let what = format!(
+                    "the token limit cut the model's call of {} before it was complete; raise max_tokens or shorten the conversation",
+                    of(tool)
+                );
+                (422, "truncated_tool_call", what)
+            }
+            Self::BadCall(tool, why) => {
+                let what = format!(
+                    "the model's call of {} cannot be used ({}), and it wrote nothing else",
+                    of(tool),
+                    why.as_str()
+                );
+                (502, "unusable_tool_call", what)
+            }
+            Self::UnknownTool(name) => {
+                let what = format!("the model called {}, which this request does not declare", of(name));
+                (502, "unknown_tool", what)
+            }
+        }
+    }
+}
