@@ -242,3 +242,6 @@ impl Store {
         done.unwrap_or_else(|error| Err(StoreError(format!("the store cannot be read: {error}"))))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -23,8 +23,25 @@ const LAYERS: [&[&str]; 12] = [
 /// These hold no async, no I/O crate, no clock, no randomness.
 const PURE: [&str; 6] = ["turn", "units", "wire", "sse", "translate", "tool_parser"];
 
+/// So do these files of modules that are not pure as a whole.
+const PURE_FILES: [&str; 12] = [
+    "agent/budget.rs",
+    "agent/context.rs",
+    "agent/correction.rs",
+    "agent/harmless.rs",
+    "agent/outcome.rs",
+    "agent/progress.rs",
+    "agent/prompt.rs",
+    "agent/reading.rs",
+    "agent/record.rs",
+    "agent/request.rs",
+    "agent/run.rs",
+    "agent/setup.rs",
+];
+
 /// Foreign crates and the modules that own them.
-const OWNED: [(&str, &[&str]); 7] = [
+const OWNED: [(&str, &[&str]); 8] = [
+    ("rusqlite", &["store"]),
     ("hyper_util", &["upstream", "server"]),
     ("hyper_rustls", &["upstream"]),
     ("axum", &["server"]),
@@ -109,7 +126,8 @@ fn the_pure_modules_are_pure() {
         "reqwest",
         "hyper",
     ];
-    for (_, name, code) in modules().iter().filter(|(module, ..)| PURE.contains(&module.as_str())) {
+    let pure = |module: &str, name: &str| PURE.contains(&module) || PURE_FILES.contains(&name);
+    for (_, name, code) in modules().iter().filter(|(module, name, _)| pure(module, name)) {
         let code: Vec<&str> = code.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
         for word in impure {
             assert!(!code.iter().any(|line| line.contains(word)), "{name} uses {word}");
