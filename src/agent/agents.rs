@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::HeaderValue;
 use tokio::sync::{broadcast, watch};
@@ -92,6 +92,8 @@ pub struct Ended {
     pub end: End,
     /// What it cost since the client was last answered.
     pub spent: Tokens,
+    /// What respool itself took: the time of the work without the waiting for models, tools and pauses.
+    pub overhead: Duration,
 }
 
 /// A client's view of a run. When the last one of a run is dropped, its client is gone.
@@ -127,7 +129,9 @@ impl Watch {
             self.progress = None;
         }
         let ended = self.end.wait_for(Option::is_some).await.ok().and_then(|ended| ended.clone());
-        Seen::End(ended.unwrap_or_else(|| Arc::new(Ended { end: End::Left, spent: Tokens::default() })))
+        Seen::End(ended.unwrap_or_else(|| {
+            Arc::new(Ended { end: End::Left, spent: Tokens::default(), overhead: Duration::ZERO })
+        }))
     }
 
     fn finished(run: String, ended: Ended) -> Self {
@@ -277,7 +281,7 @@ impl Agents {
         }
         if let Some(end) = over(&run) {
             let spent = run.spent_since_answer();
-            return Some(Watch::finished(id, Ended { end, spent }));
+            return Some(Watch::finished(id, Ended { end, spent, overhead: Duration::ZERO }));
         }
         let claimed = told(store.claim(&id, true).await)?;
         let first = Some(What::Resumed);
@@ -301,7 +305,7 @@ impl Agents {
         }
         let stored = told(store.run(&id).await)??;
         match restored(&stored).and_then(|(run, _)| Some((over(&run)?, run.spent_since_answer()))) {
-            Some((end, spent)) => Some(Watch::finished(id, Ended { end, spent })),
+            Some((end, spent)) => Some(Watch::finished(id, Ended { end, spent, overhead: Duration::ZERO })),
             None => self.resume_with(agent, &id, authorization).await.ok(),
         }
     }
@@ -411,6 +415,7 @@ impl Agents {
         let Work { id, mut run, seq, store, authorization, first, how } = work;
         let telemetry = self.telemetry(agent, &id);
         telemetry.started(&run, how);
+        let (began, before) = (Instant::now(), run.iterations().len());
         let mut driver = Driver {
             id: id.clone(),
             model: agent.config.model.clone(),
@@ -424,6 +429,7 @@ impl Agents {
             stops,
             telemetry: telemetry.clone(),
             backlog: Vec::new(),
+            waited: Duration::ZERO,
             detached: agent.config.on_disconnect == OnDisconnect::Detach,
             log_content: self.log_content,
         };
@@ -433,13 +439,14 @@ impl Agents {
         let end = driver.drive(&mut run).await;
         let kept = driver.store.is_some() && driver.backlog.is_empty();
         let why = if matches!(end, End::Left) { "left" } else { "over" };
-        telemetry.left(why);
+        let overhead = began.elapsed().saturating_sub(driver.waited);
+        telemetry.left(why, overhead, run.iterations().len() - before);
         let spent = run.spent_since_answer();
         self.live.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
         if matches!(end, End::Suspended(_)) && !kept {
             self.park(Parked { id, run });
         }
-        Ended { end, spent }
+        Ended { end, spent, overhead }
     }
 
     fn telemetry(&self, agent: &Agent, id: &str) -> Telemetry {

@@ -17,7 +17,7 @@ use super::run::{ModelCall, Run, Step, Suspension, ToolCall, Why};
 use super::telemetry::Telemetry;
 use super::{progress, reading};
 use crate::observe::{Outcome as LineOutcome, RequestLine, SharedLine};
-use crate::relay::Relay;
+use crate::relay::{Relay, Route};
 use crate::store::{Append, Status, Store, StoreError};
 use crate::tools::{Invocation, ToolError, Tools};
 use crate::translate::Reply;
@@ -41,6 +41,8 @@ pub(super) struct Driver {
     pub(super) telemetry: Telemetry,
     /// What could not be committed yet; tried again with every further step.
     pub(super) backlog: Vec<Append>,
+    /// Time spent waiting for models, tools and pauses.
+    pub(super) waited: Duration,
     /// It goes on when nobody waits for it.
     pub(super) detached: bool,
     /// Message text may be logged.
@@ -117,6 +119,7 @@ impl Driver {
             Step::CallTool(call) => self.call_tool(run, call).await,
             Step::Pause(millis) => {
                 tokio::time::sleep(Duration::from_millis(millis)).await;
+                self.waited += Duration::from_millis(millis);
                 What::Paused
             }
             // Neither reaches this.
@@ -190,6 +193,7 @@ impl Driver {
         let line = self.line(run);
         let within = Duration::from_millis(call.within);
         let asked = tokio::time::timeout(within, self.ask(call, &line)).await;
+        self.waited += began.elapsed();
         let what = match asked {
             Ok(Ok(Some(reply))) => What::Replied(said(reply, since(began))),
             Ok(Ok(None)) => What::Looping,
@@ -221,11 +225,13 @@ impl Driver {
         let mut headers = HeaderMap::new();
         headers.extend(self.authorization.clone().map(|key| (header::AUTHORIZATION, key)));
         let id = line.with(|line| line.id.clone());
-        let prepared = self.relay.prepare(body, headers, "/v1/chat/completions", &id).await?;
+        let mut prepared = self.relay.prepare(body, headers, "/v1/chat/completions", &id).await?;
         line.with(|line| line.upstream.clone_from(&prepared.upstream.name));
         if prepared.loop_found.is_some() && why == Why::Iteration {
             return Ok(None);
         }
+        // Read whole, also where no tools are declared.
+        prepared.facts.route = Route::Tools;
         Arc::clone(&self.relay).turn(prepared, line.clone()).await.map(Some)
     }
 
@@ -277,6 +283,7 @@ impl Driver {
         // The set stops what takes too long; this is for one that does not.
         let grace = invocation.timeout + Duration::from_secs(2);
         let called = tokio::time::timeout(grace, self.tools.call(&invocation, None)).await;
+        self.waited += began.elapsed();
         let called = called.unwrap_or_else(|_| Err(ToolError::TimedOut(too_long(invocation.timeout))));
         let ended = ended(called, since(began));
         let _ = self.progress.send(progress::ended(&ended));
@@ -348,7 +355,9 @@ fn said(reply: Reply, took: u64) -> Said {
 fn failure(error: &ApiError) -> ModelFailure {
     let code = error.code.clone().unwrap_or_default();
     let kind = match (code.as_str(), error.status) {
-        ("truncated_tool_call" | "unusable_tool_call", _) => FailureKind::Unreadable,
+        ("truncated_tool_call" | "unusable_tool_call" | "unknown_tool" | "no_answer", _) => {
+            FailureKind::Unreadable
+        }
         ("context_length_exceeded", _) => FailureKind::Overflow,
         ("upstream_timeout", _) | (_, 408) => FailureKind::TimedOut,
         ("no_upstream" | "upstream_not_json" | "upstream_invalid_json", _) => FailureKind::Final,

@@ -26,6 +26,13 @@ pub(super) fn setup(agent: &Agent, request: AgentRequest, seed: u64, at: u64) ->
     }
 }
 
+impl AgentConfig {
+    /// True when calls are found in text that the relay does not read: then a reply that looks useless to it may hold one.
+    pub fn reads_for_itself(&self) -> bool {
+        form(&self.parsers) != Form::Native || self.read_first == ReadFirst::Reasoning
+    }
+}
+
 fn offered(spec: ToolSpec, config: &AgentConfig) -> Offered {
     let timeout = spec.timeout.unwrap_or(config.tool_timeout);
     Offered {

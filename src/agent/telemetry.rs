@@ -2,7 +2,7 @@
 //! only when `[log] content` allows it. Called by `driver` and `agents`.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::outcome::Outcome;
 use super::record::{Asked, Ended, How, ModelFailure, Said};
@@ -138,10 +138,13 @@ impl Telemetry {
         );
     }
 
-    /// The run is no longer worked on here.
-    pub(super) fn left(&self, why: &'static str) {
+    /// The run is no longer worked on here. `overhead`: what respool itself took for so many iterations.
+    pub(super) fn left(&self, why: &'static str, overhead: Duration, iterations: usize) {
         agent_metrics::running(-1.0);
-        tracing::debug!(target: "respool::agent", run_id = self.run, why, "run left");
+        let each = overhead / u32::try_from(iterations).unwrap_or(u32::MAX).max(1);
+        agent_metrics::overhead(each.as_secs_f64());
+        let overhead_us = u64::try_from(each.as_micros()).unwrap_or(u64::MAX);
+        tracing::debug!(target: "respool::agent", run_id = self.run, why, overhead_us, "run left");
     }
 
     /// Writes to the report away from the runtime's threads.

@@ -40,7 +40,10 @@ async fn what_was_committed_is_there_after_the_process() {
     let store = open(dir.path()).unwrap();
     let run = store.run("a").await.unwrap().unwrap();
     let events: Vec<&str> = run.events.iter().map(|event| event.body.as_str()).collect();
-    assert_eq!((events, run.row.status, run.setup.as_str()), (vec!["event 0", "event 1", "event 2"], Status::Running, "{}"));
+    assert_eq!(
+        (events, run.row.status, run.setup.as_str()),
+        (vec!["event 0", "event 1", "event 2"], Status::Running, "{}")
+    );
     let newest: Vec<String> = store.newest(10).await.unwrap().into_iter().map(|row| row.id).collect();
     assert_eq!(newest, ["b", "a"]);
     assert_eq!(store.by_call(vec!["none".into(), "call1".into()]).await.unwrap().as_deref(), Some("b"));
@@ -98,7 +101,8 @@ async fn one_bad_row_does_not_take_others_with_it() {
 async fn old_runs_are_deleted_with_their_events() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path()).unwrap();
-    for (id, status) in [("done", Status::Done), ("running", Status::Running), ("waiting", Status::Suspended)] {
+    for (id, status) in [("done", Status::Done), ("running", Status::Running), ("waiting", Status::Suspended)]
+    {
         store.begin(new(id, "f", 1)).await.unwrap();
         store.append(Append { client_calls: vec![id.into()], ..event(id, 0, status) }).await.unwrap();
     }
@@ -111,7 +115,8 @@ async fn old_runs_are_deleted_with_their_events() {
 #[tokio::test]
 async fn a_damaged_file_is_set_aside() {
     let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("respool.db"), "this is no database, but somebody's text ".repeat(200)).unwrap();
+    fs::write(dir.path().join("respool.db"), "this is no database, but somebody's text ".repeat(200))
+        .unwrap();
     let store = open(dir.path()).unwrap();
     let aside = store.set_aside.clone().unwrap();
     assert!(fs::read_to_string(&aside).unwrap().starts_with("this is no database"), "{}", aside.display());
@@ -153,7 +158,8 @@ async fn a_full_disk_is_a_clear_error_and_no_end() {
         Store { jobs, reader, path: opened.path, lease: Lease::take(dir.path()).unwrap(), set_aside: None }
     };
     store.begin(new("a", "f", 1)).await.unwrap();
-    let large = Append { event: Some((0, "returned", "x".repeat(100_000))), ..event("a", 0, Status::Running) };
+    let large =
+        Append { event: Some((0, "returned", "x".repeat(100_000))), ..event("a", 0, Status::Running) };
     let error = store.append(large).await.unwrap_err().0;
     assert!(error.contains("full") && error.contains("make room"), "{error}");
     store.append(event("a", 0, Status::Running)).await.unwrap();

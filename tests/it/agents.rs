@@ -338,3 +338,54 @@ async fn a_run_without_a_store_answers_all_the_same() {
         exchange(respool.address, &Request::chat(&next_turn(&body, id, "second"))).await.stream(&rules);
     assert_eq!(turn.choices[&0].content, "The second one.");
 }
+
+#[tokio::test]
+async fn calls_in_the_reasoning_of_a_model_without_tools() {
+    let state = tempfile::tempdir().unwrap();
+    let thought = |text: &str| {
+        replies::completion(&json!({"role": "assistant", "content": null, "reasoning": text}), "stop")
+    };
+    let tools = echoing();
+    let fake = FakeVllm::start(scripts(&[
+        thought("The user wants a file. [TOOL:read|path=a.txt]"),
+        thought("I will search for \"rust proxies\" using web_search."),
+        thought("[TOOL:exec|command=ls]"),
+        replies::text("All I know."),
+    ]))
+    .await;
+    let extra = "parsers = [\"markers\", \"fuzzy\"]\nread_first = \"reasoning\"\nmax_iterations = 3";
+    let respool = Respool::with_agent(&fake, &tools, state.path(), extra).await;
+    let turn = exchange(respool.address, &Request::chat(&ask(true)))
+        .await
+        .stream(&Rules { usage: Some(true), ..Rules::default() });
+    let answer = "All I know.\n\n[respool: the run met its limit max_iterations (3)]";
+    assert_eq!(turn.choices[&0].content, answer, "{turn:?} {:?}", tools.asked());
+    let asked = [("read", "a.txt"), ("web_search", "rust proxies"), ("exec", "ls")];
+    assert_eq!(tools.asked(), asked.map(|(tool, on)| (tool.to_owned(), on.to_owned())));
+    let requests = fake.requests();
+    assert!(requests.iter().all(|request| request.json().get("tools").is_none()));
+    let messages = requests[3].json()["messages"].to_string();
+    assert!(
+        messages.contains("[TOOL_RESULT: read] result 0 of read") && messages.contains("met its limit"),
+        "{messages}"
+    );
+}
+
+#[tokio::test]
+async fn an_upstream_that_is_gone_is_tried_three_times_and_then_said() {
+    let state = tempfile::tempdir().unwrap();
+    let fake = FakeVllm::start(scripts(&[replies::calls(&[READ])])).await;
+    fake.otherwise(Script::json(503, &replies::error(503, "loading", "x")));
+    let extra = "[limits]\ncommit_after = \"0s\"";
+    let respool = Respool::with_agent(&fake, &echoing(), state.path(), extra).await;
+    let turn = exchange(respool.address, &Request::chat(&ask(true)))
+        .await
+        .stream(&Rules { usage: Some(true), ..Rules::default() });
+    let content = &turn.choices[&0].content;
+    assert!(content.contains("What was done:\n- read {\"path\": \"a.txt\"}: a result"), "{content}");
+    assert!(
+        content.contains("[respool: the model could not go on: upstream `box` failed: loading]"),
+        "{content}"
+    );
+    assert_eq!(fake.requests().len(), 4);
+}
