@@ -86,8 +86,9 @@ async fn upstream() -> String {
 async fn agents(state: &std::path::Path) -> Arc<Agents> {
     let url = upstream().await;
     let toml = format!(
-        "state_dir = {state:?}\n[[upstream]]\nname = \"box\"\nurl = \"{url}\"\n\
-         [agents.helper]\nmodel = \"m\"\nmax_iterations = 100\n[limits]\nmax_repeats = 1000\n"
+        "state_dir = \"{}\"\n[[upstream]]\nname = \"box\"\nurl = \"{url}\"\n\
+         [agents.helper]\nmodel = \"m\"\nmax_iterations = 100\n[limits]\nmax_repeats = 1000\n",
+        state.display()
     );
     let file = FileText { path: "bench.toml".as_ref(), text: &toml };
     let settings = resolve(Some(file), &BTreeMap::new(), &Flags::default()).unwrap().settings;

@@ -55,7 +55,7 @@ pub struct Agent {
 
 /// What all agents share.
 pub struct Agents {
-    agents: BTreeMap<String, Arc<Agent>>,
+    by_name: BTreeMap<String, Arc<Agent>>,
     store: Option<Arc<Store>>,
     report: ErrorReport,
     log_content: bool,
@@ -67,7 +67,7 @@ pub struct Agents {
 
 impl std::fmt::Debug for Agents {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Agents").field("names", &self.agents.keys()).finish_non_exhaustive()
+        out.debug_struct("Agents").field("names", &self.by_name.keys()).finish_non_exhaustive()
     }
 }
 
@@ -162,7 +162,7 @@ impl Agents {
         shutdown: CancellationToken,
     ) -> Self {
         Self {
-            agents: agents.into_iter().map(|agent| (agent.name.to_string(), Arc::new(agent))).collect(),
+            by_name: agents.into_iter().map(|agent| (agent.name.to_string(), Arc::new(agent))).collect(),
             store,
             report,
             log_content,
@@ -175,12 +175,12 @@ impl Agents {
 
     /// The agent of this name.
     pub fn get(&self, name: &str) -> Option<&Arc<Agent>> {
-        self.agents.get(name)
+        self.by_name.get(name)
     }
 
     /// All agents.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Agent>> {
-        self.agents.values()
+        self.by_name.values()
     }
 
     /// The store, where there is one.
@@ -300,8 +300,9 @@ impl Agents {
         let since = now().saturating_sub(TAKEN_UP_WITHIN);
         let id = told(store.unanswered(&request.fingerprint, since).await)??;
         if self.is_live(&id) {
-            // Somebody else may have asked the same; only a run that was left behind is shared.
-            return self.watch(&id).filter(|watch| watch.guard.is_none());
+            // Somebody else may have asked the same; only a run that was left behind and goes on is shared.
+            let detached = agent.config.on_disconnect == OnDisconnect::Detach;
+            return self.watch(&id).filter(|watch| detached && watch.guard.is_none());
         }
         let stored = told(store.run(&id).await)??;
         match restored(&stored).and_then(|(run, _)| Some((over(&run)?, run.spent_since_answer()))) {

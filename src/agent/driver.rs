@@ -153,15 +153,14 @@ impl Driver {
         let append = self.append(Some((self.seq, kind, body)), status, calls, synchronous);
         self.seq += 1;
         match self.commit(Append { at, ..append }).await {
-            Ok(cancel) if cancel => self.stops.cancel.cancel(),
-            Ok(_) => {}
+            Ok(true) => self.stops.cancel.cancel(),
             Err(error) if self.backlog.len() == 1 => {
                 self.telemetry.not_durable(run, &error);
                 let _ = self
                     .progress
                     .send("[this run cannot be kept on disk at present; it goes on]\n".to_owned());
             }
-            Err(_) => {}
+            Ok(false) | Err(_) => {}
         }
     }
 

@@ -247,7 +247,6 @@ impl Run {
     }
 
     /// What to do now.
-    #[expect(clippy::should_implement_trait, reason = "it is no iterator: asking twice gives the same step")]
     pub fn next(&self) -> Step {
         match &self.phase {
             Phase::Model => Step::CallModel(self.model_call()),
@@ -375,7 +374,6 @@ impl Run {
             self.estimated = self.raw_estimate();
             let prompt = self.scale.apply(self.estimated);
             match context::judge(prompt, self.setup.limits.window, self.room()) {
-                Fit::Fits => return,
                 Fit::Shrink => {
                     if !context::shrink_one(&mut self.entries) {
                         return;
@@ -383,7 +381,7 @@ impl Run {
                 }
                 Fit::Compact | Fit::TooLarge if context::shrink_one(&mut self.entries) => {}
                 Fit::Compact | Fit::TooLarge if self.may_compact() => return self.compact(),
-                Fit::Compact => return,
+                Fit::Fits | Fit::Compact => return,
                 Fit::TooLarge if context::halve_last(&mut self.entries) => {}
                 Fit::TooLarge => return self.does_not_fit(),
             }

@@ -71,13 +71,12 @@ fn style(config: &AgentConfig) -> Style {
 /// The first parser that says how calls are written decides how the model is asked to write them.
 fn form(parsers: &[Parser]) -> Form {
     let form = |parser: &Parser| match parser {
-        Parser::Native => Some(Form::Native),
         Parser::GuidedJson => Some(Form::GuidedJson),
         Parser::React => Some(Form::React),
         Parser::Markers => Some(Form::Markers),
         Parser::Dialect(name) if name == "react" => Some(Form::React),
         Parser::Dialect(name) if name == "marker" => Some(Form::Markers),
-        Parser::Dialect(_) => Some(Form::Native),
+        Parser::Native | Parser::Dialect(_) => Some(Form::Native),
         Parser::Fuzzy => None,
     };
     let none = if parsers.is_empty() { Form::Native } else { Form::Plain };
