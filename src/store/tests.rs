@@ -125,9 +125,12 @@ async fn a_damaged_file_is_set_aside() {
     assert_eq!(open(dir.path()).unwrap().set_aside, None);
 
     let path = dir.path().join("respool.db");
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    connection.busy_timeout(std::time::Duration::from_secs(5)).unwrap();
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+    drop(connection);
     let mut bytes = fs::read(&path).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[4_096..middle].fill(0xa5);
+    bytes[4_096..].fill(0xa5);
     fs::write(&path, bytes).unwrap();
     assert!(open(dir.path()).unwrap().set_aside.is_some());
 }
