@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use super::outcome::Outcome;
 use super::record::{Asked, Ended, How, ModelFailure, Said};
-use super::run::{Run, Why};
+use super::run::Run;
+use super::step::Why;
 use crate::observe::{ErrorReport, Failure, agent_metrics};
 use crate::store::StoreError;
 
