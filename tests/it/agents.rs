@@ -1,5 +1,6 @@
 //! Agents: a model id of respool's own that runs tools and answers as one reply.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -388,4 +389,38 @@ async fn an_upstream_that_is_gone_is_tried_three_times_and_then_said() {
         "{content}"
     );
     assert_eq!(fake.requests().len(), 4);
+}
+
+/// The real program with these arguments; what it printed, and whether it succeeded.
+async fn respool(config: &Path, arguments: &[&str]) -> (String, bool) {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_respool"));
+    command.args(arguments).arg("--config").arg(config).env_clear();
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.success())
+}
+
+#[tokio::test]
+async fn an_interrupted_run_is_listed_shown_taken_up_and_ended_by_the_program() {
+    let state = tempfile::tempdir().unwrap();
+    let slow = Arc::new(ScriptedTools::new(|_, _| Ok("x".into())).slow(Duration::from_mins(1)));
+    let fake = FakeVllm::start(scripts(&[replies::calls(&[READ]), replies::text("done")])).await;
+    let served = Respool::with_agent(&fake, &slow, state.path(), "").await;
+    let mut client = Client::sending(served.address, &Request::chat(&ask(true))).await;
+    let run = client.head().await.headers.get("x-respool-run-id").unwrap().to_owned();
+    client.chunk().await.unwrap();
+    served.killed().await;
+
+    let config = state.path().join("respool.toml");
+    let text = format!(
+        "state_dir = \"{}\"\n[log]\nlevel = \"off\"\n[[upstream]]\nname = \"box\"\nurl = \"{}\"\n[agents.helper]\nmodel = \"gpt-oss-20b\"\n",
+        state.path().display(),
+        fake.url()
+    );
+    std::fs::write(&config, text).unwrap();
+    let (listed, _) = respool(&config, &["runs", "list"]).await;
+    assert!(listed.starts_with(&run) && listed.contains("  interrupted  helper"), "{listed}");
+    assert_eq!(respool(&config, &["runs", "resume", &run]).await, ("done\n".to_owned(), true));
+    let (shown, _) = respool(&config, &["runs", "show", &run]).await;
+    assert_eq!(serde_json::from_str::<Value>(&shown).unwrap()["status"], "done");
+    assert_eq!(respool(&config, &["runs", "cancel", &run]).await, (String::new(), false), "it is over");
 }
