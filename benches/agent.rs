@@ -1,13 +1,15 @@
 //! What the agent's loop costs outside model and tool time, with durable commits, and the memory of many runs at once.
 //!
-//! `cargo bench --bench agent` runs 1 and then 200 runs of ten iterations each against a model and a tool that answer at
-//! once, and prints the overhead per iteration. Model calls go over a real socket, but their time does not count.
+//! `cargo bench --bench agent` measures runs of ten iterations: one at a time, two hundred with a model that thinks for a
+//! second, and two hundred with a model that answers at once, which shows how many iterations fit into a second. Model
+//! calls go over a real socket, but their time does not count. The model server is in the same process.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark fails by panicking, and prints")]
 #![expect(clippy::cast_precision_loss, reason = "counts of a benchmark")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::future::{BoxFuture, join_all};
@@ -23,6 +25,9 @@ use tokio_util::sync::CancellationToken;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// How long the model thinks, in milliseconds.
+static THINKS: AtomicU64 = AtomicU64::new(0);
 
 const ITERATIONS: usize = 10;
 const RESULT: usize = 2_000;
@@ -53,6 +58,7 @@ impl Tools for Instantly {
 async fn model(request: http::Request<Incoming>) -> Result<http::Response<Full<Bytes>>, hyper::Error> {
     let body = request.into_body().collect().await?.to_bytes();
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    tokio::time::sleep(Duration::from_millis(THINKS.load(Ordering::Relaxed))).await;
     let results =
         body["messages"].as_array().map_or(0, |all| all.iter().filter(|it| it["role"] == "tool").count());
     let message = if results < ITERATIONS - 1 {
@@ -111,7 +117,8 @@ async fn run(agents: &Arc<Agents>, number: usize) -> Duration {
     }
 }
 
-async fn measure(agents: &Arc<Agents>, concurrent: usize, rounds: usize) {
+async fn measure(agents: &Arc<Agents>, concurrent: usize, rounds: usize, thinks: u64) {
+    THINKS.store(thinks, Ordering::Relaxed);
     let began = Instant::now();
     let mut each = Vec::new();
     for round in 0..rounds {
@@ -122,7 +129,7 @@ async fn measure(agents: &Arc<Agents>, concurrent: usize, rounds: usize) {
     let at = |share: usize| each[(each.len() * share / 100).min(each.len() - 1)].as_secs_f64() * 1e3;
     let iterations = concurrent * rounds * ITERATIONS;
     println!(
-        "{concurrent:>4} at once: overhead per iteration p50 {:.3} ms, p95 {:.3} ms, most {:.3} ms; {:.0} iterations/s in all; \
+        "{concurrent:>4} at once, the model thinks {thinks} ms: overhead per iteration p50 {:.3} ms, p95 {:.3} ms, most {:.3} ms; {:.0} iterations/s in all; \
          peak memory {} MiB",
         at(50),
         at(95),
@@ -147,7 +154,8 @@ fn main() {
             .unwrap();
     runtime.block_on(async {
         let agents = agents(state.path()).await;
-        measure(&agents, 1, 20).await;
-        measure(&agents, 200, 3).await;
+        measure(&agents, 1, 20, 0).await;
+        measure(&agents, 200, 2, 1_000).await;
+        measure(&agents, 200, 2, 0).await;
     });
 }

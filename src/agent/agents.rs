@@ -307,6 +307,8 @@ impl Agents {
         self.tasks.spawn(async move {
             loop {
                 let _ = told(store.delete_before(now().saturating_sub(KEPT)).await);
+                // Another process on the same store may have ended meanwhile.
+                let _ = told(store.mark_orphans().await);
                 tokio::select! {
                     () = shutdown.cancelled() => return,
                     () = tokio::time::sleep(CLEAR_EVERY) => {}
