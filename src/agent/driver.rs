@@ -83,22 +83,40 @@ fn since(began: Instant) -> u64 {
     u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
+/// What a step is about, as far as it is told of.
+enum Doing {
+    Model(Why),
+    Tool(ToolCall),
+    Waiting,
+}
+
+impl Doing {
+    fn of(step: &Step) -> Self {
+        match step {
+            Step::CallModel(call) => Self::Model(call.why),
+            Step::CallTool(call) => Self::Tool(call.clone()),
+            Step::Pause(_) | Step::Suspend(_) | Step::Finish(_) => Self::Waiting,
+        }
+    }
+}
+
 impl Driver {
     /// Works on a run until it is over, waits for the client, or is stopped.
     pub(super) async fn drive(&mut self, run: &mut Run) -> End {
         loop {
-            let what = match run.next() {
+            let step = match run.next() {
                 Step::Finish(outcome) => {
                     self.telemetry.finished(run, &outcome);
                     return End::Finished(*outcome);
                 }
                 Step::Suspend(suspension) => return End::Suspended(suspension),
-                step => match self.until_stopped(run, step).await {
-                    Some(what) => what,
-                    None => return self.leave(run).await,
-                },
+                step => step,
             };
+            let doing = Doing::of(&step);
+            let Some(what) = self.until_stopped(run, step).await else { return self.leave(run).await };
+            let told = what.clone();
             self.happened(run, what).await;
+            self.tell(run, &doing, &told);
         }
     }
 
@@ -189,7 +207,6 @@ impl Driver {
 
     async fn call_model(&mut self, run: &Run, call: ModelCall) -> What {
         let began = Instant::now();
-        let why = call.why;
         let line = self.line(run);
         let within = Duration::from_millis(call.within);
         let asked = tokio::time::timeout(within, self.ask(call, &line)).await;
@@ -206,7 +223,6 @@ impl Driver {
             // The client's own line has the sum.
             line.usage = None;
         });
-        self.tell_model(run, why, &what);
         what
     }
 
@@ -250,21 +266,26 @@ impl Driver {
         body
     }
 
-    fn tell_model(&self, run: &Run, why: Why, what: &What) {
-        match what {
-            What::Replied(said) => {
-                self.telemetry.iteration(run, why, said);
+    /// Tells of what a step came to, once the run knows it.
+    fn tell(&self, run: &Run, doing: &Doing, what: &What) {
+        match (doing, what) {
+            (Doing::Model(why), What::Replied(said)) => {
+                self.telemetry.iteration(run, *why, said);
                 let beside = said.content.trim();
                 if !said.calls.is_empty() && !beside.is_empty() {
                     let _ = self.progress.send(format!("{beside}\n"));
                 }
             }
-            What::ModelFailed(failure) => {
-                let retried = matches!(failure.kind, FailureKind::TimedOut | FailureKind::Transient);
+            (Doing::Model(_), What::ModelFailed(failure)) => {
+                let retried = run.outcome().is_none();
                 self.telemetry.model_failed(run, failure, retried);
-                if retried {
+                // Before anything was done, a failure may still become a true HTTP status.
+                if retried && !run.iterations().is_empty() {
                     let _ = self.progress.send(format!("[model: {}]\n", failure.code));
                 }
+            }
+            (Doing::Tool(step), What::Returned(ended)) => {
+                self.telemetry.tool(run, &step.call, ended, ended.how == How::Transient && !step.again);
             }
             _ => {}
         }
@@ -287,7 +308,6 @@ impl Driver {
         let called = called.unwrap_or_else(|_| Err(ToolError::TimedOut(too_long(invocation.timeout))));
         let ended = ended(called, since(began));
         let _ = self.progress.send(progress::ended(&ended));
-        self.telemetry.tool(run, &step.call, &ended, ended.how == How::Transient && !step.again);
         What::Returned(ended)
     }
 }

@@ -67,7 +67,11 @@ impl Telemetry {
     /// A model call failed.
     pub(super) fn model_failed(&self, run: &Run, failure: &ModelFailure, retried: bool) {
         let iteration = run.iterations().len() + 1;
-        let fix = if retried { "retry" } else { "none: the run ends with what was achieved" };
+        let fix = if retried {
+            "retry, or a smaller or corrected prompt"
+        } else {
+            "none: the run ends with what was achieved"
+        };
         tracing::error!(
             target: "respool::agent",
             run_id = self.run,

@@ -391,12 +391,13 @@ async fn an_upstream_that_is_gone_is_tried_three_times_and_then_said() {
     assert_eq!(fake.requests().len(), 4);
 }
 
-/// The real program with these arguments; what it printed, and whether it succeeded.
-async fn respool(config: &Path, arguments: &[&str]) -> (String, bool) {
+/// The real program with these arguments: its standard output, its log, and whether it succeeded.
+async fn respool(config: &Path, arguments: &[&str]) -> (String, String, bool) {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_respool"));
     command.args(arguments).arg("--config").arg(config).env_clear();
     let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
-    (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.success())
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr), output.status.success())
 }
 
 #[tokio::test]
@@ -412,15 +413,56 @@ async fn an_interrupted_run_is_listed_shown_taken_up_and_ended_by_the_program() 
 
     let config = state.path().join("respool.toml");
     let text = format!(
-        "state_dir = \"{}\"\n[log]\nlevel = \"off\"\n[[upstream]]\nname = \"box\"\nurl = \"{}\"\n[agents.helper]\nmodel = \"gpt-oss-20b\"\n",
+        "state_dir = \"{0}\"\n[log]\nformat = \"json\"\nerrors_dir = \"{0}\"\n[[upstream]]\nname = \"box\"\nurl = \"{1}\"\n[agents.helper]\nmodel = \"gpt-oss-20b\"\n",
         state.path().display(),
         fake.url()
     );
     std::fs::write(&config, text).unwrap();
-    let (listed, _) = respool(&config, &["runs", "list"]).await;
+    let (listed, ..) = respool(&config, &["runs", "list"]).await;
     assert!(listed.starts_with(&run) && listed.contains("  interrupted  helper"), "{listed}");
-    assert_eq!(respool(&config, &["runs", "resume", &run]).await, ("done\n".to_owned(), true));
-    let (shown, _) = respool(&config, &["runs", "show", &run]).await;
+    let (answer, log, _) = respool(&config, &["runs", "resume", &run]).await;
+    assert_eq!(answer, "done\n");
+    let lines: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let of = |message: &str| {
+        let is_it = |line: &&Value| line["message"] == message && line["run_id"] == run.as_str();
+        lines.iter().find(is_it).unwrap_or_else(|| panic!("no {message} in {log}"))
+    };
+    let iteration = of("iteration");
+    assert_eq!(
+        (&iteration["iteration"], &iteration["prompt_tokens"], &iteration["tokens_total"]),
+        (&json!(2), &json!(131), &json!(2 * 162))
+    );
+    assert_eq!((&of("tool")["tool"], &of("tool")["status"]), (&json!("read"), &json!("failed")));
+    assert_eq!((&of("run ended")["outcome"], &of("run ended")["tools_failed"]), (&json!("done"), &json!(1)));
+    assert!(!log.contains("What does a.txt say?"), "message text is not logged");
+    let (shown, ..) = respool(&config, &["runs", "show", &run]).await;
     assert_eq!(serde_json::from_str::<Value>(&shown).unwrap()["status"], "done");
-    assert_eq!(respool(&config, &["runs", "cancel", &run]).await, (String::new(), false), "it is over");
+    assert!(!respool(&config, &["runs", "cancel", &run]).await.2, "it is over");
+}
+
+#[tokio::test]
+async fn a_step_that_cannot_be_kept_is_said_and_loses_no_answer() {
+    let state = tempfile::tempdir().unwrap();
+    let database = state.path().join("respool.db");
+    let tools = Arc::new(ScriptedTools::new(move |_, _| {
+        // No event of a run that is not there can be written.
+        let store = rusqlite::Connection::open(&database).unwrap();
+        store.busy_timeout(Duration::from_secs(5)).unwrap();
+        store.execute("DELETE FROM runs", []).unwrap();
+        Ok("x".into())
+    }));
+    let fake = FakeVllm::start(scripts(&[replies::calls(&[READ]), replies::text("done")])).await;
+    let respool = Respool::with_agent(&fake, &tools, state.path(), "").await;
+    let rules = Rules { usage: Some(true), ..Rules::default() };
+    let turn = exchange(respool.address, &Request::chat(&ask(true))).await.stream(&rules);
+    assert_eq!(turn.choices[&0].content, "done");
+    assert!(turn.choices[&0].reasoning.contains("[this run cannot be kept on disk at present; it goes on]"));
+    let logs = state.path().join("logs");
+    let report = crate::support::eventually(|| {
+        let day = std::fs::read_dir(&logs).ok()?.next()?.ok()?;
+        std::fs::read_to_string(day.path()).ok().filter(|text| !text.is_empty())
+    })
+    .await;
+    assert!(report.contains("| Tool: store | Error: cannot write "), "{report}");
+    assert_eq!(report.lines().count(), 1, "it is said once");
 }
