@@ -12,6 +12,7 @@ pub mod relay;
 pub mod server;
 pub mod sse;
 pub mod store;
+pub mod tokens;
 pub mod tool_parser;
 pub mod tools;
 pub mod translate;
