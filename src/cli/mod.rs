@@ -5,11 +5,14 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is where respool speaks to a terminal")]
 
+mod agents;
 mod check;
 mod demo;
+mod runs;
 mod serve;
 
-pub use serve::app;
+pub use agents::OpenTools;
+pub use serve::{app, app_with};
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -46,6 +49,13 @@ enum Command {
         #[command(flatten)]
         flags: Configured,
     },
+    /// Look at the runs of agents, take one up, end one.
+    Runs {
+        #[command(flatten)]
+        flags: Configured,
+        #[command(subcommand)]
+        command: runs::RunsCommand,
+    },
     /// Look at the configuration.
     Config {
         #[command(subcommand)]
@@ -65,10 +75,10 @@ enum ConfigCommand {
 #[derive(Args, Debug)]
 struct Configured {
     /// The model server: a vLLM base URL with or without /v1, or replay:DIR for recorded replies
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", global = true)]
     upstream: Option<String>,
     /// The configuration file [default: respool.toml here, in the user's or in the system's configuration directory]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
 }
 
@@ -84,6 +94,7 @@ pub fn main() -> ExitCode {
         Command::Serve { flags, listen } => flags.load(listen).map(|loaded| serve::serve(&loaded)),
         Command::Demo => Ok(demo::demo()),
         Command::Check { flags } => flags.load(None).map(|loaded| check::check(&loaded)),
+        Command::Runs { flags, command } => flags.load(None).map(|loaded| runs::runs(&loaded, command)),
         Command::Config { command: ConfigCommand::Show { flags } } => flags.load(None).map(|loaded| {
             print!("{}", loaded.show());
             Ok(())

@@ -8,11 +8,12 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use super::agents::{OpenTools, agents};
 use crate::config::{Loaded, Settings};
 use crate::observe;
 use crate::relay::{Relay, RelayLimits};
 use crate::server::{App, Listen, Stop, router, run};
-use crate::tools::ToolsConfig;
+use crate::tools::{Approver, Invocation, ToolError, ToolOutput, ToolSpec, Tools, ToolsConfig};
 use crate::translate::GuardLimits;
 use crate::upstream::replay::{self, Replay};
 use crate::upstream::{Address, Fleet, LISTS_EVERY, Upstream, UpstreamConfig};
@@ -50,7 +51,11 @@ async fn run_server(loaded: &Loaded) -> Result<(), String> {
         "ready"
     );
     tokio::spawn(on_signals(stop.clone(), signals()?));
-    run(listener, router(app), stop, settings.server.limits.drain).await;
+    let agents = Arc::clone(&app.agents);
+    agents.start().await;
+    run(listener, router(app), stop.clone(), settings.server.limits.drain).await;
+    stop.abort.cancel();
+    agents.ended().await;
     tracing::info!(target: "respool::server", "stopped");
     Ok(())
 }
@@ -60,6 +65,18 @@ async fn run_server(loaded: &Loaded) -> Result<(), String> {
 /// # Errors
 /// What is wrong with an upstream, for people.
 pub async fn app(settings: &Settings, abort: &CancellationToken) -> Result<App, String> {
+    app_with(settings, abort, &|_| Box::pin(async { Ok(Arc::new(NoTools) as Arc<dyn Tools>) })).await
+}
+
+/// The same, with other tools for its agents.
+///
+/// # Errors
+/// What is wrong with an upstream or an agent, for people.
+pub async fn app_with(
+    settings: &Settings,
+    abort: &CancellationToken,
+    tools: &OpenTools<'_>,
+) -> Result<App, String> {
     let limits = &settings.server.limits;
     let mut upstreams = Vec::new();
     for config in &settings.upstreams {
@@ -74,8 +91,9 @@ pub async fn app(settings: &Settings, abort: &CancellationToken) -> Result<App, 
         commit_after: limits.commit_after,
         guard: GuardLimits { max_tool_results: limits.max_tool_results, max_repeats: limits.max_repeats },
     };
-    let relay = Arc::new(Relay::new(settings.relay.clone(), fleet, bounds));
-    Ok(App { relay, limits: limits.clone(), log_content: settings.log.content, abort: abort.clone() })
+    let relay = Arc::new(Relay::new(settings.relay.clone(), Arc::clone(&fleet), bounds));
+    let agents = agents(settings, &relay, &fleet, bounds, tools, abort.clone()).await?;
+    Ok(App { relay, agents, limits: limits.clone(), log_content: settings.log.content, abort: abort.clone() })
 }
 
 async fn started(config: &UpstreamConfig, abort: &CancellationToken) -> Result<UpstreamConfig, String> {
@@ -138,11 +156,24 @@ fn raise_descriptor_limit() {
 
 /// Settings that are accepted already, and whose feature is not built yet.
 fn warn_of_what_is_to_come(settings: &Settings) {
-    for (set, key) in
-        [(settings.tools != ToolsConfig::default(), "tools"), (!settings.agents.is_empty(), "agents")]
-    {
-        if set {
-            tracing::warn!(target: "respool::server", key, "this setting is accepted, but has no effect in this version");
-        }
+    if settings.tools != ToolsConfig::default() {
+        tracing::warn!(target: "respool::server", key = "tools", "this setting is accepted, but has no effect in this version");
+    }
+}
+
+/// Stands in until the sets of tools are there.
+struct NoTools;
+
+impl Tools for NoTools {
+    fn specs(&self) -> Vec<ToolSpec> {
+        Vec::new()
+    }
+
+    fn call<'a>(
+        &'a self,
+        _: &'a Invocation,
+        _: Option<&'a dyn Approver>,
+    ) -> futures::future::BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        Box::pin(async { Err(ToolError::Failed("there are no tools".into())) })
     }
 }

@@ -70,6 +70,7 @@ pub fn install() {
         let builder = builder.set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS).ok()?;
         let handle = builder.install_recorder().ok()?;
         describe();
+        super::agent_metrics::describe();
         COMMON.get_or_init(Common::registered);
         Some(handle)
     });

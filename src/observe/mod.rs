@@ -1,6 +1,8 @@
 //! What respool tells its operator: logs, metrics, one canonical line per request, and the daily error report.
 
+pub mod agent_metrics;
 pub mod config;
+mod error_report;
 mod init;
 mod json;
 pub mod metrics;
@@ -8,5 +10,6 @@ mod request_line;
 mod writer;
 
 pub use config::{Level, LogConfig, LogFormat};
+pub use error_report::{ErrorReport, Failure};
 pub use init::{Flush, init};
 pub use request_line::{Outcome, RequestLine, SharedLine};

@@ -17,7 +17,7 @@ use http::{HeaderMap, StatusCode};
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
-use super::{App, body, respond};
+use super::{App, agent, body, respond};
 use crate::observe::{Outcome, RequestLine, SharedLine};
 use crate::relay::{Batch, Facts, Feed, Opened, Prepared, reply_json};
 use crate::sse::write_data;
@@ -32,6 +32,13 @@ pub(super) async fn chat(app: App, request: http::Request<Incoming>, peer: Optio
     let mut line = RequestLine::start(id.clone(), "POST /v1/chat/completions".to_owned());
     line.route = "chat";
     let line = SharedLine::new(line, app.log_content);
+    let body = match read(&app, &parts.headers, body, &line).await {
+        Ok(body) => body,
+        Err(error) => return respond::error(&error, &line),
+    };
+    if let Some(agent) = agent::asked_for(&app, &body) {
+        return agent::answer(app, agent, &body, &parts.headers, line).await;
+    }
     let path = upstream_path(&parts.uri);
     let upstream_id = respond::upstream_id(&parts.headers, &id);
     match prepare(&app, body, parts.headers, &path, &upstream_id, &line).await {
@@ -51,20 +58,24 @@ fn upstream_path(uri: &http::Uri) -> Cow<'_, str> {
     }
 }
 
-async fn prepare(
-    app: &App,
-    body: Incoming,
-    headers: HeaderMap,
-    path: &str,
-    id: &str,
-    line: &SharedLine,
-) -> Result<Box<Prepared>, ApiError> {
+async fn read(app: &App, headers: &HeaderMap, body: Incoming, line: &SharedLine) -> Result<Bytes, ApiError> {
     if headers.get(http::header::CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
         let message = "the request body is compressed; send it with `content-encoding: identity`";
         return Err(ApiError::new(415, "unsupported_content_encoding", message));
     }
     let body = body::read(body, &app.limits).await?;
     line.content("client request", &body);
+    Ok(body)
+}
+
+async fn prepare(
+    app: &App,
+    body: Bytes,
+    headers: HeaderMap,
+    path: &str,
+    id: &str,
+    line: &SharedLine,
+) -> Result<Box<Prepared>, ApiError> {
     let prepared = app.relay.prepare(body, headers, path, id).await?;
     line.with(|line| {
         line.model.clone_from(&prepared.facts.model);
@@ -306,13 +317,16 @@ fn roles(spool: &Spool, facts: &Facts) -> Bytes {
     out.into()
 }
 
-fn frame(payload: &str) -> Bytes {
+pub(super) fn frame(payload: &str) -> Bytes {
     let mut out = Vec::new();
     write_data(&mut out, payload);
     out.into()
 }
 
-fn streamed(chunks: impl futures::Stream<Item = Bytes> + Send + 'static, line: &SharedLine) -> Response {
+pub(super) fn streamed(
+    chunks: impl futures::Stream<Item = Bytes> + Send + 'static,
+    line: &SharedLine,
+) -> Response {
     let chunks = futures::StreamExt::map(chunks, Ok::<_, Infallible>);
     respond::stream(Body::from_stream(chunks), line)
 }

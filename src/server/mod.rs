@@ -1,5 +1,6 @@
 //! The HTTP server: routes, when a head leaves, errors as HTTP, shutdown. Foreign server types stay in here.
 
+mod agent;
 mod body;
 mod chat;
 pub mod config;
@@ -7,6 +8,7 @@ mod models;
 mod patient;
 mod respond;
 mod run;
+mod runs;
 mod transparent;
 
 use std::convert::Infallible;
@@ -17,7 +19,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::response::Response;
-use axum::routing::get;
+use axum::routing::{get, post};
 use futures::FutureExt as _;
 use http::{Method, Request};
 use hyper::body::Incoming;
@@ -27,6 +29,7 @@ use tower::ServiceExt as _;
 pub use config::{LimitsConfig, Listen, ServerConfig};
 pub use run::{Stop, run};
 
+use crate::agent::Agents;
 use crate::relay::Relay;
 
 /// What every handler needs.
@@ -34,6 +37,8 @@ use crate::relay::Relay;
 pub struct App {
     /// The way to the models.
     pub relay: Arc<Relay>,
+    /// The agents, and the runs in progress.
+    pub agents: Arc<Agents>,
     /// Bounds.
     pub limits: LimitsConfig,
     /// Message text may be logged.
@@ -48,6 +53,9 @@ pub fn router(app: App) -> Routes {
         .route("/v1/models", get(models::list).fallback(transparent::transparent))
         .route("/models", get(models::list).fallback(transparent::transparent))
         .route("/v1/models/{*id}", get(models::one).fallback(transparent::transparent))
+        .route("/v1/runs", get(runs::list))
+        .route("/v1/runs/{id}", get(runs::one))
+        .route("/v1/runs/{id}/cancel", post(runs::cancel))
         .route("/health", get(respond::health))
         .route("/ready", get(models::ready))
         .route("/metrics", get(respond::metrics))

@@ -10,6 +10,7 @@ use http::{HeaderMap, StatusCode, header};
 use serde_json::{Value, json};
 
 use super::{App, READY_WITHIN, respond};
+use crate::agent::Agent;
 use crate::observe::{Outcome, RequestLine, SharedLine};
 use crate::upstream::{Upstream, UpstreamError};
 use crate::wire::ApiError;
@@ -108,6 +109,7 @@ async fn models(app: &App, headers: &HeaderMap, line: &SharedLine) -> Result<Vec
     // An alias is what a client gets who asks for a model of that name.
     found.retain(|model| aliases.iter().all(|alias| alias["id"] != model["id"]));
     found.extend(aliases);
+    found.extend(app.agents.iter().map(|agent| of_agent(agent)));
     Ok(found)
 }
 
@@ -142,6 +144,10 @@ fn listed(name: &str, status: StatusCode, body: &[u8]) -> Result<Vec<Value>, Ups
     });
     let what = "answered /v1/models with something that is no list of models; is its `url` right?";
     list.ok_or_else(|| UpstreamError::broken(name, 502, "upstream_invalid_json", what, ""))
+}
+
+fn of_agent(agent: &Agent) -> Value {
+    json!({"id": *agent.name, "object": "model", "created": 0, "owned_by": "respool", "root": agent.config.model})
 }
 
 fn alias_of(models: &[Value], alias: &str, target: &str) -> Option<Value> {

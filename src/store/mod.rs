@@ -1,5 +1,247 @@
-//! Durable state: runs, invocations, costs.
+//! Durable state: runs as their setup and their events, in one `SQLite` file. The only module that knows SQL.
+//!
+//! One thread writes. Whatever waits when it comes round is one transaction (group commit), so two hundred runs share a
+//! commit instead of queueing for two hundred. A caller is answered when its rows are committed. What the rows mean is
+//! `agent`'s business: setups and events are texts here.
 
 pub mod config;
+mod lease;
+mod open;
+mod read;
+mod write;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, mpsc};
 
 pub use config::StoreConfig;
+use lease::Lease;
+pub use read::{RunRow, StoredEvent, StoredRun};
+use tokio::sync::oneshot;
+use write::Job;
+pub use write::{Ack, Append, NewRun};
+
+/// What became of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// A process works on it.
+    Running,
+    /// It waits for its client's results.
+    Suspended,
+    /// Its process ended, or its client went away, before it was over.
+    Interrupted,
+    /// It ended with an answer.
+    Done,
+    /// It ended with an answer at a limit.
+    Limited,
+    /// It ended with a failure.
+    Failed,
+    /// Somebody ended it.
+    Cancelled,
+}
+
+impl Status {
+    const ALL: [Self; 7] = [
+        Self::Running,
+        Self::Suspended,
+        Self::Interrupted,
+        Self::Done,
+        Self::Limited,
+        Self::Failed,
+        Self::Cancelled,
+    ];
+
+    /// Its name in the store and for people.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Suspended => "suspended",
+            Self::Interrupted => "interrupted",
+            Self::Done => "done",
+            Self::Limited => "limited",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// The status of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.as_str() == name)
+    }
+}
+
+/// Why the store could not do what it was asked, for people: what, where, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreError(pub String);
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+/// The store of one state directory. Dropping the last of it ends the writing thread once it has written what waits.
+#[derive(Debug)]
+pub struct Store {
+    jobs: mpsc::Sender<Job>,
+    reader: Arc<Mutex<rusqlite::Connection>>,
+    path: PathBuf,
+    lease: Lease,
+    /// What was set aside because it could not be read.
+    pub set_aside: Option<PathBuf>,
+}
+
+impl Store {
+    /// Opens or makes the store in a directory, and brings its schema up to date.
+    ///
+    /// # Errors
+    /// When the directory or the file cannot be used. A file that is damaged is set aside and a new one begun.
+    pub fn open(config: &StoreConfig) -> Result<Self, StoreError> {
+        let dir = &config.state_dir;
+        let opened = open::open(dir)?;
+        let lease = Lease::take(dir).map_err(|error| open::unusable(dir, &error.to_string()))?;
+        let (jobs, queue) = mpsc::channel();
+        let connection = opened.writer;
+        let path = opened.path.clone();
+        std::thread::Builder::new()
+            .name("store".into())
+            .spawn(move || write::work(connection, &queue, &path))
+            .map_err(|error| StoreError(format!("the store's thread cannot be started: {error}")))?;
+        Ok(Self {
+            jobs,
+            reader: Arc::new(Mutex::new(opened.reader)),
+            path: opened.path,
+            lease,
+            set_aside: opened.set_aside,
+        })
+    }
+
+    /// The database's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Commits a new run.
+    ///
+    /// # Errors
+    /// When it cannot be committed; the run then is not in the store.
+    pub async fn begin(&self, run: NewRun) -> Result<(), StoreError> {
+        let owner = self.lease.owner().to_owned();
+        self.ask(|answer| Job::Begin { run, owner, answer }).await
+    }
+
+    /// Commits what happened to a run.
+    ///
+    /// # Errors
+    /// When it cannot be committed; nothing of it then is in the store.
+    pub async fn append(&self, append: Append) -> Result<Ack, StoreError> {
+        self.ask(|answer| Job::Append { append, answer }).await
+    }
+
+    /// Makes this process the one that works on a run; false when another one does, or the run is over. `cancelled`: also a
+    /// run whose client went away.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub async fn claim(&self, run: &str, cancelled: bool) -> Result<bool, StoreError> {
+        let (run, owner) = (run.to_owned(), self.lease.owner().to_owned());
+        self.ask(|answer| Job::Claim { run, owner, cancelled, answer }).await
+    }
+
+    /// Asks whoever works on a run to end it; where nobody does, it is ended here. False when it is over or not known.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub async fn request_cancel(&self, run: &str) -> Result<bool, StoreError> {
+        let run = run.to_owned();
+        self.ask(|answer| Job::Cancel { run, answer }).await
+    }
+
+    /// Marks the runs whose process is gone as interrupted.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub async fn mark_orphans(&self) -> Result<usize, StoreError> {
+        let owners = self.read(read::owners_of_running).await?;
+        let gone: Vec<String> = owners.into_iter().filter(|owner| self.lease.is_gone(owner)).collect();
+        self.ask(|answer| Job::Orphan { owners: gone, answer }).await
+    }
+
+    /// Deletes runs that ended, or were left waiting, before this time (milliseconds since 1970).
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub async fn delete_before(&self, time: u64) -> Result<usize, StoreError> {
+        self.ask(|answer| Job::Delete { before: time, answer }).await
+    }
+
+    /// A run with its events.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn run(&self, id: &str) -> Result<Option<StoredRun>, StoreError> {
+        let id = id.to_owned();
+        self.read(move |connection| read::run(connection, &id)).await
+    }
+
+    /// The newest runs, newest first, with their events.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn newest(&self, most: usize) -> Result<Vec<RunRow>, StoreError> {
+        self.read(move |connection| read::newest(connection, most)).await
+    }
+
+    /// The run that waits, or waited, for one of these calls.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn by_call(&self, ids: Vec<String>) -> Result<Option<String>, StoreError> {
+        self.read(move |connection| read::by_call(connection, &ids)).await
+    }
+
+    /// The newest run that the same request asked for, not before `since`, and whose client has not got its answer; not one
+    /// that was ended.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn unanswered(&self, fingerprint: &str, since: u64) -> Result<Option<String>, StoreError> {
+        let fingerprint = fingerprint.to_owned();
+        self.read(move |connection| read::unanswered(connection, &fingerprint, since)).await
+    }
+
+    /// The client has got what there is of a run.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub async fn answered(&self, run: &str) -> Result<bool, StoreError> {
+        let run = run.to_owned();
+        self.ask(|answer| Job::Answered { run, answer }).await
+    }
+
+    async fn ask<T>(
+        &self,
+        job: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Job,
+    ) -> Result<T, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        let ended = || StoreError("the store's thread has ended; restart respool".to_owned());
+        self.jobs.send(job(answer)).map_err(|_| ended())?;
+        answered.await.unwrap_or_else(|_| Err(ended()))
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&rusqlite::Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (reader, path) = (Arc::clone(&self.reader), self.path.clone());
+        let work = move || {
+            let connection = reader.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            work(&connection).map_err(|error| open::failed("read", &path, &error))
+        };
+        let done = tokio::task::spawn_blocking(work).await;
+        done.unwrap_or_else(|error| Err(StoreError(format!("the store cannot be read: {error}"))))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -24,7 +24,7 @@ const LAYERS: [&[&str]; 12] = [
 const PURE: [&str; 7] = ["turn", "units", "wire", "sse", "translate", "tool_parser", "tokens"];
 
 /// Neither do these files of other modules; circuits are told the time.
-const PURE_FILES: [&str; 10] = [
+const PURE_FILES: [&str; 24] = [
     "tools/contract.rs",
     "tools/policy",
     "tools/plain.rs",
@@ -35,10 +35,25 @@ const PURE_FILES: [&str; 10] = [
     "upstream/queue.rs",
     "upstream/retry.rs",
     "relay/conversation.rs",
+    "agent/budget.rs",
+    "agent/context.rs",
+    "agent/correction.rs",
+    "agent/harmless.rs",
+    "agent/outcome.rs",
+    "agent/progress.rs",
+    "agent/prompt.rs",
+    "agent/reading.rs",
+    "agent/record.rs",
+    "agent/request.rs",
+    "agent/run.rs",
+    "agent/run/window.rs",
+    "agent/setup.rs",
+    "agent/step.rs",
 ];
 
 /// Foreign crates and the modules that own them.
-const OWNED: [(&str, &[&str]); 11] = [
+const OWNED: [(&str, &[&str]); 12] = [
+    ("rusqlite", &["store"]),
     ("bpe_openai", &["tokens"]),
     ("hyper_util", &["upstream", "server"]),
     ("hyper_rustls", &["upstream"]),

@@ -8,6 +8,8 @@
     reason = "tests fail by panicking, and `pub` in their support code says what they may use"
 )]
 
+mod agents;
+mod agents_killed;
 mod architecture;
 mod captures;
 mod captures_page;

@@ -20,6 +20,7 @@
 //! - [`respool`]: the product itself, started in this process.
 //! - [`tools`]: sets of tools, calls, and a person to ask.
 //! - [`fake_gateway`]: OpenClaw's `/tools/invoke`.
+//! - [`scripted_tools`]: a set of tools for agents that does what a test says.
 //! - [`http1`]: heads and bodies on a socket, for both ends.
 
 pub mod accumulate;
@@ -32,4 +33,18 @@ pub mod replies;
 pub mod request_rules;
 pub mod respool;
 pub mod script;
+pub mod scripted_tools;
 pub mod tools;
+
+/// Waits until there is something, and gives it.
+pub async fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let looking = async {
+        loop {
+            match look() {
+                Some(found) => return found,
+                None => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+            }
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(10), looking).await.expect("it never came")
+}

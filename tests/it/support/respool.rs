@@ -1,13 +1,18 @@
 //! The product under test, in this process: the real settings, router and server on a free loopback port.
 
 use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
 
+use futures::future::BoxFuture;
+use respool::agent::Agents;
 use respool::config::{FileText, resolve};
 use respool::server::{Stop, router, run};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use super::fake_vllm::FakeVllm;
+use super::scripted_tools::ScriptedTools;
 
 /// Settings without second attempts: what the first one brought stands.
 pub const ONCE: &str = "[recovery]\nattempts = 0\n";
@@ -20,6 +25,8 @@ pub struct Respool {
     pub stop: Stop,
     /// Done when it has ended.
     pub ended: Option<JoinHandle<()>>,
+    /// Its agents.
+    pub agents: Arc<Agents>,
 }
 
 impl Respool {
@@ -41,6 +48,29 @@ impl Respool {
 
     /// With this configuration file.
     pub async fn configured(toml: &str) -> Self {
+        Self::started(toml, None).await
+    }
+
+    /// In front of `upstream`, with an agent `helper` that has these tools, durable runs in `state`, and `extra` settings of
+    /// the agent.
+    pub async fn with_agent(
+        upstream: &FakeVllm,
+        tools: &Arc<ScriptedTools>,
+        state: &Path,
+        extra: &str,
+    ) -> Self {
+        let toml = format!(
+            "state_dir = \"{}\"\n[log]\nerrors_dir = \"{}\"\n[[upstream]]\nname = \"box\"\nurl = \"{}\"\n\
+             [agents.helper]\nmodel = \"gpt-oss-20b\"\n{extra}\n",
+            state.display(),
+            state.join("logs").display(),
+            upstream.url()
+        );
+        Self::started(&toml, Some(Arc::clone(tools))).await
+    }
+
+    /// With this configuration file and these tools for its agents.
+    pub async fn started(toml: &str, tools: Option<Arc<ScriptedTools>>) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         respool::observe::metrics::install();
         let file = FileText { path: "test.toml".as_ref(), text: toml };
@@ -48,11 +78,33 @@ impl Respool {
             resolve(Some(file), &std::collections::BTreeMap::new(), &respool::config::Flags::default());
         let settings = loaded.unwrap_or_else(|problems| panic!("{problems}\nin\n{toml}")).settings;
         let stop = Stop::default();
-        let app = respool::cli::app(&settings, &stop.abort).await.unwrap();
+        let app = match &tools {
+            None => respool::cli::app(&settings, &stop.abort).await.unwrap(),
+            Some(tools) => {
+                let set: Arc<dyn respool::tools::Tools> = tools.clone();
+                let open =
+                    move |_| -> BoxFuture<'_, _> { Box::pin(std::future::ready(Ok(Arc::clone(&set)))) };
+                respool::cli::app_with(&settings, &stop.abort, &open).await.unwrap()
+            }
+        };
+        let agents = Arc::clone(&app.agents);
+        agents.start().await;
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let ended = tokio::spawn(run(listener, router(app), stop.clone(), settings.server.limits.drain));
-        Self { address, stop, ended: Some(ended) }
+        Self { address, stop, ended: Some(ended), agents }
+    }
+}
+
+impl Respool {
+    /// Ends it at once, and waits until nothing of it is left.
+    pub async fn killed(mut self) {
+        self.stop.drain.cancel();
+        self.stop.abort.cancel();
+        if let Some(ended) = self.ended.take() {
+            ended.await.unwrap();
+        }
+        self.agents.ended().await;
     }
 }
 

@@ -1,0 +1,349 @@
+//! The configured agents and the runs in progress: begins runs, takes up those that wait or were interrupted, lets several
+//! clients look at one, and ends them. Called by `server` and `cli`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use http::{HeaderMap, HeaderValue, header};
+use tokio::sync::{broadcast, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::config::{AgentConfig, OnDisconnect, Progress};
+use super::driver::{Driver, End, Stops, now};
+use super::record::What;
+use super::request::AgentRequest;
+use super::run::Run;
+use super::setup;
+use super::taking_up::told;
+use super::telemetry::Telemetry;
+use super::watch::{Ended, Live, Watch};
+use crate::observe::ErrorReport;
+use crate::relay::Relay;
+use crate::store::{NewRun, Store, StoreError};
+use crate::tools::Tools;
+
+/// Progress lines that a slow client may be behind; older ones are lost to it, not the answer.
+const BEHIND: usize = 256;
+/// A repeated request takes up an interrupted run that is not older than this, in milliseconds.
+pub(super) const TAKEN_UP_WITHIN: u64 = 15 * 60_000;
+/// Runs that are over, or wait for a client, are kept so long, in milliseconds.
+const KEPT: u64 = 30 * 24 * 3_600_000;
+/// The pause between clearings.
+const CLEAR_EVERY: Duration = Duration::from_hours(1);
+/// What is assumed of a window that nobody tells of, in tokens.
+const WINDOW: u64 = 128 * 1024;
+/// Suspended runs that are held in memory because they could not be stored.
+pub(super) const MOST_PARKED: usize = 1_000;
+
+/// One agent.
+pub struct Agent {
+    /// Its name: the model id that clients use.
+    pub name: Arc<str>,
+    /// Its settings.
+    pub config: AgentConfig,
+    /// Its system prompt.
+    pub prompt: Option<String>,
+    /// The way to its model.
+    pub relay: Arc<Relay>,
+    /// Its own tools.
+    pub tools: Arc<dyn Tools>,
+    /// Its model as the upstreams know it.
+    pub target: String,
+    /// The model's window in tokens, where that is configured.
+    pub window: Option<u64>,
+    /// The name under which reasoning and progress leave; `None`: not at all.
+    pub reasoning: Option<&'static str>,
+}
+
+/// What all agents share.
+pub struct Agents {
+    by_name: BTreeMap<String, Arc<Agent>>,
+    pub(super) store: Option<Arc<Store>>,
+    report: ErrorReport,
+    log_content: bool,
+    live: Mutex<HashMap<String, Arc<Live>>>,
+    pub(super) parked: Mutex<Vec<Parked>>,
+    tasks: TaskTracker,
+    shutdown: CancellationToken,
+}
+
+impl std::fmt::Debug for Agents {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Agents").field("names", &self.by_name.keys()).finish_non_exhaustive()
+    }
+}
+
+/// A suspended run that is not in the store.
+pub(super) struct Parked {
+    pub(super) id: String,
+    pub(super) run: Run,
+}
+
+/// A run to work on.
+pub(super) struct Work {
+    pub(super) id: String,
+    pub(super) run: Run,
+    pub(super) seq: u64,
+    pub(super) store: Option<Arc<Store>>,
+    pub(super) authorization: Option<HeaderValue>,
+    /// What happens first.
+    pub(super) first: Option<What>,
+    pub(super) how: &'static str,
+}
+
+impl Agents {
+    /// `store`: `None` where runs cannot be kept.
+    pub fn new(
+        agents: Vec<Agent>,
+        store: Option<Arc<Store>>,
+        report: ErrorReport,
+        log_content: bool,
+        shutdown: CancellationToken,
+    ) -> Self {
+        Self {
+            by_name: agents.into_iter().map(|agent| (agent.name.to_string(), Arc::new(agent))).collect(),
+            store,
+            report,
+            log_content,
+            live: Mutex::default(),
+            parked: Mutex::default(),
+            tasks: TaskTracker::new(),
+            shutdown,
+        }
+    }
+
+    /// The agent of this name.
+    pub fn get(&self, name: &str) -> Option<&Arc<Agent>> {
+        self.by_name.get(name)
+    }
+
+    /// All agents.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Agent>> {
+        self.by_name.values()
+    }
+
+    /// The store, where there is one.
+    pub fn store(&self) -> Option<&Arc<Store>> {
+        self.store.as_ref()
+    }
+
+    /// Serves a request: takes up the run that it belongs to, or begins one.
+    pub async fn serve(
+        self: &Arc<Self>,
+        agent: &Arc<Agent>,
+        request: AgentRequest,
+        authorization: Option<HeaderValue>,
+    ) -> Watch {
+        if !request.results.is_empty()
+            && let Some(watch) = self.returned(agent, &request, authorization.clone()).await
+        {
+            return watch;
+        }
+        if let Some(watch) = self.unanswered(agent, &request, authorization.clone()).await {
+            return watch;
+        }
+        self.begin(agent, request, authorization).await
+    }
+
+    async fn begin(
+        self: &Arc<Self>,
+        agent: &Arc<Agent>,
+        request: AgentRequest,
+        authorization: Option<HeaderValue>,
+    ) -> Watch {
+        let id = format!("run-{:032x}", rand::random::<u128>());
+        let fingerprint = request.fingerprint.clone();
+        let window = agent.window(authorization.as_ref()).await;
+        let setup = setup::setup(agent, request, window, rand::random(), now());
+        let run = NewRun {
+            id: id.clone(),
+            agent: agent.name.to_string(),
+            at: setup.at,
+            fingerprint,
+            setup: serde_json::to_string(&setup).unwrap_or_default(),
+        };
+        let run_state = Run::new(setup);
+        let store = match &self.store {
+            Some(store) => match store.begin(run).await {
+                Ok(()) => Some(Arc::clone(store)),
+                Err(error) => {
+                    self.telemetry(agent, &id).not_durable(&run_state, &error);
+                    None
+                }
+            },
+            None => None,
+        };
+        let work = Work { id, run: run_state, seq: 0, store, authorization, first: None, how: "begins" };
+        self.work(agent, work)
+    }
+
+    pub(super) fn is_live(&self, id: &str) -> bool {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner).contains_key(id)
+    }
+
+    /// The client of a run has got what there is of it.
+    pub async fn answered(&self, id: &str) {
+        if let Some(store) = &self.store {
+            let _ = told(store.answered(id).await);
+        }
+    }
+
+    /// Looks at a run that is being worked on.
+    pub(super) fn watch(&self, id: &str) -> Option<Watch> {
+        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned()?;
+        let progress = Some(live.progress.subscribe());
+        Some(Watch { run: id.to_owned(), progress, end: live.end.clone(), guard: live.watched.upgrade() })
+    }
+
+    /// Ends a run. False when it is over or not known.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub async fn cancel(&self, id: &str) -> Result<bool, StoreError> {
+        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned();
+        if let Some(live) = live {
+            live.stops.cancel.cancel();
+            return Ok(true);
+        }
+        match &self.store {
+            Some(store) => store.request_cancel(id).await,
+            None => Ok(false),
+        }
+    }
+
+    /// The ids of the runs that are being worked on.
+    pub fn live(&self) -> Vec<String> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+    }
+
+    /// Works on a run in a task of its own.
+    pub(super) fn work(self: &Arc<Self>, agent: &Arc<Agent>, work: Work) -> Watch {
+        let (progress, subscribed) = broadcast::channel(BEHIND);
+        let (ended, end) = watch::channel(None);
+        let stops = Stops { shutdown: self.shutdown.clone(), ..Stops::default() };
+        let guard = Arc::new(stops.gone.clone().drop_guard());
+        let live = Live {
+            progress: progress.clone(),
+            end: end.clone(),
+            stops: stops.clone(),
+            watched: Arc::downgrade(&guard),
+        };
+        let id = work.id.clone();
+        self.live.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone(), Arc::new(live));
+        let (agents, agent) = (Arc::clone(self), Arc::clone(agent));
+        self.tasks.spawn(async move {
+            let done = agents.work_through(&agent, work, progress, stops).await;
+            ended.send_replace(Some(Arc::new(done)));
+        });
+        Watch { run: id, progress: Some(subscribed), end, guard: Some(guard) }
+    }
+
+    async fn work_through(
+        &self,
+        agent: &Agent,
+        work: Work,
+        progress: broadcast::Sender<String>,
+        stops: Stops,
+    ) -> Ended {
+        let Work { id, mut run, seq, store, authorization, first, how } = work;
+        let telemetry = self.telemetry(agent, &id);
+        telemetry.started(&run, how);
+        let (began, before) = (Instant::now(), run.iterations().len());
+        let mut driver = Driver {
+            id: id.clone(),
+            model: agent.config.model.clone(),
+            temperature: agent.config.temperature,
+            relay: Arc::clone(&agent.relay),
+            tools: Arc::clone(&agent.tools),
+            store,
+            seq,
+            authorization,
+            progress,
+            stops,
+            telemetry: telemetry.clone(),
+            backlog: Vec::new(),
+            waited: Duration::ZERO,
+            detached: agent.config.on_disconnect == OnDisconnect::Detach,
+            log_content: self.log_content,
+        };
+        if let Some(first) = first {
+            driver.happened(&mut run, first).await;
+        }
+        let end = driver.drive(&mut run).await;
+        let kept = driver.store.is_some() && driver.backlog.is_empty();
+        let why = if matches!(end, End::Left) { "left" } else { "over" };
+        let overhead = began.elapsed().saturating_sub(driver.waited);
+        telemetry.left(why, overhead, run.iterations().len() - before);
+        let spent = run.spent_since_answer();
+        self.live.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        if matches!(end, End::Suspended(_)) && !kept {
+            self.park(Parked { id, run });
+        }
+        Ended { end, spent, overhead }
+    }
+
+    fn telemetry(&self, agent: &Agent, id: &str) -> Telemetry {
+        Telemetry {
+            run: id.to_owned(),
+            agent: Arc::clone(&agent.name),
+            report: self.report.clone(),
+            content: self.log_content,
+        }
+    }
+
+    fn park(&self, parked: Parked) {
+        let mut all = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= MOST_PARKED {
+            all.remove(0);
+        }
+        all.push(parked);
+    }
+
+    /// Takes up what a process before this one left, and clears what is old, until the process ends.
+    pub async fn start(self: &Arc<Self>) {
+        let Some(store) = self.store.clone() else { return };
+        if let Some(orphans) = told(store.mark_orphans().await).filter(|count| *count > 0) {
+            tracing::warn!(target: "respool::agent", runs = orphans, "runs were interrupted; `respool runs list` shows them");
+        }
+        self.resume_detached(&store).await;
+        let shutdown = self.shutdown.clone();
+        self.tasks.spawn(async move {
+            loop {
+                let _ = told(store.delete_before(now().saturating_sub(KEPT)).await);
+                // Another process on the same store may have ended meanwhile.
+                let _ = told(store.mark_orphans().await);
+                tokio::select! {
+                    () = shutdown.cancelled() => return,
+                    () = tokio::time::sleep(CLEAR_EVERY) => {}
+                }
+            }
+        });
+    }
+
+    /// Waits until nothing is worked on any more. Call it after the shutdown token.
+    pub async fn ended(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+impl Agent {
+    /// The smallest window that an upstream of the model has, as far as they tell.
+    async fn window(&self, key: Option<&HeaderValue>) -> u64 {
+        if let Some(window) = self.window {
+            return window;
+        }
+        let headers: HeaderMap = key.map(|key| (header::AUTHORIZATION, key.clone())).into_iter().collect();
+        let asked = self.relay.upstreams().map(|upstream| upstream.learn_windows(&headers));
+        futures::future::join_all(asked).await;
+        let told = self.relay.upstreams().filter_map(|upstream| upstream.model_facts(&self.target).window);
+        told.min().unwrap_or(WINDOW)
+    }
+
+    /// Whether the client sees what is being done.
+    pub fn shows_progress(&self) -> bool {
+        self.config.progress == Progress::Reasoning
+    }
+}

@@ -1,0 +1,132 @@
+//! What the model is told about its own calls: what a tool wants, that a call could not be read, that the work is over.
+//! Also what is shown when it gives no answer. Pure. Used by `run`.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::outcome::Limit;
+use super::record::{Entry, Form, Offered, Setup};
+
+/// What stands in the transcript for a reply of which nothing could be used.
+pub(super) const NOTHING: &str = "(nothing that could be read)";
+
+/// For a call that was under way when respool ended.
+pub(super) const OUTCOME_UNKNOWN: &str = "the outcome is unknown: respool was interrupted while this call ran. It may have \
+     taken effect, in whole or in part. Find out before you repeat it.";
+
+/// The message before the last call.
+pub(super) fn last_words(limit: &Limit) -> Value {
+    let text = format!(
+        "[respool] The run has met its limit {}. No more tools can be used. Answer now, from what you have; say what is \
+         missing.",
+        limit.in_words()
+    );
+    json!({"role": "user", "content": text})
+}
+
+/// What a tool wants, and what was wrong.
+pub(super) fn wanted(tool: &Offered, problems: &[String]) -> String {
+    let problems = if problems.is_empty() { String::new() } else { format!(": {}", problems.join("; ")) };
+    format!(
+        "the arguments do not fit{problems}. `{}` takes a JSON object of this schema: {}",
+        tool.name, tool.parameters
+    )
+}
+
+/// There is no such tool.
+pub(super) fn unknown(name: &str, setup: &Setup) -> String {
+    let names: Vec<&str> = setup.tools.iter().map(|tool| tool.name.as_str()).collect();
+    format!("there is no tool `{name}`; there are: {}", names.join(", "))
+}
+
+/// The correction of a reply: its calls that cannot be made, or what it lacks.
+pub(super) fn of(refused: &[(String, String)], cut: bool, blank: bool, setup: &Setup) -> String {
+    let mut text = String::new();
+    for (name, why) in refused {
+        let tool = setup.tools.iter().find(|tool| tool.name == *name);
+        let _ = match tool {
+            None => writeln!(text, "Your call was not made: {}.", unknown(name, setup)),
+            Some(tool) => {
+                writeln!(text, "Your call of `{name}` was not made ({why}): {}.", wanted(tool, &[]))
+            }
+        };
+    }
+    if refused.is_empty() && !blank {
+        text.push_str("Your last reply looks like a tool call that could not be read. ");
+        text.push_str(how_to_call(setup.style.form));
+        text.push_str(" If you meant it as the answer, give the answer again without the marks of a call.");
+    }
+    if blank && refused.is_empty() {
+        text.push_str("Your last reply was empty. Use a tool, or give the final answer.");
+    }
+    if cut {
+        let _ = write!(text, " The reply was cut at {} tokens: be brief.", setup.limits.max_tokens);
+    }
+    text.trim().to_owned()
+}
+
+fn how_to_call(form: Form) -> &'static str {
+    match form {
+        Form::Native => {
+            "Call the tool through the function-calling interface, with a JSON object as its arguments."
+        }
+        Form::GuidedJson => r#"Write {"tool_calls": [{"name": "NAME", "arguments": {…}}]} and nothing else."#,
+        Form::React => {
+            "Write a line `Action: NAME` and then a line `Action Input: {…}` with one JSON object."
+        }
+        Form::Markers => "Write [TOOL:NAME|argument=value] on a line of its own.",
+        Form::Plain => "Say in one sentence which tool you use, with its argument in quotes.",
+    }
+}
+
+/// The tool that an error text names, as a refused call.
+pub(super) fn named(text: &str, setup: &Setup) -> Vec<(String, String)> {
+    let named = setup.tools.iter().find(|tool| text.contains(&format!("`{}`", tool.name)));
+    named.map(|tool| (tool.name.clone(), "it could not be read".to_owned())).into_iter().collect()
+}
+
+/// What was called and how it went; stands in for a summary that the model did not give.
+pub(super) fn tally(entries: &[Entry]) -> String {
+    let mut text = String::new();
+    for entry in entries {
+        match entry {
+            Entry::Summary(summary) => {
+                let _ = writeln!(text, "{summary}");
+            }
+            Entry::Exchange(exchange) => {
+                for call in &exchange.calls {
+                    let result = exchange.results.iter().find(|result| result.id == call.id);
+                    let how = match result {
+                        Some(result) if result.ok => "a result",
+                        Some(_) => "an error",
+                        None => "no result",
+                    };
+                    let arguments = super::context::head_and_tail(&call.arguments, 200).0;
+                    let _ = writeln!(text, "- {} {arguments}: {how}", call.name);
+                }
+            }
+            Entry::Given(_) | Entry::Note(_) => {}
+        }
+    }
+    text.trim_end().to_owned()
+}
+
+/// What a run that ends without an answer has achieved; empty when that is nothing.
+pub(super) fn achieved(entries: &[Entry]) -> String {
+    let said = entries.iter().rev().find_map(|entry| match entry {
+        Entry::Exchange(exchange) if exchange.content != NOTHING && !exchange.content.trim().is_empty() => {
+            Some(exchange.content.trim().to_owned())
+        }
+        _ => None,
+    });
+    let tally = tally(entries);
+    match (said, tally.is_empty()) {
+        (None, true) => String::new(),
+        (Some(said), true) => said,
+        (said, false) => {
+            let said = said.map(|said| format!("{said}\n\n")).unwrap_or_default();
+            format!("{said}There is no final answer. What was done:\n{tally}")
+        }
+    }
+}

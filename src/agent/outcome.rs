@@ -1,0 +1,85 @@
+//! How a run ended: its answer, the limit that it met, the failure that stopped it. Plain data, written to the store.
+
+use serde::{Deserialize, Serialize};
+
+use super::record::ModelFailure;
+
+/// How a run ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// The answer, or what was achieved.
+    pub content: String,
+    /// The reasoning of the last reply.
+    pub reasoning: String,
+    /// The token limit of one reply cut the answer.
+    pub cut: bool,
+    /// The limit that ended the work.
+    pub limit: Option<Limit>,
+    /// The failure that ended it.
+    pub failure: Option<ModelFailure>,
+    /// Somebody ended it.
+    pub cancelled: bool,
+}
+
+/// A limit of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Limit {
+    /// `max_iterations`.
+    Iterations(u32),
+    /// `run_timeout`, in milliseconds.
+    Time(u64),
+    /// `token_budget`.
+    Tokens(u64),
+    /// The same call again and again.
+    Loop,
+}
+
+impl Limit {
+    /// The setting's name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Iterations(_) => "max_iterations",
+            Self::Time(_) => "run_timeout",
+            Self::Tokens(_) => "token_budget",
+            Self::Loop => "max_repeats",
+        }
+    }
+
+    /// What it is, for people and models.
+    pub fn in_words(&self) -> String {
+        match self {
+            Self::Iterations(count) => format!("max_iterations ({count})"),
+            Self::Time(millis) => format!("run_timeout ({} s)", millis.div_ceil(1_000)),
+            Self::Tokens(tokens) => format!("token_budget ({tokens} tokens)"),
+            Self::Loop => "max_repeats (the same call with the same result, again and again)".into(),
+        }
+    }
+}
+
+impl Outcome {
+    /// Ended by somebody.
+    pub(super) fn cancelled(content: String) -> Self {
+        Self { content, cancelled: true, ..Self::default() }
+    }
+
+    /// A stable name for the store, logs and metrics.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self { cancelled: true, .. } => "cancelled",
+            Self { failure: Some(_), .. } => "failed",
+            Self { limit: Some(_), .. } => "limited",
+            _ => "done",
+        }
+    }
+
+    /// The text that the client gets: the answer, and why it is not more than that.
+    pub fn text(&self) -> String {
+        let because = match (&self.failure, &self.limit) {
+            _ if self.cancelled => "the run was cancelled".to_owned(),
+            (Some(failure), _) => format!("the model could not go on: {}", failure.text),
+            (None, Some(limit)) => format!("the run met its limit {}", limit.in_words()),
+            (None, None) => return self.content.clone(),
+        };
+        format!("{}\n\n[respool: {because}]", self.content.trim_end()).trim_start().to_owned()
+    }
+}

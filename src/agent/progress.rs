@@ -1,0 +1,55 @@
+//! What the client sees of the work: one line for each tool call. Pure. Used by `driver`.
+
+use serde_json::{Map, Value};
+
+use super::record::{Asked, Ended, How};
+
+/// So much of the arguments is shown, in bytes.
+const WIDEST: usize = 160;
+
+/// The first half of a line: which tool, on what.
+pub(super) fn begins(call: &Asked, again: bool) -> String {
+    let again = if again { ", again" } else { "" };
+    format!("[{}{again}: {}] ", call.name, on_what(&call.arguments))
+}
+
+/// The second half: outcome and time.
+pub(super) fn ended(ended: &Ended) -> String {
+    let seconds = ended.took / 1_000;
+    let tenths = ended.took % 1_000 / 100;
+    match ended.how {
+        How::Ok => format!("ok, {} bytes in {seconds}.{tenths} s\n", ended.text.len()),
+        how => format!("{} after {seconds}.{tenths} s\n", how.as_str().replace('_', " ")),
+    }
+}
+
+/// The values of the arguments, in one short line.
+fn on_what(arguments: &str) -> String {
+    let arguments: Map<String, Value> = serde_json::from_str(arguments).unwrap_or_default();
+    let value = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let all = arguments.values().map(value).collect::<Vec<_>>().join(", ");
+    let flat: String = all.chars().map(|char| if char.is_control() { ' ' } else { char }).collect();
+    if flat.len() <= WIDEST { flat } else { format!("{}…", &flat[..flat.floor_char_boundary(WIDEST)]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_which_tool_on_what_how_long_and_what_came_of_it() {
+        let call = |arguments: &str| Asked {
+            name: "web_search".into(),
+            arguments: arguments.into(),
+            ..Asked::default()
+        };
+        assert_eq!(
+            begins(&call(r#"{"query":"rust\nproxies","count":3}"#), false),
+            "[web_search: rust proxies, 3] "
+        );
+        assert!(begins(&call(&format!(r#"{{"q":"{}"}}"#, "ä".repeat(500))), true).len() < 200);
+        let ended = |how| ended(&Ended { how, text: "abc".into(), took: 1_260 });
+        assert_eq!(ended(How::Ok), "ok, 3 bytes in 1.2 s\n");
+        assert_eq!(ended(How::TimedOut), "timed out after 1.2 s\n");
+    }
+}

@@ -1,0 +1,248 @@
+//! What the model is sent: the transcript as messages, the tools as declarations or in words.
+//!
+//! Where the form has no role for results they go back as `[TOOL_RESULT: name] …` and `[TOOL_ERROR: name] …`. Pure. Used
+//! by `run`.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::record::{Asked, Entry, Exchange, Form, Offered, Setup, ToolResult};
+
+const REACT: &str = include_str!("prompts/react.md");
+const MARKERS: &str = include_str!("prompts/markers.md");
+const GUIDED_JSON: &str = include_str!("prompts/guided_json.md");
+const PLAIN: &str = include_str!("prompts/plain.md");
+
+/// What follows results that are sent as text.
+const GO_ON: &str = "Continue with the next step, or give the final answer.";
+
+/// The messages of the next model call.
+pub(super) fn messages(setup: &Setup, entries: &[Entry], with_tools: bool) -> Vec<Value> {
+    let form = setup.style.form;
+    let mut out = Vec::with_capacity(entries.len() + 2);
+    let system = system(setup, with_tools);
+    for entry in entries {
+        match entry {
+            Entry::Given(message) if form == Form::Native => out.push(message.clone()),
+            Entry::Given(message) => out.push(without_roles(message)),
+            Entry::Exchange(exchange) if form == Form::Native => native(exchange, &mut out),
+            Entry::Exchange(exchange) => textual(exchange, form, &mut out),
+            Entry::Note(text) => user(&format!("[respool] {text}"), &mut out),
+            Entry::Summary(text) => {
+                user(&format!("[respool] What has been done so far, in short:\n{text}"), &mut out);
+            }
+        }
+    }
+    put_system(&system, &mut out);
+    out
+}
+
+/// The request's `tools`; empty where the form has none.
+pub(super) fn tools(setup: &Setup) -> Vec<Value> {
+    if setup.style.form != Form::Native {
+        return Vec::new();
+    }
+    let declared = |tool: &Offered| {
+        json!({"type": "function", "function": {
+            "name": tool.name, "description": tool.description, "parameters": tool.parameters}})
+    };
+    setup.tools.iter().map(declared).collect()
+}
+
+/// The request's `response_format`, where the server's grammar forces the form.
+pub(super) fn format(setup: &Setup) -> Option<Value> {
+    (setup.style.form == Form::GuidedJson && !setup.tools.is_empty()).then(|| {
+        let names: Vec<&str> = setup.tools.iter().map(|tool| tool.name.as_str()).collect();
+        let call = json!({"type": "object", "required": ["name", "arguments"],
+            "properties": {"name": {"enum": names}, "arguments": {"type": "object"}}});
+        let schema = json!({"anyOf": [
+            {"type": "object", "required": ["tool_calls"], "additionalProperties": false,
+             "properties": {"tool_calls": {"type": "array", "minItems": 1, "items": call}}},
+            {"type": "object", "required": ["answer"], "additionalProperties": false,
+             "properties": {"answer": {"type": "string"}}}]});
+        json!({"type": "json_schema", "json_schema": {"name": "step", "schema": schema}})
+    })
+}
+
+/// The messages that ask for a summary of exchanges.
+pub(super) fn summary(setup: &Setup, entries: &[Entry]) -> Vec<Value> {
+    let mut text = String::from(
+        "Summarise the following work of an assistant for the assistant itself, which will go on from your summary alone: \
+         what was asked of tools, what came out, which facts, names, paths and numbers matter, what is still open. At most \
+         400 words, no introduction.\n",
+    );
+    if let Some(Entry::Given(task)) =
+        setup.messages.iter().rev().find(|it| it["role"] == "user").cloned().map(Entry::Given)
+    {
+        let _ = write!(
+            text,
+            "\nThe task: {}\n",
+            super::context::head_and_tail(&plain(&task["content"]), 2_000).0
+        );
+    }
+    for entry in entries {
+        let _ = match entry {
+            Entry::Given(_) => Ok(()),
+            Entry::Note(note) | Entry::Summary(note) => writeln!(text, "\n{note}"),
+            Entry::Exchange(exchange) => writeln!(text, "\n{}", in_words(exchange)),
+        };
+    }
+    vec![json!({"role": "user", "content": text})]
+}
+
+/// An exchange as text.
+fn in_words(exchange: &Exchange) -> String {
+    let mut text = format!("Assistant: {}", exchange.content.trim());
+    for call in &exchange.calls {
+        let _ = write!(text, "\nCalled {} with {}", call.name, call.arguments);
+        if let Some(result) = result_of(exchange, call) {
+            let _ = write!(text, "\n{}", labelled(&call.name, result));
+        }
+    }
+    text
+}
+
+fn system(setup: &Setup, with_tools: bool) -> String {
+    let how = match setup.style.form {
+        _ if setup.tools.is_empty() || !with_tools => "",
+        Form::Native => "",
+        Form::GuidedJson => GUIDED_JSON,
+        Form::React => REACT,
+        Form::Markers => MARKERS,
+        Form::Plain => PLAIN,
+    };
+    let how = how.replace("{tools}", &described(&setup.tools));
+    let own = setup.system.as_deref().unwrap_or_default();
+    [own.trim(), how.trim()].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n\n")
+}
+
+fn described(tools: &[Offered]) -> String {
+    let tool = |tool: &Offered| {
+        format!(
+            "### {}\n{}\nArguments (JSON Schema): {}",
+            tool.name,
+            tool.description.trim(),
+            tool.parameters
+        )
+    };
+    tools.iter().map(tool).collect::<Vec<_>>().join("\n\n")
+}
+
+/// Puts the agent's words before the client's system message: many templates allow one, at the beginning.
+fn put_system(text: &str, messages: &mut Vec<Value>) {
+    if text.is_empty() {
+        return;
+    }
+    let first =
+        messages.first_mut().filter(|first| matches!(first["role"].as_str(), Some("system" | "developer")));
+    let Some(first) = first else { return messages.insert(0, json!({"role": "system", "content": text})) };
+    match &mut first["content"] {
+        Value::Array(parts) => parts.insert(0, json!({"type": "text", "text": text})),
+        content => *content = format!("{text}\n\n{}", content.as_str().unwrap_or_default()).into(),
+    }
+}
+
+fn native(exchange: &Exchange, out: &mut Vec<Value>) {
+    let mut message = json!({"role": "assistant", "content": exchange.content});
+    if exchange.calls.is_empty() {
+        return out.push(message);
+    }
+    if exchange.content.is_empty() {
+        message["content"] = Value::Null;
+    }
+    if !exchange.reasoning.is_empty() {
+        message["reasoning_content"] = exchange.reasoning.clone().into();
+    }
+    let call = |call: &Asked| json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}});
+    message["tool_calls"] = exchange.calls.iter().map(call).collect();
+    out.push(message);
+    for call in &exchange.calls {
+        let Some(result) = result_of(exchange, call) else { continue };
+        let text = if result.ok { result.text.clone() } else { format!("Error: {}", result.text) };
+        out.push(json!({"role": "tool", "tool_call_id": call.id, "content": text}));
+    }
+}
+
+fn textual(exchange: &Exchange, form: Form, out: &mut Vec<Value>) {
+    let content = match exchange.content.trim() {
+        "" => exchange.calls.iter().map(|call| written(call, form)).collect::<Vec<_>>().join("\n"),
+        _ => exchange.content.clone(),
+    };
+    out.push(json!({"role": "assistant", "content": content}));
+    let results =
+        exchange.calls.iter().filter_map(|call| Some(labelled(&call.name, result_of(exchange, call)?)));
+    let results: Vec<String> = results.collect();
+    if !results.is_empty() {
+        user(&format!("Tool results:\n{}\n\n{GO_ON}", results.join("\n")), out);
+    }
+}
+
+/// A call as the model should have written it.
+fn written(call: &Asked, form: Form) -> String {
+    match form {
+        Form::GuidedJson | Form::Native => {
+            format!(r#"{{"tool_calls":[{{"name":"{}","arguments":{}}}]}}"#, call.name, call.arguments)
+        }
+        Form::React | Form::Plain => format!("Action: {}\nAction Input: {}", call.name, call.arguments),
+        Form::Markers => {
+            let arguments =
+                serde_json::from_str::<serde_json::Map<String, Value>>(&call.arguments).unwrap_or_default();
+            let arguments = arguments.iter().map(|(key, value)| format!("|{key}={}", plain(value)));
+            format!("[TOOL:{}{}]", call.name, arguments.collect::<String>())
+        }
+    }
+}
+
+fn labelled(tool: &str, result: &ToolResult) -> String {
+    let mark = if result.ok { "TOOL_RESULT" } else { "TOOL_ERROR" };
+    format!("[{mark}: {tool}] {}", result.text)
+}
+
+fn result_of<'a>(exchange: &'a Exchange, call: &Asked) -> Option<&'a ToolResult> {
+    exchange.results.iter().find(|result| result.id == call.id)
+}
+
+/// Two messages of one role in a row are one, where that can be told: some templates insist on turns.
+fn user(text: &str, out: &mut Vec<Value>) {
+    if let Some(last) = out.last_mut().filter(|last| last["role"] == "user")
+        && let Value::String(before) = &mut last["content"]
+    {
+        before.push_str("\n\n");
+        before.push_str(text);
+        return;
+    }
+    out.push(json!({"role": "user", "content": text}));
+}
+
+/// A client's message for a model that knows no tool role.
+fn without_roles(message: &Value) -> Value {
+    if message["role"] == "tool" {
+        let text = super::harmless::harmless(&plain(&message["content"]));
+        return json!({"role": "user", "content": format!("[TOOL_RESULT: {}] {text}", message["name"].as_str().unwrap_or("tool"))});
+    }
+    let Some(calls) = message["tool_calls"].as_array() else { return message.clone() };
+    let call = |call: &Value| {
+        let function = &call["function"];
+        format!("I call {} with {}.", plain(&function["name"]), plain(&function["arguments"]))
+    };
+    let said = plain(&message["content"]);
+    let lines: Vec<String> =
+        [said].into_iter().filter(|text| !text.is_empty()).chain(calls.iter().map(call)).collect();
+    json!({"role": "assistant", "content": lines.join("\n")})
+}
+
+/// The text of a content: a string, the text parts of an array, or JSON.
+pub(super) fn plain(content: &Value) -> String {
+    match content {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        Value::Array(parts) => parts.iter().map(part).collect::<Vec<_>>().join("\n"),
+        other => other.to_string(),
+    }
+}
+
+fn part(part: &Value) -> String {
+    let left_out = || format!("[a part of type {} was left out]", part["type"].as_str().unwrap_or("unknown"));
+    part["text"].as_str().map_or_else(left_out, str::to_owned)
+}

@@ -1,0 +1,103 @@
+//! Builds the agents of a configuration: their prompts, their ways to a model, their tools, the store of their runs.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::{Agent, AgentConfig, Agents};
+use crate::config::Settings;
+use crate::observe::ErrorReport;
+use crate::relay::{ReasoningField, Relay, RelayLimits};
+use crate::store::Store;
+use crate::tools::Tools;
+use crate::upstream::{Fleet, LISTS_EVERY};
+
+/// Opens an agent's own tools: those that its settings name.
+pub type OpenTools<'a> =
+    dyn Fn(AgentConfig) -> BoxFuture<'a, Result<Arc<dyn Tools>, String>> + Send + Sync + 'a;
+
+/// The agents over this fleet.
+pub(super) async fn agents(
+    settings: &Settings,
+    relay: &Arc<Relay>,
+    fleet: &Arc<Fleet>,
+    bounds: RelayLimits,
+    tools: &OpenTools<'_>,
+    shutdown: CancellationToken,
+) -> Result<Arc<Agents>, String> {
+    let mut all = Vec::new();
+    for (name, config) in &settings.agents {
+        let fault = |why: String| format!("agent `{name}`: {why}");
+        let relay = match config {
+            AgentConfig { upstream: None, .. } if !config.reads_for_itself() => Arc::clone(relay),
+            _ => Arc::new(own_relay(settings, config, fleet, bounds)),
+        };
+        all.push(Agent {
+            name: name.as_str().into(),
+            prompt: prompt(config).map_err(fault)?,
+            relay,
+            tools: tools(config.clone()).await.map_err(fault)?,
+            window: settings.relay.modes(&config.model).context_window,
+            target: settings.relay.target(&config.model).to_owned(),
+            reasoning: reasoning(settings, config),
+            config: config.clone(),
+        });
+    }
+    let store = if all.is_empty() { None } else { store(settings) };
+    let report = ErrorReport::new(settings.log.errors_dir.clone());
+    Ok(Arc::new(Agents::new(all, store, report, settings.log.content, shutdown)))
+}
+
+/// A relay that knows the agent's upstream alone, and leaves it to the agent what a reply is good for.
+fn own_relay(settings: &Settings, config: &AgentConfig, fleet: &Arc<Fleet>, bounds: RelayLimits) -> Relay {
+    let fleet = match &config.upstream {
+        None => Arc::clone(fleet),
+        Some(name) => {
+            let wanted = fleet.iter().filter(|upstream| upstream.name == *name).cloned().collect();
+            Arc::new(Fleet::new(wanted, LISTS_EVERY))
+        }
+    };
+    let mut relay = settings.relay.clone();
+    if config.reads_for_itself() {
+        relay.recovery.attempts = 0;
+    }
+    Relay::new(relay, fleet, bounds)
+}
+
+fn prompt(config: &AgentConfig) -> Result<Option<String>, String> {
+    let read = |path: &std::path::PathBuf| {
+        std::fs::read_to_string(path).map_err(|error| {
+            format!("system_prompt_file {} cannot be read: {error}; correct the path", path.display())
+        })
+    };
+    config.system_prompt_file.as_ref().map(read).transpose()
+}
+
+fn reasoning(settings: &Settings, config: &AgentConfig) -> Option<&'static str> {
+    match settings.relay.modes(&config.model).reasoning {
+        ReasoningField::ReasoningContent => Some("reasoning_content"),
+        ReasoningField::Reasoning => Some("reasoning"),
+        ReasoningField::Drop => None,
+    }
+}
+
+/// Agents work without a store too: what cannot be kept is said, and answers are not lost over it.
+fn store(settings: &Settings) -> Option<Arc<Store>> {
+    match Store::open(&settings.store) {
+        Ok(store) => {
+            if let Some(aside) = &store.set_aside {
+                tracing::error!(
+                    target: "respool::store",
+                    set_aside = %aside.display(),
+                    "the store of runs was damaged; it was set aside, and a new one begun"
+                );
+            }
+            Some(Arc::new(store))
+        }
+        Err(error) => {
+            tracing::error!(target: "respool::store", %error, "runs are not kept, and do not survive a restart");
+            None
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! `POST /v1/chat/completions` with an agent's name as `model`: begins or continues a run, shows what is being done as
+//! reasoning, keeps a silent stream alive, and spools the answer out.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use async_stream::stream;
+use axum::response::Response;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::chat::{frame, streamed};
+use super::{App, respond};
+use crate::agent::{Agent, AgentRequest, Asked, End, Ended, Seen, Watch};
+use crate::observe::{Outcome, RequestLine, SharedLine};
+use crate::translate::{Head, Ids, Reply, ReplyChoice, Spool, completion_json};
+use crate::turn::{FinishReason, ToolCall, Turn, TurnEvent, Usage};
+use crate::wire::ChatRequest;
+
+/// The header that names a run.
+const RUN_ID: &str = "x-respool-run-id";
+
+/// The agent that a request body names, if it names one. Nearly free where there is none.
+pub(super) fn asked_for(app: &App, body: &Bytes) -> Option<Arc<Agent>> {
+    let named = |agent: &&Arc<Agent>| memchr::memmem::find(body, agent.name.as_bytes()).is_some();
+    app.agents.iter().find(named)?;
+    let model = ChatRequest::parse(body).ok()?.model();
+    app.agents.get(&model).cloned()
+}
+
+pub(super) async fn answer(
+    app: App,
+    agent: Arc<Agent>,
+    body: &Bytes,
+    headers: &HeaderMap,
+    line: SharedLine,
+) -> Response {
+    line.with(|line| {
+        line.route = "agent";
+        line.model = agent.name.to_string();
+        line.known_model.clone_from(&line.model);
+    });
+    let request = match AgentRequest::parse(body) {
+        Ok(request) => request,
+        Err(error) => return respond::error(&error, &line),
+    };
+    line.with(|line| line.stream = request.stream);
+    let (stream, usage) = (request.stream, request.usage);
+    let key = headers.get(header::AUTHORIZATION).cloned();
+    let watch = app.agents.serve(&agent, request, key).await;
+    let run = watch.run.clone();
+    let answer = Answer { app, agent, watch, line, usage };
+    let mut response = if stream { answer.streamed().await } else { answer.whole().await };
+    if let Ok(id) = HeaderValue::from_str(&run) {
+        response.headers_mut().insert(RUN_ID, id);
+    }
+    response
+}
+
+/// One reply of an agent.
+struct Answer {
+    app: App,
+    agent: Arc<Agent>,
+    watch: Watch,
+    line: SharedLine,
+    usage: bool,
+}
+
+impl Answer {
+    async fn whole(mut self) -> Response {
+        let ended = loop {
+            if let Seen::End(ended) = self.watch.next().await {
+                break ended;
+            }
+        };
+        if let Some(error) = ended.error() {
+            return respond::error(&error, &self.line);
+        }
+        self.answered(&ended).await;
+        let reply = self.reply(&ended, self.head());
+        respond::json(StatusCode::OK, completion_json(&reply, self.agent.reasoning), &self.line)
+    }
+
+    /// A failure has its own status until there is something to show, or `commit_after` is over.
+    async fn streamed(mut self) -> Response {
+        let deadline = sleep_until(Instant::now() + self.app.limits.commit_after);
+        tokio::pin!(deadline);
+        loop {
+            tokio::select! {
+                biased;
+                seen = self.watch.next() => match seen {
+                    Seen::End(ended) => match ended.error() {
+                        Some(error) => return respond::error(&error, &self.line),
+                        None => return self.committed(Some(Seen::End(ended))),
+                    },
+                    Seen::Progress(text) if self.shows() => return self.committed(Some(Seen::Progress(text))),
+                    Seen::Progress(_) => {}
+                },
+                () = &mut deadline => return self.committed(None),
+            }
+        }
+    }
+
+    fn shows(&self) -> bool {
+        self.agent.shows_progress() && self.agent.reasoning.is_some()
+    }
+
+    fn committed(mut self, first: Option<Seen>) -> Response {
+        let line = self.line.clone();
+        let chunks = stream! {
+            let head = self.head();
+            let spool = Spool::new(&head, self.agent.reasoning);
+            yield frame(&spool.role(0));
+            let mut next = first;
+            let heartbeat = self.app.limits.heartbeat;
+            let pulse = sleep(heartbeat);
+            tokio::pin!(pulse);
+            loop {
+                let seen = if let Some(seen) = next.take() { seen } else { tokio::select! {
+                    biased;
+                    seen = self.watch.next() => seen,
+                    () = &mut pulse => {
+                        self.line.with(RequestLine::heartbeat);
+                        pulse.as_mut().reset(Instant::now() + heartbeat);
+                        yield frame(&spool.heartbeat());
+                        continue;
+                    }
+                } };
+                match seen {
+                    Seen::Progress(text) => if let Some(chunk) = self.shown(&spool, text) {
+                        pulse.as_mut().reset(Instant::now() + heartbeat);
+                        yield chunk;
+                    },
+                    Seen::End(ended) => {
+                        yield self.rest(&spool, &ended, head.clone());
+                        self.answered(&ended).await;
+                        break;
+                    }
+                }
+            }
+        };
+        streamed(chunks, &line)
+    }
+
+    fn shown(&self, spool: &Spool, text: String) -> Option<Bytes> {
+        let event = TurnEvent::Reasoning(text);
+        self.shows().then(|| spool.event(0, &event, 0, None)).flatten().map(|chunk| frame(&chunk))
+    }
+
+    fn rest(&self, spool: &Spool, ended: &Ended, head: Head) -> Bytes {
+        match ended.error() {
+            Some(error) => respond::failed_tail(&error, &self.line),
+            None => spool.rest(&self.reply(ended, head), true, self.usage).into(),
+        }
+    }
+
+    /// The client has it, as far as can be told.
+    async fn answered(&self, ended: &Ended) {
+        if ended.end != End::Left {
+            self.app.agents.answered(&self.watch.run).await;
+        }
+    }
+
+    fn head(&self) -> Head {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let id = Ids::new(rand::random(), HashSet::new()).reply_id();
+        Head { id, created: since.as_secs(), model: self.agent.name.to_string(), tags: vec![] }
+    }
+
+    fn reply(&self, ended: &Ended, head: Head) -> Reply {
+        let turn = turn(&ended.end);
+        let usage = Usage {
+            prompt: ended.spent.prompt,
+            completion: ended.spent.completion,
+            cached: (ended.spent.cached > 0).then_some(ended.spent.cached),
+            reasoning: (ended.spent.reasoning > 0).then_some(ended.spent.reasoning),
+        };
+        self.line.with(|line| {
+            line.outcome = Outcome::Ok;
+            line.usage = Some(usage);
+            line.turn(&turn);
+        });
+        Reply {
+            head,
+            choices: vec![ReplyChoice { turn, ..ReplyChoice::default() }],
+            usage: Some(usage),
+            kept: vec![],
+        }
+    }
+}
+
+/// The turn that a client gets of a run.
+fn turn(end: &End) -> Turn {
+    let call = |call: &Asked| ToolCall {
+        id: Some(call.id.clone()),
+        name: call.name.clone(),
+        arguments: call.arguments.clone(),
+        problems: call.problems.clone(),
+    };
+    match end {
+        End::Suspended(suspension) => Turn {
+            reasoning: suspension.reasoning.clone(),
+            content: suspension.content.clone(),
+            calls: suspension.calls.iter().map(call).collect(),
+            finish: Some(FinishReason::ToolCalls),
+            ..Turn::default()
+        },
+        End::Finished(outcome) => Turn {
+            reasoning: outcome.reasoning.clone(),
+            content: outcome.text(),
+            finish: Some(if outcome.cut { FinishReason::Length } else { FinishReason::Stop }),
+            ..Turn::default()
+        },
+        End::Left => Turn::default(),
+    }
+}

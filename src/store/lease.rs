@@ -1,0 +1,70 @@
+//! Who works on a run: each process holds a lock on a file of its own for as long as it lives, so that others can tell
+//! whether it is gone. The system gives the lock back however the process ends.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// This process's own lock.
+#[derive(Debug)]
+pub(super) struct Lease {
+    owner: String,
+    dir: PathBuf,
+    _locked: File,
+}
+
+impl Lease {
+    /// Takes a lock in the state directory.
+    pub(super) fn take(state_dir: &Path) -> io::Result<Self> {
+        let dir = state_dir.join("owners");
+        fs::create_dir_all(&dir)?;
+        let owner = format!("{:032x}", rand::random::<u128>());
+        let locked = File::create(dir.join(&owner))?;
+        locked.lock()?;
+        Ok(Self { owner, dir, _locked: locked })
+    }
+
+    /// The name under which this process owns runs.
+    pub(super) fn owner(&self) -> &str {
+        &self.owner
+    }
+
+    /// True when the process of this name has ended. Its file is taken away.
+    pub(super) fn is_gone(&self, owner: &str) -> bool {
+        if owner == self.owner {
+            return false;
+        }
+        let path = self.dir.join(owner);
+        let Ok(file) = File::open(&path) else { return true };
+        match file.try_lock() {
+            Ok(()) => {
+                let _ = fs::remove_file(&path);
+                true
+            }
+            Err(TryLockError::WouldBlock) => false,
+            // A file system without locks: nobody else can be told to be alive.
+            Err(TryLockError::Error(_)) => true,
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(self.dir.join(&self.owner));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_is_gone_when_its_lock_is_given_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let (own, other) = (Lease::take(dir.path()).unwrap(), Lease::take(dir.path()).unwrap());
+        assert!(!own.is_gone(own.owner()) && !own.is_gone(other.owner()));
+        let name = other.owner().to_owned();
+        drop(other);
+        assert!(own.is_gone(&name) && own.is_gone("never-was"));
+    }
+}

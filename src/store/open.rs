@@ -1,0 +1,149 @@
+//! Opens the database: directory, permissions, journal, schema versions, and what to do with a damaged file.
+//!
+//! Write-ahead log with `synchronous = NORMAL`: a commit survives the end of the process at any moment, which is what runs
+//! need, and costs no wait for the disk. A power failure may take the last commits; those that stand before an effect that
+//! must not be repeated are synchronised with the disk (`write`).
+
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode};
+
+use super::StoreError;
+
+const FILE: &str = "respool.db";
+/// How long one process waits for another's write.
+const BUSY: Duration = Duration::from_secs(5);
+/// The schema, as the steps from each version to the next.
+const STEPS: [&str; 1] = [include_str!("schema.sql")];
+
+/// An open database.
+pub(super) struct Opened {
+    pub(super) writer: Connection,
+    pub(super) reader: Connection,
+    pub(super) path: PathBuf,
+    pub(super) set_aside: Option<PathBuf>,
+}
+
+/// Opens the database in a directory.
+pub(super) fn open(dir: &Path) -> Result<Opened, StoreError> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(dir).map_err(|error| unusable(dir, &error.to_string()))?;
+    let path = dir.join(FILE);
+    match connections(&path) {
+        Ok((writer, reader)) => Ok(Opened { writer, reader, path, set_aside: None }),
+        Err(Fault::Damaged) => {
+            let aside = set_aside(&path).map_err(|error| unusable(dir, &error.to_string()))?;
+            let (writer, reader) = connections(&path).map_err(|fault| fault.into_error(&path))?;
+            Ok(Opened { writer, reader, path, set_aside: Some(aside) })
+        }
+        Err(fault) => Err(fault.into_error(&path)),
+    }
+}
+
+enum Fault {
+    Damaged,
+    Newer(u32),
+    Sql(rusqlite::Error),
+}
+
+impl From<rusqlite::Error> for Fault {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Damaged,
+            _ => Self::Sql(error),
+        }
+    }
+}
+
+impl Fault {
+    fn into_error(self, path: &Path) -> StoreError {
+        match self {
+            Self::Newer(version) => StoreError(format!(
+                "{} was written by a newer respool (schema {version}, this one knows {}); start that version, or set \
+                 another `state_dir`",
+                path.display(),
+                STEPS.len()
+            )),
+            Self::Sql(error) => failed("open", path, &error),
+            Self::Damaged => StoreError(format!("{} is damaged, and so is its replacement", path.display())),
+        }
+    }
+}
+
+fn connections(path: &Path) -> Result<(Connection, Connection), Fault> {
+    let mut writer = connection(path)?;
+    let _ = fs::set_permissions(path, fs::Permissions::from_mode(0o600));
+    writer.pragma_update(None, "journal_mode", "wal")?;
+    let sound: String = writer.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    if sound != "ok" {
+        return Err(Fault::Damaged);
+    }
+    migrate(&mut writer)?;
+    Ok((writer, connection(path)?))
+}
+
+fn connection(path: &Path) -> Result<Connection, Fault> {
+    let connection = Connection::open(path)?;
+    connection.busy_timeout(BUSY)?;
+    connection.pragma_update(None, "synchronous", "normal")?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    Ok(connection)
+}
+
+fn migrate(connection: &mut Connection) -> Result<(), Fault> {
+    // Takes the write lock first, so that two processes cannot both begin the same step.
+    let change = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    let version: u32 = change.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    let known = u32::try_from(STEPS.len()).unwrap_or(u32::MAX);
+    if version > known {
+        return Err(Fault::Newer(version));
+    }
+    for step in STEPS.iter().skip(version as usize) {
+        change.execute_batch(step)?;
+    }
+    change.pragma_update(None, "user_version", known)?;
+    change.commit()?;
+    Ok(())
+}
+
+/// Moves a damaged database, its log included, to a name under which it can still be looked at.
+fn set_aside(path: &Path) -> std::io::Result<PathBuf> {
+    let name = |number| path.with_extension(format!("damaged-{number}"));
+    let aside = (1..100).map(name).find(|path| !path.exists()).unwrap_or_else(|| name(100));
+    fs::rename(path, &aside)?;
+    for ending in ["-wal", "-shm"] {
+        let with = |path: &Path| PathBuf::from(format!("{}{ending}", path.display()));
+        let _ = fs::rename(with(path), with(&aside));
+    }
+    Ok(aside)
+}
+
+/// The state directory cannot be used.
+pub(super) fn unusable(dir: &Path, why: &str) -> StoreError {
+    StoreError(format!(
+        "the state directory {} cannot be used: {why}; set `state_dir` to one that can be written",
+        dir.display()
+    ))
+}
+
+/// A database error, with what to do about it.
+pub(super) fn failed(what: &str, path: &Path, error: &rusqlite::Error) -> StoreError {
+    let todo = match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => "the disk is full: make room",
+        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => {
+            "give this user the right to write the file and its directory, or set another `state_dir`"
+        }
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            "the file is damaged: restart respool, which sets it aside and begins a new one"
+        }
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            "another process holds it locked: end that one"
+        }
+        Some(ErrorCode::SystemIoFailure) => "look at the system's log for errors of the disk",
+        _ => "see the error",
+    };
+    StoreError(format!("cannot {what} {}: {error}; {todo}", path.display()))
+}

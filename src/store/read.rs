@@ -1,0 +1,96 @@
+//! What is read back. Each function is one query on the reading connection.
+
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+
+use super::Status;
+
+/// One run without its events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunRow {
+    /// Its id.
+    pub id: String,
+    /// Its agent.
+    pub agent: String,
+    /// What became of it.
+    pub status: Status,
+    /// When it began, in milliseconds since 1970.
+    pub created: u64,
+    /// When something happened to it last.
+    pub updated: u64,
+}
+
+/// An event as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredEvent {
+    /// When, in milliseconds since 1970.
+    pub at: u64,
+    /// Its text.
+    pub body: String,
+}
+
+/// A run with everything that was kept of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredRun {
+    /// The run.
+    pub row: RunRow,
+    /// Its setup.
+    pub setup: String,
+    /// Its events, in order.
+    pub events: Vec<StoredEvent>,
+}
+
+const ROW: &str = "id, agent, status, created, updated";
+
+fn row(row: &Row<'_>) -> rusqlite::Result<RunRow> {
+    let status: String = row.get(2)?;
+    let number = |index| row.get::<_, i64>(index).map(i64::unsigned_abs);
+    Ok(RunRow {
+        id: row.get(0)?,
+        agent: row.get(1)?,
+        status: Status::named(&status).unwrap_or(Status::Failed),
+        created: number(3)?,
+        updated: number(4)?,
+    })
+}
+
+pub(super) fn run(connection: &Connection, id: &str) -> rusqlite::Result<Option<StoredRun>> {
+    let mut found = connection.prepare_cached(&format!("SELECT {ROW}, setup FROM runs WHERE id = ?1"))?;
+    let found = found.query_row(params![id], |it| Ok((row(it)?, it.get::<_, String>(5)?))).optional()?;
+    let Some((run, setup)) = found else { return Ok(None) };
+    let mut events = connection.prepare_cached("SELECT at, body FROM events WHERE run = ?1 ORDER BY seq")?;
+    let event = |it: &Row<'_>| Ok(StoredEvent { at: it.get::<_, i64>(0)?.unsigned_abs(), body: it.get(1)? });
+    let events = events.query_map(params![id], event)?.collect::<rusqlite::Result<_>>()?;
+    Ok(Some(StoredRun { row: run, setup, events }))
+}
+
+pub(super) fn newest(connection: &Connection, most: usize) -> rusqlite::Result<Vec<RunRow>> {
+    let query = format!("SELECT {ROW} FROM runs ORDER BY created DESC, rowid DESC LIMIT ?1");
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    connection.prepare_cached(&query)?.query_map(params![most], row)?.collect()
+}
+
+pub(super) fn by_call(connection: &Connection, ids: &[String]) -> rusqlite::Result<Option<String>> {
+    let mut found = connection.prepare_cached("SELECT run FROM client_calls WHERE id = ?1")?;
+    for id in ids {
+        if let Some(run) = found.query_row(params![id], |row| row.get(0)).optional()? {
+            return Ok(Some(run));
+        }
+    }
+    Ok(None)
+}
+
+pub(super) fn unanswered(
+    connection: &Connection,
+    fingerprint: &str,
+    since: u64,
+) -> rusqlite::Result<Option<String>> {
+    let query = "SELECT id FROM runs WHERE fingerprint = ?1 AND updated >= ?2 AND answered = 0 AND status <> 'cancelled'
+                 ORDER BY updated DESC LIMIT 1";
+    let since = i64::try_from(since).unwrap_or(i64::MAX);
+    connection.prepare_cached(query)?.query_row(params![fingerprint, since], |row| row.get(0)).optional()
+}
+
+pub(super) fn owners_of_running(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+    let mut owners = connection.prepare("SELECT DISTINCT owner FROM runs WHERE status = 'running'")?;
+    owners.query_map([], |row| row.get(0))?.collect()
+}

@@ -1,0 +1,86 @@
+//! A set of tools for agents that does what a test says and records what it was asked.
+
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use respool::tools::{Approver, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
+use serde_json::{Value, json};
+
+type Script = dyn Fn(&Invocation, usize) -> Result<String, ToolError> + Send + Sync;
+
+/// The set.
+pub struct ScriptedTools {
+    specs: Vec<ToolSpec>,
+    script: Box<Script>,
+    calls: Mutex<Vec<Invocation>>,
+    delay: Duration,
+}
+
+impl ScriptedTools {
+    /// Tools `read{path}` (repeatable), `exec{command}` and `web_search{query}` (repeatable); `script` answers each call,
+    /// counted from 0.
+    pub fn new(
+        script: impl Fn(&Invocation, usize) -> Result<String, ToolError> + Send + Sync + 'static,
+    ) -> Self {
+        let specs = vec![
+            spec("read", "path", true),
+            spec("exec", "command", false),
+            spec("web_search", "query", true),
+        ];
+        Self { specs, script: Box::new(script), calls: Mutex::default(), delay: Duration::ZERO }
+    }
+
+    /// Each call takes so long.
+    pub fn slow(mut self, delay: Duration) -> Self {
+        self.delay = delay;
+        self
+    }
+
+    /// The calls so far: the tool and the value of its first argument.
+    pub fn asked(&self) -> Vec<(String, String)> {
+        let first = |call: &Invocation| {
+            let value = call.arguments.values().next().and_then(Value::as_str).unwrap_or_default();
+            (call.name.clone(), value.to_owned())
+        };
+        self.lock().iter().map(first).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Invocation>> {
+        self.calls.lock().unwrap()
+    }
+}
+
+fn spec(name: &str, argument: &str, is_repeatable: bool) -> ToolSpec {
+    ToolSpec {
+        name: name.into(),
+        description: format!("The tool {name}."),
+        parameters: json!({"type": "object", "properties": {argument: {"type": "string"}}, "required": [argument]}),
+        is_repeatable,
+        timeout: None,
+        result_limit: None,
+    }
+}
+
+impl Tools for ScriptedTools {
+    fn specs(&self) -> Vec<ToolSpec> {
+        self.specs.clone()
+    }
+
+    fn call<'a>(
+        &'a self,
+        invocation: &'a Invocation,
+        approver: Option<&'a dyn Approver>,
+    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        assert!(approver.is_none(), "nobody sits at an agent that is served");
+        let count = {
+            let mut calls = self.lock();
+            calls.push(invocation.clone());
+            calls.len() - 1
+        };
+        Box::pin(async move {
+            tokio::time::sleep(self.delay).await;
+            (self.script)(invocation, count).map(|text| ToolOutput { text, display: None })
+        })
+    }
+}
