@@ -9,11 +9,12 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::agents::{OpenTools, agents};
+use crate::agent::AgentConfig;
 use crate::config::{Loaded, Settings};
 use crate::observe;
 use crate::relay::{Relay, RelayLimits};
 use crate::server::{App, Listen, Stop, router, run};
-use crate::tools::{Approver, Invocation, ToolError, ToolOutput, ToolSpec, Tools, ToolsConfig};
+use crate::tools::{Sources, Tools};
 use crate::translate::GuardLimits;
 use crate::upstream::replay::{self, Replay};
 use crate::upstream::{Address, Fleet, LISTS_EVERY, Upstream, UpstreamConfig};
@@ -40,7 +41,6 @@ async fn run_server(loaded: &Loaded) -> Result<(), String> {
     let stop = Stop::default();
     let app = app(settings, &stop.abort).await?;
     let listener = bind(&settings.server.listen).await?;
-    warn_of_what_is_to_come(settings);
     let names: Vec<String> = settings.upstreams.iter().map(|upstream| upstream.name.clone()).collect();
     tracing::info!(
         target: "respool::server",
@@ -65,7 +65,14 @@ async fn run_server(loaded: &Loaded) -> Result<(), String> {
 /// # Errors
 /// What is wrong with an upstream, for people.
 pub async fn app(settings: &Settings, abort: &CancellationToken) -> Result<App, String> {
-    app_with(settings, abort, &|_| Box::pin(async { Ok(Arc::new(NoTools) as Arc<dyn Tools>) })).await
+    let sources = Sources::open(&settings.tools).map_err(|problems| problems.join("\n"))?;
+    app_with(settings, abort, &|config| Box::pin(tools_of(&sources, config))).await
+}
+
+/// The tools that an agent's settings name.
+async fn tools_of(sources: &Sources, config: AgentConfig) -> Result<Arc<dyn Tools>, String> {
+    let set = sources.select(&config.tools).await.map_err(|problems| problems.join("; "))?;
+    Ok(Arc::new(set))
 }
 
 /// The same, with other tools for its agents.
@@ -151,29 +158,5 @@ async fn on_signals(stop: Stop, [mut terminate, mut interrupt]: [Signal; 2]) {
 fn raise_descriptor_limit() {
     if let Err(error) = rlimit::increase_nofile_limit(u64::MAX) {
         tracing::warn!(target: "respool::server", %error, "the limit of open files cannot be raised");
-    }
-}
-
-/// Settings that are accepted already, and whose feature is not built yet.
-fn warn_of_what_is_to_come(settings: &Settings) {
-    if settings.tools != ToolsConfig::default() {
-        tracing::warn!(target: "respool::server", key = "tools", "this setting is accepted, but has no effect in this version");
-    }
-}
-
-/// Stands in until the sets of tools are there.
-struct NoTools;
-
-impl Tools for NoTools {
-    fn specs(&self) -> Vec<ToolSpec> {
-        Vec::new()
-    }
-
-    fn call<'a>(
-        &'a self,
-        _: &'a Invocation,
-        _: Option<&'a dyn Approver>,
-    ) -> futures::future::BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        Box::pin(async { Err(ToolError::Failed("there are no tools".into())) })
     }
 }

@@ -466,3 +466,44 @@ async fn a_step_that_cannot_be_kept_is_said_and_loses_no_answer() {
     assert!(report.contains("| Tool: store | Error: cannot write "), "{report}");
     assert_eq!(report.lines().count(), 1, "it is said once");
 }
+
+#[tokio::test]
+async fn an_agents_own_tools_are_those_of_its_settings_behind_the_policy() {
+    let state = tempfile::tempdir().unwrap();
+    let workspace = tempfile::tempdir().unwrap();
+    std::fs::write(workspace.path().join("a.txt"), "hello from the file").unwrap();
+    let write = ("write", r#"{"path": "b.txt", "content": "x"}"#);
+    let fake = FakeVllm::start(scripts(&[
+        replies::calls(&[READ]),
+        replies::calls(&[write]),
+        replies::text("It says hello."),
+    ]))
+    .await;
+    let settings = |tools: &str| {
+        format!(
+            "state_dir = {:?}\n[agents.helper]\nmodel = \"gpt-oss-20b\"\ntools = [{tools}]\n[tools.local]\nworkspace = {:?}\n\
+             [[tools.policy.rule]]\ntool = \"read\"\nthen = \"allow\"\n[[upstream]]\nname = \"box\"\nurl = \"{}\"\n",
+            state.path(),
+            workspace.path(),
+            fake.url()
+        )
+    };
+    let respool = Respool::configured(&settings(r#""read", "write""#)).await;
+    let turn = exchange(respool.address, &Request::chat(&ask(false))).await.completion(&Rules::default());
+    assert_eq!(turn.choices[&0].content, "It says hello.");
+    let last = fake.requests()[2].json();
+    let results: Vec<&str> = last["messages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|it| it["role"] == "tool")
+        .filter_map(|it| it["content"].as_str())
+        .collect();
+    assert!(results[0].contains("hello from the file"), "{results:?}");
+    // Nobody is there to be asked, so `ask` is a denial, and the model is told.
+    assert!(
+        results[1].to_lowercase().contains("not allowed") || results[1].to_lowercase().contains("denied"),
+        "{results:?}"
+    );
+    assert!(!workspace.path().join("b.txt").exists());
+}
