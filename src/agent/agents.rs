@@ -234,7 +234,7 @@ impl Agents {
         self.live.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone(), Arc::new(live));
         let (agents, agent) = (Arc::clone(self), Arc::clone(agent));
         self.tasks.spawn(async move {
-            let done = agents.work_through(&agent, work, progress, stops).await;
+            let done = Box::pin(agents.work_through(&agent, work, progress, stops)).await;
             ended.send_replace(Some(Arc::new(done)));
         });
         Watch { run: id, progress: Some(subscribed), end, guard: Some(guard) }
