@@ -1,7 +1,21 @@
 //! The tools that respool runs itself, and the policy in front of them.
+//!
+//! [`Sources`] are opened once from `[tools]`; [`Sources::select`] gives an agent its [`ToolSet`]. What is behind a set:
+//! `local` (files and commands of a workspace) and `gateway` (OpenClaw's).
 
 pub mod config;
 pub mod contract;
+mod gateway;
+mod local;
+mod plain;
+mod policy;
+mod process;
+mod set;
+mod source;
+mod sources;
+mod wanted;
 
 pub use config::{GatewayConfig, LocalConfig, McpConfig, PolicyConfig, Rule, ToolsConfig, Verdict};
 pub use contract::{Approver, Invocation, Question, ToolError, ToolOutput, ToolSpec, Tools};
+pub use set::ToolSet;
+pub use sources::Sources;

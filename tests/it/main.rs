@@ -22,4 +22,6 @@ mod silence;
 mod spooled;
 mod support;
 mod support_works;
+mod tools_gateway;
+mod tools_local;
 mod tools_route;

@@ -19,10 +19,13 @@
 //! - [`replies`]: vLLM-shaped bodies for scripts.
 //! - [`respool`]: the product itself, started in this process.
 //! - [`scripted_tools`]: a set of tools for agents that does what a test says.
+//! - [`tools`]: sets of tools, calls, and a person to ask.
+//! - [`fake_gateway`]: OpenClaw's `/tools/invoke`.
 //! - [`http1`]: heads and bodies on a socket, for both ends.
 
 pub mod accumulate;
 pub mod client;
+pub mod fake_gateway;
 pub mod fake_vllm;
 pub mod http1;
 pub mod openai_fields;
@@ -31,3 +34,4 @@ pub mod request_rules;
 pub mod respool;
 pub mod script;
 pub mod scripted_tools;
+pub mod tools;

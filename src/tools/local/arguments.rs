@@ -1,0 +1,68 @@
+//! Reading a call's arguments: the names models have learnt elsewhere, and numbers written as text, are understood.
+
+use serde_json::{Map, Value};
+
+use super::super::contract::ToolError;
+
+/// The names of a file's path.
+pub(super) const PATH: &[&str] = &["path", "file_path", "filePath", "file"];
+
+/// Arguments of one call. The first of the `names` that each method takes is the proper one.
+pub(super) struct Arguments<'a>(pub(super) &'a Map<String, Value>);
+
+impl<'a> Arguments<'a> {
+    fn find(&self, names: &[&str]) -> Option<&'a Value> {
+        names.iter().find_map(|name| self.0.get(*name)).filter(|value| !value.is_null())
+    }
+
+    /// A text that has to be there.
+    pub(super) fn text(&self, names: &[&str]) -> Result<&'a str, ToolError> {
+        self.optional_text(names)?.ok_or_else(|| wrong(names, "is missing: a string"))
+    }
+
+    pub(super) fn optional_text(&self, names: &[&str]) -> Result<Option<&'a str>, ToolError> {
+        match self.find(names) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(wrong(names, "has to be a string")),
+        }
+    }
+
+    /// A whole number from 1.
+    pub(super) fn count(&self, names: &[&str]) -> Result<Option<usize>, ToolError> {
+        let read = |value: &Value| match value {
+            Value::String(text) => text.trim().parse::<f64>().ok(),
+            other => other.as_f64(),
+        };
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "checked to be within the range"
+        )]
+        let whole = |number: f64| {
+            (number >= 1.0 && number <= 2_f64.powi(52) && number.fract() == 0.0).then_some(number as usize)
+        };
+        let number = |value| {
+            read(value).and_then(whole).ok_or_else(|| wrong(names, "has to be a whole number, at least 1"))
+        };
+        self.find(names).map(number).transpose()
+    }
+
+    pub(super) fn switch(&self, name: &str) -> Result<bool, ToolError> {
+        match self.find(&[name]) {
+            None => Ok(false),
+            Some(Value::Bool(on)) => Ok(*on),
+            Some(Value::String(text)) if text == "true" || text == "false" => Ok(text == "true"),
+            Some(_) => Err(wrong(&[name], "has to be true or false")),
+        }
+    }
+
+    pub(super) fn value(&self, names: &[&str]) -> Option<&'a Value> {
+        self.find(names)
+    }
+}
+
+/// An error about an argument, for the model.
+pub(super) fn wrong(names: &[&str], problem: &str) -> ToolError {
+    ToolError::Failed(format!("the argument {:?} {problem}", names.first().unwrap_or(&"")))
+}

@@ -1,0 +1,44 @@
+//! `ls`: the entries of one directory, sorted, directories with a `/`, symlinks with their target.
+
+use cap_std::fs::DirEntry;
+
+use super::super::contract::{ToolError, ToolOutput};
+use super::workspace::{Place, Workspace, failure};
+
+/// More are not read.
+const MOST_READ: usize = 20_000;
+/// More are not shown.
+const MOST_SHOWN: usize = 1_000;
+
+pub(super) fn ls(workspace: &Workspace, place: &Place) -> Result<ToolOutput, ToolError> {
+    let failed = |error: std::io::Error| failure(place.written.display(), &error);
+    let entries = workspace.dir.read_dir(&place.real).map_err(failed)?;
+    let mut names = Vec::new();
+    for entry in entries.take(MOST_READ) {
+        names.push(shown(workspace, place, &entry.map_err(failed)?));
+    }
+    names.sort_unstable();
+    let count = names.len();
+    names.truncate(MOST_SHOWN);
+    if count > MOST_SHOWN {
+        let more = if count == MOST_READ { "at least " } else { "" };
+        names.push(format!(
+            "[{MOST_SHOWN} of {more}{count} entries shown; narrow it with `search` or `exec`]"
+        ));
+    } else if count == 0 {
+        names.push("[the directory is empty]".to_owned());
+    }
+    Ok(ToolOutput { text: names.join("\n"), display: None })
+}
+
+fn shown(workspace: &Workspace, place: &Place, entry: &DirEntry) -> String {
+    let name = entry.file_name().to_string_lossy().into_owned();
+    match entry.file_type() {
+        Ok(kind) if kind.is_dir() => format!("{name}/"),
+        Ok(kind) if kind.is_symlink() => {
+            let target = workspace.dir.read_link_contents(place.real.join(entry.file_name()));
+            format!("{name} -> {}", target.map_or_else(|_| "?".into(), |target| target.display().to_string()))
+        }
+        _ => name,
+    }
+}

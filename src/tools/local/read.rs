@@ -1,0 +1,149 @@
+//! `read`: the lines of a text file from `offset` (1 is the first) to the limits, with a note on how to go on.
+
+use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cap_std::fs::{File, OpenOptions, OpenOptionsExt as _};
+
+use super::super::contract::{ToolError, ToolOutput};
+use super::text::decode;
+use super::workspace::{Place, Workspace, failure};
+
+/// Up to this size a file is read whole and its encoding told; larger ones are read line by line as UTF-8.
+const WHOLE: u64 = 16 << 20;
+const MOST_LINES: usize = 2_000;
+const MOST_BYTES: usize = 128 << 10;
+const LONGEST_LINE: usize = 16 << 10;
+
+/// Opens a regular file for reading. A pipe or device is refused without waiting for its other end.
+pub(super) fn open(workspace: &Workspace, place: &Place) -> Result<File, ToolError> {
+    let failed = |error: io::Error| failure(place.written.display(), &error);
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(nix::libc::O_NONBLOCK);
+    let file = workspace.dir.open_with(&place.real, &options).map_err(failed)?;
+    let kind = file.metadata().map_err(failed)?.file_type();
+    let path = place.written.display();
+    match kind {
+        kind if kind.is_file() => Ok(file),
+        kind if kind.is_dir() => Err(ToolError::Failed(format!("{path} is a directory: list it with `ls`"))),
+        _ => Err(ToolError::Failed(format!("{path} is not a regular file"))),
+    }
+}
+
+/// The whole of a file; `None` when it is larger than `limit`.
+pub(super) fn whole(file: &mut File, place: &Place, limit: u64) -> Result<(Vec<u8>, bool), ToolError> {
+    let mut bytes = Vec::new();
+    let failed = |error: io::Error| failure(place.written.display(), &error);
+    file.take(limit + 1).read_to_end(&mut bytes).map_err(failed)?;
+    let is_whole = bytes.len() as u64 <= limit;
+    Ok((bytes, is_whole))
+}
+
+pub(super) fn read(
+    workspace: &Workspace,
+    place: &Place,
+    offset: usize,
+    limit: Option<usize>,
+    stopped: &AtomicBool,
+) -> Result<ToolOutput, ToolError> {
+    let mut file = open(workspace, place)?;
+    let (bytes, is_whole) = whole(&mut file, place, WHOLE)?;
+    let mut window = Window::new(offset, limit);
+    if is_whole {
+        let Some((text, _)) = decode(&bytes) else { return Err(binary(place, bytes.len())) };
+        text.split_inclusive('\n').take_while(|line| window.push(line.as_bytes())).for_each(drop);
+    } else {
+        if bytes[..8 << 10].contains(&0) {
+            return Err(ToolError::Failed(format!("{} is a binary file", place.written.display())));
+        }
+        let mut lines = BufReader::new(Cursor::new(bytes).chain(file));
+        let mut line = Vec::new();
+        while next_line(&mut lines, &mut line).map_err(|error| failure(place.written.display(), &error))? {
+            if stopped.load(Ordering::Relaxed) || !window.push(&line) {
+                break;
+            }
+        }
+    }
+    window.finish(place)
+}
+
+fn binary(place: &Place, size: usize) -> ToolError {
+    ToolError::Failed(format!("{} is a binary file of {size} bytes, not text", place.written.display()))
+}
+
+/// Reads a line, of which no more is kept than can be shown.
+fn next_line(lines: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
+    line.clear();
+    loop {
+        let buffer = lines.fill_buf()?;
+        if buffer.is_empty() {
+            return Ok(!line.is_empty());
+        }
+        let end = memchr::memchr(b'\n', buffer).map_or(buffer.len(), |at| at + 1);
+        let is_end = buffer[end - 1] == b'\n';
+        let room = (2 * LONGEST_LINE).saturating_sub(line.len());
+        line.extend_from_slice(&buffer[..end.min(room)]);
+        lines.consume(end);
+        if is_end {
+            return Ok(true);
+        }
+    }
+}
+
+/// The lines that are shown.
+struct Window {
+    text: String,
+    /// The lines seen.
+    line: usize,
+    first: usize,
+    /// The first line that is not shown any more.
+    end: usize,
+    is_cut: bool,
+}
+
+impl Window {
+    fn new(offset: usize, limit: Option<usize>) -> Self {
+        let end = offset.saturating_add(limit.unwrap_or(MOST_LINES).min(MOST_LINES));
+        Self { text: String::new(), line: 0, first: offset, end, is_cut: false }
+    }
+
+    /// Takes the next line; false when no more is wanted.
+    fn push(&mut self, line: &[u8]) -> bool {
+        if self.line + 1 >= self.end || self.text.len() > MOST_BYTES {
+            self.is_cut = true;
+            return false;
+        }
+        self.line += 1;
+        if self.line >= self.first {
+            let text = String::from_utf8_lossy(line);
+            let text = text.strip_suffix("\r\n").map_or(text.to_string(), |text| format!("{text}\n"));
+            if text.len() > LONGEST_LINE {
+                let end = text.floor_char_boundary(LONGEST_LINE);
+                self.text.push_str(&text[..end]);
+                self.text.push_str(" [the rest of this line is left out]\n");
+            } else {
+                self.text.push_str(&text);
+            }
+        }
+        true
+    }
+
+    fn finish(mut self, place: &Place) -> Result<ToolOutput, ToolError> {
+        let path = place.written.display();
+        if self.line < self.first && self.first > 1 {
+            let lines = self.line;
+            return Err(ToolError::Failed(format!(
+                "{path} has only {lines} lines; offset is {}",
+                self.first
+            )));
+        }
+        if self.is_cut {
+            let (first, last) = (self.first, self.line);
+            let note = format!("\n[lines {first} to {last}; read on with offset {}]", last + 1);
+            self.text.push_str(&note);
+        } else if self.line == 0 {
+            "[the file is empty]".clone_into(&mut self.text);
+        }
+        Ok(ToolOutput { text: self.text, display: None })
+    }
+}

@@ -1,0 +1,135 @@
+//! `search`: lines that match a regular expression, in the files below a path. `.gitignore` holds, `.git` is left out,
+//! symlinks are not followed, and files on which the policy would not let the call run are passed over.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ignore::WalkBuilder;
+use ignore::overrides::OverrideBuilder;
+use regex::{Regex, RegexBuilder};
+
+use super::super::contract::{ToolError, ToolOutput};
+use super::super::set::Permit;
+use super::arguments::wrong;
+use super::read::{open, whole};
+use super::text::decode;
+use super::workspace::{Place, Workspace};
+
+const LARGEST_FILE: u64 = 8 << 20;
+const LONGEST_LINE: usize = 300;
+const MOST_MATCHES: usize = 200;
+
+/// What is looked for.
+pub(super) struct Query {
+    pub(super) pattern: String,
+    pub(super) glob: Option<String>,
+    pub(super) ignore_case: bool,
+    pub(super) limit: Option<usize>,
+}
+
+/// What was found, and what was not looked at.
+#[derive(Default)]
+struct Found {
+    lines: Vec<String>,
+    large: usize,
+    withheld: usize,
+}
+
+pub(super) fn search(
+    workspace: &Workspace,
+    place: &Place,
+    query: &Query,
+    permit: &Permit,
+    stopped: &AtomicBool,
+) -> Result<ToolOutput, ToolError> {
+    let expression = RegexBuilder::new(&query.pattern)
+        .case_insensitive(query.ignore_case)
+        .build()
+        .map_err(|error| wrong(&["pattern"], &format!("is not a regular expression: {error}")))?;
+    workspace
+        .dir
+        .metadata(&place.real)
+        .map_err(|error| super::workspace::failure(place.written.display(), &error))?;
+    let limit = query.limit.unwrap_or(MOST_MATCHES).min(MOST_MATCHES);
+    let mut found = Found::default();
+    for entry in walk(&workspace.root, &place.real, query.glob.as_deref())?.flatten() {
+        if stopped.load(Ordering::Relaxed) || found.lines.len() > limit {
+            break;
+        }
+        if let Some(path) = entry.path().strip_prefix(&workspace.root).ok().filter(|_| is_file(&entry)) {
+            search_file(workspace, path, &expression, limit, permit, &mut found);
+        }
+    }
+    Ok(ToolOutput { text: found.report(limit), display: None })
+}
+
+fn is_file(entry: &ignore::DirEntry) -> bool {
+    entry.file_type().is_some_and(|kind| kind.is_file())
+}
+
+fn walk(root: &Path, below: &Path, glob: Option<&str>) -> Result<ignore::Walk, ToolError> {
+    let mut walk = WalkBuilder::new(root.join(below));
+    walk.hidden(false).parents(false).git_global(false).require_git(false);
+    walk.sort_by_file_name(Ord::cmp).filter_entry(|entry| entry.file_name() != ".git");
+    if let Some(glob) = glob {
+        let mut overrides = OverrideBuilder::new(root);
+        let built = overrides.add(glob).and_then(|overrides| overrides.build());
+        walk.overrides(built.map_err(|error| wrong(&["glob"], &format!("is not a glob: {error}")))?);
+    }
+    Ok(walk.build())
+}
+
+fn search_file(
+    workspace: &Workspace,
+    path: &Path,
+    expression: &Regex,
+    limit: usize,
+    permit: &Permit,
+    found: &mut Found,
+) {
+    let name = path.display().to_string();
+    if !permit.covers(&name) {
+        found.withheld += 1;
+        return;
+    }
+    let place = Place { written: path.to_owned(), real: path.to_owned() };
+    // A file that cannot be read is not a reason to show nothing of the others.
+    let Ok((bytes, is_whole)) =
+        open(workspace, &place).and_then(|mut file| whole(&mut file, &place, LARGEST_FILE))
+    else {
+        return;
+    };
+    if !is_whole {
+        found.large += 1;
+        return;
+    }
+    let Some((text, _)) = decode(&bytes) else { return };
+    let hits = text.lines().enumerate().filter(|(_, line)| expression.is_match(line));
+    for (index, line) in hits.take((limit + 1).saturating_sub(found.lines.len())) {
+        let line = &line[..line.floor_char_boundary(LONGEST_LINE)];
+        found.lines.push(format!("{name}:{}: {line}", index + 1));
+    }
+}
+
+impl Found {
+    fn report(mut self, limit: usize) -> String {
+        let more = self.lines.len() > limit;
+        self.lines.truncate(limit);
+        if self.lines.is_empty() {
+            self.lines.push("[nothing found]".into());
+        }
+        if more {
+            self.lines.push(format!(
+                "[the first {limit} matches; there are more: narrow the pattern, path or glob]"
+            ));
+        }
+        if self.large > 0 {
+            self.lines.push(format!("[{} files of more than 8 MiB were not searched]", self.large));
+        }
+        if self.withheld > 0 {
+            self.lines
+                .push(format!("[{} files were not searched: the policy does not allow it]", self.withheld));
+        }
+        self.lines.join("\n")
+    }
+}

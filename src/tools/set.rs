@@ -1,0 +1,154 @@
+//! The tools of one agent, of all origins, with the policy in front. This is the only way to run a tool: a source runs a
+//! call only with a [`Permit`], and permits are made here alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+
+use super::config::{ToolsConfig, Verdict};
+use super::contract::{Approver, Invocation, Question, ToolError, ToolOutput, ToolSpec, Tools};
+use super::plain::plain;
+use super::policy::{Judgement, Policy, Subject};
+use super::source::{Offer, Source};
+use super::wanted::{Wanted, for_name};
+
+/// The policy's consent to one call.
+#[derive(Clone)]
+pub(super) struct Permit {
+    policy: Arc<Policy>,
+    subject: Subject,
+    verdict: Verdict,
+}
+
+impl Permit {
+    /// True when these are the paths that were judged.
+    pub(super) fn judged(&self, paths: &[String]) -> bool {
+        self.subject.paths == paths
+    }
+
+    /// True when the consent holds for this path too, as for a file below a directory that is searched.
+    pub(super) fn covers(&self, path: &str) -> bool {
+        let subject = Subject { paths: vec![path.to_owned()], ..self.subject.clone() };
+        match self.policy.judge(&subject).verdict {
+            Verdict::Allow => true,
+            Verdict::Ask => self.verdict == Verdict::Ask,
+            Verdict::Deny => false,
+        }
+    }
+}
+
+/// The tools of one agent.
+pub struct ToolSet {
+    pub(super) policy: Arc<Policy>,
+    pub(super) config: Arc<ToolsConfig>,
+    /// Each with the names that are wanted of it.
+    pub(super) sources: Vec<(Arc<dyn Source>, Wanted)>,
+}
+
+impl ToolSet {
+    /// Everything on offer, each under a name of its own.
+    fn offers(&self) -> Vec<(&Arc<dyn Source>, Offer)> {
+        let mut names = BTreeSet::new();
+        let wanted = self.sources.iter().flat_map(|(source, wanted)| {
+            let offers = source.offers().into_iter().filter(|offer| wanted.holds(&offer.name));
+            offers.map(move |offer| (source, offer))
+        });
+        wanted.filter(|(_, offer)| names.insert(offer.spec.name.clone())).collect()
+    }
+
+    /// The set itself, unless two of its tools have the same name.
+    ///
+    /// # Errors
+    /// The names that two tools have.
+    pub(super) fn without_doubles(self) -> Result<Self, Vec<String>> {
+        let mut seen = BTreeMap::new();
+        let mut problems = Vec::new();
+        let offers = self.sources.iter().flat_map(|(source, wanted)| {
+            source.offers().into_iter().filter(|offer| wanted.holds(&offer.name))
+        });
+        for Offer { spec, name } in offers {
+            if let Some(other) = seen.insert(spec.name.clone(), name.clone()).filter(|other| *other != name) {
+                problems
+                    .push(format!("{other:?} and {name:?} are both called {:?}; leave one out", spec.name));
+            }
+        }
+        if problems.is_empty() { Ok(self) } else { Err(problems) }
+    }
+
+    fn with_settings(&self, offer: Offer) -> ToolSpec {
+        let Offer { mut spec, name } = offer;
+        spec.timeout = for_name(&self.config.timeouts, &name).copied().or(spec.timeout);
+        spec.result_limit =
+            for_name(&self.config.result_limits, &name).map(|size| size.bytes()).or(spec.result_limit);
+        spec
+    }
+
+    async fn guarded(
+        &self,
+        invocation: &Invocation,
+        approver: Option<&dyn Approver>,
+    ) -> Result<ToolOutput, ToolError> {
+        let offers = self.offers();
+        let Some((source, offer)) = offers.iter().find(|(_, offer)| offer.spec.name == invocation.name)
+        else {
+            return Err(unknown(&invocation.name, offers.iter().map(|(_, offer)| offer.spec.name.as_str())));
+        };
+        let subject = source.subject(offer, &invocation.arguments).await?;
+        let Judgement { verdict, source: because } = self.policy.judge(&subject);
+        match verdict {
+            Verdict::Allow => {}
+            Verdict::Deny => return Err(denied(&invocation.name, &format!("denied by {because}"))),
+            Verdict::Ask => {
+                let Some(approver) = approver else {
+                    let reason = format!("{because} says ask, and there is nobody to ask");
+                    return Err(denied(&invocation.name, &reason));
+                };
+                let preview = source.preview(invocation).await?;
+                let question = Question { tool: &invocation.name, arguments: &invocation.arguments, preview };
+                if !approver.approve(question).await {
+                    return Err(denied(&invocation.name, "the person who was asked said no"));
+                }
+            }
+        }
+        let permit = Permit { policy: Arc::clone(&self.policy), subject, verdict };
+        source.run(invocation, permit).await
+    }
+}
+
+impl Tools for ToolSet {
+    fn specs(&self) -> Vec<ToolSpec> {
+        self.offers().into_iter().map(|(_, offer)| self.with_settings(offer)).collect()
+    }
+
+    fn call<'a>(
+        &'a self,
+        invocation: &'a Invocation,
+        approver: Option<&'a dyn Approver>,
+    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        Box::pin(async move {
+            let result = self.guarded(invocation, approver).await;
+            result.map(|output| ToolOutput { text: plain(&output.text), ..output }).map_err(plain_error)
+        })
+    }
+}
+
+fn plain_error(error: ToolError) -> ToolError {
+    match error {
+        ToolError::Failed(text) => ToolError::Failed(plain(&text)),
+        ToolError::Denied(text) => ToolError::Denied(plain(&text)),
+        ToolError::Transient(text) => ToolError::Transient(plain(&text)),
+        ToolError::TimedOut(text) => ToolError::TimedOut(plain(&text)),
+    }
+}
+
+fn denied(tool: &str, reason: &str) -> ToolError {
+    ToolError::Denied(format!(
+        "`{tool}` did not run: {reason}. The same call will be denied again; find another way, or say what is missing."
+    ))
+}
+
+fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> ToolError {
+    let known: Vec<&str> = known.collect();
+    ToolError::Failed(format!("there is no tool {name:?}; there is: {}", known.join(", ")))
+}

@@ -1,0 +1,128 @@
+//! All configured sources of tools, opened once, and the selection of an agent's tools from them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::config::{PolicyConfig, ToolsConfig};
+use super::gateway::{Connection, Gateway, known};
+use super::local::{Local, Naming, Workspace, agent_names};
+use super::policy::Policy;
+use super::set::ToolSet;
+use super::source::Source;
+use super::wanted::{Wanted, nearest};
+
+/// Everything that `[tools]` sets up, shared by all agents.
+pub struct Sources {
+    config: Arc<ToolsConfig>,
+    policy: Arc<Policy>,
+    root: Option<PathBuf>,
+    local: Option<Arc<Local>>,
+    gateway: Option<Connection>,
+}
+
+/// The names an agent wants, by where they are offered.
+#[derive(Default)]
+struct Sorted {
+    local: Wanted,
+    gateway: Wanted,
+}
+
+impl Sources {
+    /// Opens what can be opened without asking anybody else.
+    ///
+    /// # Errors
+    /// What of the settings cannot be used.
+    pub fn open(config: &ToolsConfig) -> Result<Self, Vec<String>> {
+        let workspace = config.local.workspace.as_deref().map(Workspace::open).transpose();
+        let workspace = workspace.map_err(|problem| vec![format!("tools.local.workspace: {problem}")])?;
+        let root = workspace.as_ref().map(|workspace| workspace.root.clone());
+        let one = |problem| vec![problem];
+        Ok(Self {
+            policy: Arc::new(Policy::new(&config.policy, root.as_deref()).map_err(one)?),
+            root,
+            local: workspace.map(|workspace| Arc::new(Local::new(Arc::new(workspace), Naming::Agent))),
+            gateway: Connection::new(&config.gateway).map_err(one)?,
+            config: Arc::new(config.clone()),
+        })
+    }
+
+    /// The tools of an agent, by the names in its `tools`.
+    ///
+    /// # Errors
+    /// One text for each name that nothing offers.
+    pub async fn select(&self, wanted: &[String]) -> Result<ToolSet, Vec<String>> {
+        let mut sorted = Sorted::default();
+        let problems: Vec<String> =
+            wanted.iter().filter_map(|name| self.sort(name, &mut sorted).err()).collect();
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let mut sources: Vec<(Arc<dyn Source>, Wanted)> = Vec::new();
+        if let Some(local) = &self.local {
+            sources.push((Arc::clone(local) as _, sorted.local));
+        }
+        if let Some(connection) = &self.gateway {
+            let gateway = Gateway::new(connection, &sorted.gateway, self.root.clone());
+            sources.push((gateway, sorted.gateway));
+        }
+        let set = ToolSet { policy: Arc::clone(&self.policy), config: Arc::clone(&self.config), sources };
+        set.without_doubles()
+    }
+
+    /// Local tools come first: the gateway has tools of these names too, but does not offer them over HTTP.
+    fn sort(&self, name: &str, sorted: &mut Sorted) -> Result<(), String> {
+        let needs = |what: &str| Err(format!("the tool {name:?} needs {what}"));
+        if agent_names().any(|known| known == name) {
+            sorted.local.0.push(name.to_owned());
+            return if self.local.is_some() {
+                Ok(())
+            } else {
+                needs("a workspace: set tools.local.workspace")
+            };
+        }
+        if known::names().any(|known| known == name) || name.starts_with(known::PREFIX) {
+            sorted.gateway.0.push(name.to_owned());
+            return if self.gateway.is_some() {
+                Ok(())
+            } else {
+                needs("OpenClaw's gateway: set tools.gateway.url")
+            };
+        }
+        Err(nothing_offers(name))
+    }
+}
+
+fn nothing_offers(name: &str) -> String {
+    let near = nearest(name, agent_names().chain(known::names()));
+    let hint = near.map(|near| format!("; did you mean {near:?}?")).unwrap_or_default();
+    format!(
+        "nothing offers a tool {name:?}{hint} (a tool of OpenClaw's gateway that respool does not know is \"gateway:{name}\", \
+         one of an MCP server \"mcp:SERVER/{name}\")"
+    )
+}
+
+impl ToolSet {
+    /// The tools of an agent that shares its sources with nobody.
+    ///
+    /// # Errors
+    /// As [`Sources::open`] and [`Sources::select`].
+    pub async fn open(config: &ToolsConfig, wanted: &[String]) -> Result<Self, Vec<String>> {
+        Sources::open(config)?.select(wanted).await
+    }
+
+    /// The chat's four tools on a workspace: `shell_command`, `read_file`, `edit_file`, `write_file`. Rules, timeouts and
+    /// limits know them as `exec`, `read`, `edit` and `write` too.
+    ///
+    /// # Errors
+    /// When the workspace cannot be opened or a rule cannot be used.
+    pub fn for_chat(config: &ToolsConfig, policy: &PolicyConfig, workspace: &Path) -> Result<Self, String> {
+        let workspace = Workspace::open(workspace)?;
+        let policy = Arc::new(Policy::new(policy, Some(&workspace.root))?);
+        let local: Arc<dyn Source> = Arc::new(Local::new(Arc::new(workspace), Naming::Chat));
+        Ok(Self {
+            policy,
+            config: Arc::new(config.clone()),
+            sources: vec![(local, Wanted(vec!["*".into()]))],
+        })
+    }
+}

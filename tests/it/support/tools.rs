@@ -1,0 +1,74 @@
+//! Running tools in tests: a set from TOML, calls by name and JSON, and a person who answers questions.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use respool::tools::{
+    Approver, Invocation, Question, Sources, ToolError, ToolOutput, ToolSet, Tools, ToolsConfig,
+};
+use serde_json::Value;
+
+/// The section `[tools]`, from TOML without that prefix.
+pub fn config(toml: &str) -> ToolsConfig {
+    toml::from_str(toml).unwrap_or_else(|problem| panic!("{problem}\nin\n{toml}"))
+}
+
+/// A set with these tools.
+pub async fn set(toml: &str, wanted: &[&str]) -> ToolSet {
+    let wanted: Vec<String> = wanted.iter().map(|name| (*name).to_owned()).collect();
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    Sources::open(&config(toml))
+        .unwrap()
+        .select(&wanted)
+        .await
+        .unwrap_or_else(|problems| panic!("{problems:?}"))
+}
+
+/// One call.
+pub fn invocation(name: &str, arguments: &Value) -> Invocation {
+    let arguments = arguments.as_object().unwrap().clone();
+    Invocation { name: name.into(), arguments, key: "key-1".into(), timeout: Duration::from_secs(20) }
+}
+
+/// Calls with nobody to ask.
+pub async fn call(set: &dyn Tools, name: &str, arguments: Value) -> Result<ToolOutput, ToolError> {
+    set.call(&invocation(name, &arguments), None).await
+}
+
+/// The text of a call that has to work.
+pub async fn text(set: &dyn Tools, name: &str, arguments: Value) -> String {
+    call(set, name, arguments.clone())
+        .await
+        .unwrap_or_else(|error| panic!("{name} {arguments}: {error:?}"))
+        .text
+}
+
+/// The text of a call that has to fail in this way.
+pub async fn failure(set: &dyn Tools, name: &str, arguments: Value) -> String {
+    match call(set, name, arguments.clone()).await {
+        Err(ToolError::Failed(text)) => text,
+        other => panic!("{name} {arguments} gave {other:?}"),
+    }
+}
+
+/// Somebody who always answers the same and remembers what was asked.
+pub struct Person {
+    answer: bool,
+    /// Each question: the tool and the preview.
+    pub asked: Mutex<Vec<(String, Option<String>)>>,
+}
+
+impl Person {
+    /// Who answers this.
+    pub fn who_says(answer: bool) -> Self {
+        Self { answer, asked: Mutex::default() }
+    }
+}
+
+impl Approver for Person {
+    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool> {
+        self.asked.lock().unwrap().push((question.tool.to_owned(), question.preview));
+        Box::pin(async { self.answer })
+    }
+}
