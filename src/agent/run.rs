@@ -756,3 +756,8 @@ impl Run {
         }
     }
 }
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+//! Random runs: keeping and restoring one at any step changes nothing, and every run ends.
+
+use proptest::prelude::*;
+
+use super::tests::{calls, setup, text};
+use super::*;
+
+/// What the world does at a step, as far as it is free to choose.
+#[derive(Clone, Debug)]
+enum Chance {
+    Answer,
+    Calls(Vec<u8>),
+    Refused,
+    Blank,
+    ModelFails(u8),
+    ToolEnds(u8, usize),
+    Crash,
+    Cancel,
+}
+
+fn chance() -> impl Strategy<Value = Chance> {
+    prop_oneof![
+        2 => Just(Chance::Answer),
+        12 => proptest::collection::vec(0..3_u8, 1..4).prop_map(Chance::Calls),
+        1 => Just(Chance::Refused),
+        1 => Just(Chance::Blank),
+        2 => (0..5_u8).prop_map(Chance::ModelFails),
+        10 => (0..5_u8, 0..20_000_usize).prop_map(|(how, length)| Chance::ToolEnds(how, length)),
+        2 => Just(Chance::Crash),
+        1 => Just(Chance::Cancel),
+    ]
+}
+
+const TOOLS: [(&str, &str); 3] =
+    [("read", r#"{"path":"a"}"#), ("exec", r#"{"command":"ls"}"#), ("ask_user", r#"{"question":"?"}"#)];
+
+/// The events that a chance amounts to at this step.
+fn events(run: &Run, chance: &Chance) -> Vec<What> {
+    match (run.next(), chance) {
+        (Step::Finish(_), _) => vec![],
+        (_, Chance::Cancel) => vec![What::Cancelled],
+        (Step::CallTool(_), Chance::Crash) => vec![What::Began, What::Resumed],
+        (_, Chance::Crash) => vec![What::Resumed],
+        (Step::Pause(_), _) => vec![What::Paused],
+        (Step::Suspend(suspension), _) => {
+            let results = suspension.calls.iter().skip(1).map(|call| (call.id.clone(), "r".to_owned())).collect();
+            vec![What::ClientReturned { results, tail: vec![serde_json::json!({"role": "user", "content": "t"})] }]
+        }
+        (Step::CallTool(_), Chance::ToolEnds(how, length)) => {
+            let how = [How::Ok, How::Failed, How::Denied, How::Transient, How::TimedOut][usize::from(*how)];
+            vec![What::Began, What::Returned(Ended { how, text: "word ".repeat(length / 5), took: 5 })]
+        }
+        (Step::CallTool(_), _) => {
+            vec![What::Began, What::Returned(Ended { how: How::Ok, text: "x".into(), took: 5 })]
+        }
+        (Step::CallModel(_), chance) => vec![model(chance)],
+    }
+}
+
+fn model(chance: &Chance) -> What {
+    let kinds = [
+        FailureKind::TimedOut,
+        FailureKind::Transient,
+        FailureKind::Overflow,
+        FailureKind::Unreadable,
+        FailureKind::Final,
+    ];
+    match chance {
+        Chance::Calls(tools) => {
+            What::Replied(calls(&tools.iter().map(|tool| TOOLS[usize::from(*tool)]).collect::<Vec<_>>()))
+        }
+        Chance::Refused => What::Replied(Said { refused: vec![("nope".into(), "undeclared".into())], ..text("") }),
+        Chance::Blank => What::Replied(text("")),
+        Chance::ModelFails(kind) => What::ModelFailed(ModelFailure {
+            kind: kinds[usize::from(*kind)],
+            status: 503,
+            code: "c".into(),
+            text: "t".into(),
+            wait: None,
+        }),
+        _ => What::Replied(text("The answer.")),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn keeping_and_restoring_a_run_at_any_step_changes_nothing(
+        chances in proptest::collection::vec((chance(), 0..20_000_u64), 1..60),
+        window in 5_000..40_000_u64,
+    ) {
+        let mut setup = setup();
+        (setup.limits.window, setup.limits.iterations) = (window, 12);
+        let mut run = Run::new(setup);
+        let (mut kept, mut at) = (Vec::new(), 1_000);
+        for (chance, millis) in &chances {
+            for what in events(&run, chance) {
+                at += millis;
+                let event = Event { at, what };
+                kept.push((at, serde_json::to_string(&event.what).unwrap()));
+                run.apply(event).unwrap();
+                let setup = serde_json::from_str(&serde_json::to_string(run.setup()).unwrap()).unwrap();
+                let events = kept.iter().map(|(at, what)| Event { at: *at, what: serde_json::from_str(what).unwrap() });
+                let restored = Run::restore(setup, events).unwrap();
+                prop_assert_eq!(&restored, &run);
+                prop_assert_eq!(restored.next(), run.next());
+            }
+        }
+    }
+
+    #[test]
+    fn every_run_ends(chances in proptest::collection::vec(chance(), 300), millis in 1..500_u64) {
+        let mut setup = setup();
+        (setup.limits.window, setup.limits.iterations) = (6_000, 12);
+        let mut run = Run::new(setup);
+        let mut at = 1_000;
+        for chance in chances.iter().filter(|chance| !matches!(chance, Chance::Crash)) {
+            for what in events(&run, chance) {
+                at += millis;
+                run.apply(Event { at, what }).unwrap();
+            }
+        }
+        prop_assert!(run.outcome().is_some());
+    }
+}
