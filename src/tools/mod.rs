@@ -1,12 +1,13 @@
 //! The tools that respool runs itself, and the policy in front of them.
 //!
 //! [`Sources`] are opened once from `[tools]`; [`Sources::select`] gives an agent its [`ToolSet`]. What is behind a set:
-//! `local` (files and commands of a workspace) and `gateway` (OpenClaw's).
+//! `local` (files and commands of a workspace), `gateway` (OpenClaw's) and `mcp` (those of MCP servers).
 
 pub mod config;
 pub mod contract;
 mod gateway;
 mod local;
+mod mcp;
 mod plain;
 mod policy;
 mod process;

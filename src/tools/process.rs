@@ -62,3 +62,13 @@ impl Drop for Group {
         self.signal(Signal::SIGKILL);
     }
 }
+
+/// A task that ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct AbortOnDrop(pub(super) tokio::task::JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

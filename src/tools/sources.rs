@@ -1,15 +1,21 @@
 //! All configured sources of tools, opened once, and the selection of an agent's tools from them.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use super::config::{PolicyConfig, ToolsConfig};
 use super::gateway::{Connection, Gateway, known};
 use super::local::{Local, Naming, Workspace, agent_names};
+use super::mcp::{self, Server};
 use super::policy::Policy;
 use super::set::ToolSet;
 use super::source::Source;
-use super::wanted::{Wanted, nearest};
+use super::wanted::{Wanted, matches, nearest};
+
+/// How long the first start of an MCP server is waited for; one that takes longer offers its tools when it is up.
+const FIRST_START: Duration = Duration::from_secs(30);
 
 /// Everything that `[tools]` sets up, shared by all agents.
 pub struct Sources {
@@ -18,6 +24,8 @@ pub struct Sources {
     root: Option<PathBuf>,
     local: Option<Arc<Local>>,
     gateway: Option<Connection>,
+    /// The MCP servers that some agent wants, running.
+    servers: Mutex<BTreeMap<String, Arc<Server>>>,
 }
 
 /// The names an agent wants, by where they are offered.
@@ -25,6 +33,7 @@ pub struct Sources {
 struct Sorted {
     local: Wanted,
     gateway: Wanted,
+    mcp: BTreeMap<String, Wanted>,
 }
 
 impl Sources {
@@ -42,6 +51,7 @@ impl Sources {
             root,
             local: workspace.map(|workspace| Arc::new(Local::new(Arc::new(workspace), Naming::Agent))),
             gateway: Connection::new(&config.gateway).map_err(one)?,
+            servers: Mutex::default(),
             config: Arc::new(config.clone()),
         })
     }
@@ -49,7 +59,7 @@ impl Sources {
     /// The tools of an agent, by the names in its `tools`.
     ///
     /// # Errors
-    /// One text for each name that nothing offers.
+    /// One text for each name that nothing offers. An MCP server that is down for now is no error: its tools come with it.
     pub async fn select(&self, wanted: &[String]) -> Result<ToolSet, Vec<String>> {
         let mut sorted = Sorted::default();
         let problems: Vec<String> =
@@ -65,6 +75,8 @@ impl Sources {
             let gateway = Gateway::new(connection, &sorted.gateway, self.root.clone());
             sources.push((gateway, sorted.gateway));
         }
+        let servers = self.start(sorted.mcp).await?;
+        sources.extend(servers.into_iter().map(|(server, wanted)| (server as Arc<dyn Source>, wanted)));
         let set = ToolSet { policy: Arc::clone(&self.policy), config: Arc::clone(&self.config), sources };
         set.without_doubles()
     }
@@ -88,8 +100,44 @@ impl Sources {
                 needs("OpenClaw's gateway: set tools.gateway.url")
             };
         }
+        if let Some((server, _)) = name.strip_prefix(mcp::PREFIX).and_then(|rest| rest.split_once('/')) {
+            sorted.mcp.entry(server.to_owned()).or_default().0.push(name.to_owned());
+            return if self.config.mcp.contains_key(server) {
+                Ok(())
+            } else {
+                needs(&format!("[tools.mcp.{server}]"))
+            };
+        }
         Err(nothing_offers(name))
     }
+
+    /// Starts the servers that are not running yet, all at once, and looks whether they have what is wanted of them.
+    async fn start(
+        &self,
+        wanted: BTreeMap<String, Wanted>,
+    ) -> Result<Vec<(Arc<Server>, Wanted)>, Vec<String>> {
+        let servers: Vec<_> = wanted.into_iter().map(|(name, wanted)| (self.server(&name), wanted)).collect();
+        let checks = servers.iter().map(|(server, wanted)| check(server, wanted));
+        let problems: Vec<String> = futures::future::join_all(checks).await.into_iter().flatten().collect();
+        if problems.is_empty() { Ok(servers) } else { Err(problems) }
+    }
+
+    fn server(&self, name: &str) -> Arc<Server> {
+        let mut running = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        let config = self.config.mcp.get(name).cloned().unwrap_or_default();
+        let start = || Server::start(name, &config, self.root.clone());
+        Arc::clone(running.entry(name.to_owned()).or_insert_with(start))
+    }
+}
+
+/// What is wrong with what is wanted of a server.
+async fn check(server: &Server, wanted: &Wanted) -> Vec<String> {
+    if let Err(problem) = server.started(FIRST_START).await {
+        return vec![problem];
+    }
+    let Some(names) = server.names() else { return Vec::new() };
+    let missing = wanted.0.iter().filter(|name| !names.iter().any(|known| matches(name, known)));
+    missing.map(|name| format!("the MCP server offers no {name:?}; it has {}", names.join(", "))).collect()
 }
 
 fn nothing_offers(name: &str) -> String {

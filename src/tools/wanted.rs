@@ -22,7 +22,7 @@ pub(super) fn for_name<'a, T>(settings: &'a BTreeMap<String, T>, name: &str) -> 
 }
 
 /// A `*` stands for any text.
-fn matches(pattern: &str, name: &str) -> bool {
+pub(super) fn matches(pattern: &str, name: &str) -> bool {
     let mut pieces = pattern.split('*');
     let Some(mut rest) = pieces.next().and_then(|first| name.strip_prefix(first)) else { return false };
     let mut pieces: Vec<&str> = pieces.collect();

@@ -24,4 +24,5 @@ mod support;
 mod support_works;
 mod tools_gateway;
 mod tools_local;
+mod tools_mcp;
 mod tools_route;

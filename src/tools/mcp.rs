@@ -1,0 +1,161 @@
+//! MCP servers as sources of tools, by the official SDK: over a child's standard input and output, or streamable HTTP.
+//!
+//! Each server has one connection, kept up by `mcp/connection.rs`; what its tools are called here is in `mcp/names.rs`, what
+//! its results become in `mcp/result.rs`. Sampling, roots and questions to the user are not offered to servers.
+
+mod connection;
+mod names;
+mod result;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use rmcp::model::{CallToolRequestParams, Tool};
+use serde_json::{Map, Value, json};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::config::McpConfig;
+use super::contract::{Invocation, ToolError, ToolOutput, ToolSpec};
+use super::policy::{Subject, foreign};
+use super::process::AbortOnDrop;
+use super::set::Permit;
+use super::source::{Offer, Source, within};
+use connection::{State, Up, supervise};
+
+/// Asks for tools of MCP servers: `mcp:SERVER/TOOL`, with `*` for any text.
+pub(super) const PREFIX: &str = "mcp:";
+
+/// How long a call waits for a server that is down.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// One server. Dropping it ends the connection and the server's process.
+pub(super) struct Server {
+    name: String,
+    state: watch::Receiver<State>,
+    workspace: Option<PathBuf>,
+    _supervisor: AbortOnDrop,
+}
+
+impl Server {
+    /// Starts it; it is kept running until it is dropped.
+    pub(super) fn start(name: &str, config: &McpConfig, workspace: Option<PathBuf>) -> Arc<Self> {
+        let (sender, state) = watch::channel(State::Starting);
+        let supervisor = tokio::spawn(supervise(name.to_owned(), config.clone(), sender));
+        Arc::new(Self { name: name.to_owned(), state, workspace, _supervisor: AbortOnDrop(supervisor) })
+    }
+
+    /// Waits until it has started, at most this long.
+    ///
+    /// # Errors
+    /// When it cannot ever start as it is configured.
+    pub(super) async fn started(&self, limit: Duration) -> Result<(), String> {
+        let mut state = self.state.clone();
+        let settled = timeout(limit, state.wait_for(|state| !matches!(state, State::Starting))).await;
+        match settled {
+            Ok(Ok(state)) => match &*state {
+                State::Down(problem) if problem.is_final => {
+                    Err(format!("tools.mcp.{}: {}", self.name, problem.text))
+                }
+                _ => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// Its tools, when it is up.
+    pub(super) fn names(&self) -> Option<Vec<String>> {
+        match &*self.state.borrow() {
+            State::Up(up) => Some(up.tools.iter().map(|tool| self.name_of(tool)).collect()),
+            _ => None,
+        }
+    }
+
+    fn name_of(&self, tool: &Tool) -> String {
+        format!("{PREFIX}{}/{}", self.name, tool.name)
+    }
+
+    fn offer(&self, tool: &Tool) -> Offer {
+        let hints = tool.annotations.as_ref();
+        let is_repeatable = hints
+            .is_some_and(|hints| hints.read_only_hint == Some(true) || hints.idempotent_hint == Some(true));
+        let description = tool.description.as_deref().or(tool.title.as_deref()).unwrap_or_default();
+        let mut parameters = Value::Object((*tool.input_schema).clone());
+        if parameters.get("type").is_none() {
+            parameters["type"] = json!("object");
+        }
+        let spec = ToolSpec {
+            name: names::exposed(&self.name, &tool.name),
+            description: description.to_owned(),
+            parameters,
+            is_repeatable,
+            timeout: None,
+            result_limit: None,
+        };
+        Offer { spec, name: self.name_of(tool) }
+    }
+
+    /// The connection, once it is up.
+    async fn up(&self) -> Result<Up, ToolError> {
+        let mut state = self.state.clone();
+        let found = timeout(PATIENCE, state.wait_for(|state| matches!(state, State::Up(_)))).await;
+        match found.map_err(drop).and_then(|found| found.map(|state| state.clone()).map_err(drop)) {
+            Ok(State::Up(up)) => Ok(up),
+            _ => Err(self.down()),
+        }
+    }
+
+    fn down(&self) -> ToolError {
+        let reason = match &*self.state.borrow() {
+            State::Down(problem) => problem.text.clone(),
+            _ => "it is still starting".to_owned(),
+        };
+        ToolError::Transient(format!(
+            "the MCP server {} is not there: {reason}. It is being started again",
+            self.name
+        ))
+    }
+
+    async fn call(&self, invocation: &Invocation) -> Result<ToolOutput, ToolError> {
+        let up = self.up().await?;
+        let tool = up.tools.iter().find(|tool| names::exposed(&self.name, &tool.name) == invocation.name);
+        let Some(tool) = tool else {
+            return Err(ToolError::Failed(format!(
+                "the MCP server {} has no {} any more",
+                self.name, invocation.name
+            )));
+        };
+        let request =
+            CallToolRequestParams::new(tool.name.clone()).with_arguments(invocation.arguments.clone());
+        result::read(&self.name, up.peer.call_tool_once(request).await)
+    }
+}
+
+impl Source for Server {
+    fn offers(&self) -> Vec<Offer> {
+        match &*self.state.borrow() {
+            State::Up(up) => up.tools.iter().map(|tool| self.offer(tool)).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn subject<'a>(
+        &'a self,
+        offer: &'a Offer,
+        arguments: &'a Map<String, Value>,
+    ) -> BoxFuture<'a, Result<Subject, ToolError>> {
+        let names = vec![offer.spec.name.clone(), offer.name.clone()];
+        Box::pin(async move { Ok(foreign::subject(names, arguments, self.workspace.as_deref())) })
+    }
+
+    /// When this future is dropped, the SDK tells the server that the call is cancelled.
+    fn run<'a>(
+        &'a self,
+        invocation: &'a Invocation,
+        _: Permit,
+    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        Box::pin(within(invocation.timeout, self.call(invocation)))
+    }
+}

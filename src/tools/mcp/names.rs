@@ -1,0 +1,44 @@
+//! The names under which a model calls the tools of MCP servers: `SERVER__TOOL`, in the letters that models and their
+//! servers take (`[A-Za-z0-9_-]`, at most 64). Pure.
+
+const LONGEST: usize = 64;
+
+/// The name for a server's tool. A name that has to be changed or cut ends in a mark of its own, so that no two become one.
+pub(super) fn exposed(server: &str, tool: &str) -> String {
+    let whole = format!("{server}__{tool}");
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    if whole.len() <= LONGEST && whole.chars().all(fits) {
+        return whole;
+    }
+    let mut name: String = whole.chars().map(|c| if fits(c) { c } else { '_' }).take(LONGEST - 9).collect();
+    name.push_str(&format!("_{:08x}", fnv1a(&format!("{server}\0{tool}"))));
+    name
+}
+
+/// FNV-1a, folded to 32 bits: the same on every machine and in every version.
+fn fnv1a(text: &str) -> u32 {
+    text.bytes().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn good_names_stay() {
+        assert_eq!(exposed("files", "read_file"), "files__read_file");
+        assert_eq!(exposed("my files", "read.file"), "my_files__read_file_6ea2b9df");
+        assert_ne!(exposed("a", "x.y"), exposed("a", "x/y"));
+        assert_ne!(exposed("a", &"x".repeat(80)), exposed("a", &"x".repeat(81)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_name_becomes_valid(server in "\\PC{0,40}", tool in "\\PC{0,90}") {
+            let name = exposed(&server, &tool);
+            prop_assert!(name.len() <= LONGEST);
+            prop_assert!(name.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_' || c == b'-'), "{}", name);
+        }
+    }
+}

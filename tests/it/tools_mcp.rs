@@ -1,0 +1,243 @@
+//! Tools of MCP servers, against a small strict server over both transports.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use respool::tools::{Invocation, Sources, ToolError, ToolSet, Tools as _};
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::support::tools::{call, config, failure, invocation, set, text};
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/strict_mcp.py");
+
+fn settings(folder: &Path, more: &str) -> String {
+    format!(
+        "policy.default = \"allow\"\n{more}\n[mcp.strict]\ncommand = \"python3\"\nargs = [\"{SCRIPT}\", \"{}\"]\nenv = {{ OWN = \"yes\" }}",
+        folder.display()
+    )
+}
+
+async fn strict(wanted: &[&str]) -> (TempDir, ToolSet) {
+    let folder = tempfile::tempdir().unwrap();
+    let tools = set(&settings(folder.path(), ""), wanted).await;
+    (folder, tools)
+}
+
+fn said(folder: &TempDir, name: &str) -> String {
+    fs::read_to_string(folder.path().join(name)).unwrap_or_default()
+}
+
+fn no_problems(folder: &TempDir) {
+    assert_eq!(said(folder, "problems"), "");
+}
+
+async fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < end, "{what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn names(tools: &ToolSet) -> Vec<String> {
+    tools.specs().into_iter().map(|spec| spec.name).collect()
+}
+
+fn none_lives(pids: &str) -> bool {
+    let lives = |pid: &str| {
+        let status = fs::read_to_string(format!("/proc/{pid}/stat"));
+        status.is_ok_and(|status| !status.rsplit(')').next().unwrap().trim_start().starts_with('Z'))
+    };
+    !pids.split_whitespace().any(lives)
+}
+
+#[tokio::test]
+async fn tools_are_found_and_their_results_are_text() {
+    let (folder, tools) = strict(&["mcp:strict/*"]).await;
+    let specs = tools.specs();
+    assert_eq!(specs.len(), 8, "all pages of the list");
+    let echo = &specs[0];
+    assert_eq!(
+        (echo.name.as_str(), echo.description.as_str(), echo.is_repeatable),
+        ("strict__echo", "Says it again.", true)
+    );
+    assert_eq!(echo.parameters["properties"]["text"]["type"], "string");
+    assert!(!specs[1].is_repeatable);
+    assert_eq!(text(&tools, "strict__echo", json!({"text": "a\u{1b}[1mb"})).await, "ab");
+    assert_eq!(text(&tools, "strict__picture", json!({})).await, "[image, image/png, 12 bytes: not shown]");
+    assert_eq!(text(&tools, "strict__structured", json!({})).await, "{\n  \"answer\": 42\n}");
+    assert_eq!(failure(&tools, "strict__fail", json!({})).await, "it did not work");
+    assert_eq!(failure(&tools, "strict__echo", json!({})).await, "text is missing");
+    let odd = names(&tools).pop().unwrap();
+    assert!(odd.starts_with("strict__odd_name_of_a_tool_"), "{odd}");
+    assert_eq!(text(&tools, &odd, json!({})).await, "odd");
+    let environment = said(&folder, "environment");
+    assert!(environment.contains("OWN") && environment.contains("PATH"), "{environment}");
+    assert!(!environment.contains("CARGO_MANIFEST_DIR"), "{environment}");
+    no_problems(&folder);
+}
+
+#[tokio::test]
+async fn only_what_is_wanted_is_offered() {
+    let (_folder, tools) = strict(&["mcp:strict/echo", "mcp:strict/s*"]).await;
+    assert_eq!(names(&tools), ["strict__echo", "strict__structured", "strict__slow"]);
+    let problem = failure(&tools, "strict__fail", json!({})).await;
+    assert!(problem.starts_with("there is no tool \"strict__fail\""), "{problem}");
+}
+
+#[tokio::test]
+async fn wrong_settings_are_told_at_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = async |toml: &str, wanted: &str, expected: &str| {
+        let problems = ToolSet::open(&config(toml), &[wanted.to_owned()]).await.err().unwrap();
+        assert!(problems[0].starts_with(expected), "{problems:?}");
+    };
+    let strict = settings(folder.path(), "");
+    check(
+        &strict,
+        "mcp:strict/nope",
+        "the MCP server offers no \"mcp:strict/nope\"; it has mcp:strict/echo, ",
+    )
+    .await;
+    check(&strict, "mcp:other/*", "the tool \"mcp:other/*\" needs [tools.mcp.other]").await;
+    check(
+        "mcp.x.command = \"/no/such/program\"",
+        "mcp:x/*",
+        "tools.mcp.x: /no/such/program cannot be started: No such file",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_start_is_no_reason_to_stop() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("refuse"), "").unwrap();
+    let tools = set(&settings(folder.path(), ""), &["mcp:strict/*"]).await;
+    assert!(names(&tools).is_empty());
+    fs::remove_file(folder.path().join("refuse")).unwrap();
+    eventually("it is started again", || names(&tools).len() == 8).await;
+    no_problems(&folder);
+}
+
+#[tokio::test]
+async fn a_server_that_dies_is_started_again() {
+    let (folder, tools) = strict(&["mcp:strict/*"]).await;
+    let Err(ToolError::Transient(problem)) = call(&tools, "strict__die", json!({})).await else {
+        panic!("it lives")
+    };
+    assert!(problem.contains("broke during the call"), "{problem}");
+    eventually("it comes again", || said(&folder, "pids").lines().count() == 2).await;
+    eventually("its tools come again", || !names(&tools).is_empty()).await;
+    assert_eq!(text(&tools, "strict__echo", json!({"text": "again"})).await, "again");
+    let pids = said(&folder, "pids");
+    eventually("what the first left behind is gone", || none_lives(pids.lines().next().unwrap())).await;
+    no_problems(&folder);
+}
+
+#[tokio::test]
+async fn a_changed_list_is_read_again() {
+    let (folder, tools) = strict(&["mcp:strict/*"]).await;
+    assert_eq!(text(&tools, "strict__grow", json!({})).await, "grown");
+    eventually("the new tool is offered", || names(&tools).contains(&"strict__grown".to_owned())).await;
+    no_problems(&folder);
+}
+
+#[tokio::test]
+async fn a_slow_call_ends_and_the_server_is_told() {
+    let (folder, tools) = strict(&["mcp:strict/*"]).await;
+    let slow = Invocation { timeout: Duration::from_millis(300), ..invocation("strict__slow", &json!({})) };
+    assert!(matches!(tools.call(&slow, None).await, Err(ToolError::TimedOut(_))));
+    eventually("the server is told", || !said(&folder, "cancelled").is_empty()).await;
+    assert_eq!(text(&tools, "strict__echo", json!({"text": "still here"})).await, "still here");
+    no_problems(&folder);
+}
+
+#[tokio::test]
+async fn all_processes_end_with_the_tools() {
+    let (folder, tools) = strict(&["mcp:strict/*"]).await;
+    let pids = said(&folder, "pids");
+    assert_eq!(pids.split_whitespace().count(), 2, "the server and its child");
+    assert!(!none_lives(&pids));
+    drop(tools);
+    eventually("both end", || none_lives(&pids)).await;
+}
+
+#[tokio::test]
+async fn agents_share_a_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let sources = Sources::open(&config(&settings(folder.path(), ""))).unwrap();
+    let wanted = ["mcp:strict/echo".to_owned()];
+    let (one, two) = (sources.select(&wanted).await.unwrap(), sources.select(&wanted).await.unwrap());
+    for tools in [&one, &two] {
+        assert_eq!(text(tools, "strict__echo", json!({"text": "x"})).await, "x");
+    }
+    assert_eq!(said(&folder, "pids").lines().count(), 1);
+}
+
+#[tokio::test]
+async fn the_policy_stands_before_the_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let rules = r#"
+        [[policy.rule]]
+        tool = "mcp:strict/echo"
+        path = "src/**"
+        then = "allow"
+        [[policy.rule]]
+        tool = "strict__fail"
+        then = "deny"
+        "#;
+    let tools = set(
+        &settings(folder.path(), rules).replace("default = \"allow\"", "default = \"ask\""),
+        &["mcp:strict/*"],
+    )
+    .await;
+    for (name, arguments) in [
+        ("strict__echo", json!({"text": "x"})),
+        ("strict__echo", json!({"text": "../src/x"})),
+        ("strict__echo", json!({"text": "src/x", "also": "/etc/passwd"})),
+        ("strict__fail", json!({})),
+        ("strict__die", json!({})),
+    ] {
+        assert!(matches!(call(&tools, name, arguments).await, Err(ToolError::Denied(_))), "{name}");
+    }
+    assert_eq!(text(&tools, "strict__echo", json!({"text": "src/x"})).await, "src/x");
+    assert_eq!(said(&folder, "calls"), "[\"echo\", {\"text\": \"src/x\"}]\n", "nothing else reached it");
+}
+
+struct HttpServer(Child);
+
+impl Drop for HttpServer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test]
+async fn a_server_over_http() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Command::new("python3").arg(SCRIPT).arg(folder.path()).arg("--http").spawn().unwrap();
+    let server = HttpServer(server);
+    eventually("it listens", || folder.path().join("port").exists()).await;
+    let port = said(&folder, "port");
+    let settings = |token: &str| {
+        format!(
+            "policy.default = \"allow\"\n[mcp.web]\nurl = \"http://127.0.0.1:{port}/mcp\"\nheaders = {{ Authorization = \"Bearer {token}\" }}"
+        )
+    };
+    let tools = set(&settings("mcp-token"), &["mcp:web/*"]).await;
+    assert_eq!(text(&tools, "web__echo", json!({"text": "by event stream"})).await, "by event stream");
+    assert_eq!(text(&tools, "web__structured", json!({})).await, "{\n  \"answer\": 42\n}");
+    assert_eq!(failure(&tools, "web__fail", json!({})).await, "it did not work");
+    let refused = set(&settings("wrong"), &["mcp:web/*"]).await;
+    assert!(names(&refused).is_empty());
+    drop(server);
+    let gone =
+        Invocation { timeout: Duration::from_secs(3), ..invocation("web__echo", &json!({"text": "x"})) };
+    let error = tools.call(&gone, None).await.unwrap_err();
+    assert!(matches!(error, ToolError::Transient(_) | ToolError::Failed(_)), "{error:?}");
+    no_problems(&folder);
+}
