@@ -100,7 +100,8 @@ pub struct Watch {
     pub run: String,
     progress: Option<broadcast::Receiver<String>>,
     end: watch::Receiver<Option<Arc<Ended>>>,
-    _guard: Option<Arc<DropGuard>>,
+    /// `None`: the run does not notice that this is dropped.
+    guard: Option<Arc<DropGuard>>,
 }
 
 /// What a [`Watch`] sees next.
@@ -131,7 +132,7 @@ impl Watch {
 
     fn finished(run: String, ended: Ended) -> Self {
         let (_, end) = watch::channel(Some(Arc::new(ended)));
-        Self { run, progress: None, end, _guard: None }
+        Self { run, progress: None, end, guard: None }
     }
 }
 
@@ -195,7 +196,7 @@ impl Agents {
         {
             return watch;
         }
-        if let Some(watch) = self.interrupted(agent, &request, authorization.clone()).await {
+        if let Some(watch) = self.unanswered(agent, &request, authorization.clone()).await {
             return watch;
         }
         self.begin(agent, request, authorization).await
@@ -284,8 +285,8 @@ impl Agents {
         claimed.then(|| self.work(agent, work))
     }
 
-    /// A run that the same request began and that was interrupted: its client asks again.
-    async fn interrupted(
+    /// A run that the same request began and whose answer its client has not got: it asks again.
+    async fn unanswered(
         self: &Arc<Self>,
         agent: &Arc<Agent>,
         request: &AgentRequest,
@@ -293,8 +294,27 @@ impl Agents {
     ) -> Option<Watch> {
         let store = self.store.as_ref()?;
         let since = now().saturating_sub(TAKEN_UP_WITHIN);
-        let id = told(store.interrupted(&request.fingerprint, since).await)??;
-        self.resume_with(agent, &id, authorization).await.ok()
+        let id = told(store.unanswered(&request.fingerprint, since).await)??;
+        if self.is_live(&id) {
+            // Somebody else may have asked the same; only a run that was left behind is shared.
+            return self.watch(&id).filter(|watch| watch.guard.is_none());
+        }
+        let stored = told(store.run(&id).await)??;
+        match restored(&stored).and_then(|(run, _)| Some((over(&run)?, run.spent_since_answer()))) {
+            Some((end, spent)) => Some(Watch::finished(id, Ended { end, spent })),
+            None => self.resume_with(agent, &id, authorization).await.ok(),
+        }
+    }
+
+    fn is_live(&self, id: &str) -> bool {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner).contains_key(id)
+    }
+
+    /// The client of a run has got what there is of it.
+    pub async fn answered(&self, id: &str) {
+        if let Some(store) = &self.store {
+            let _ = told(store.answered(id).await);
+        }
     }
 
     /// Takes up an interrupted run.
@@ -332,10 +352,10 @@ impl Agents {
     }
 
     /// Looks at a run that is being worked on.
-    pub fn watch(&self, id: &str) -> Option<Watch> {
+    fn watch(&self, id: &str) -> Option<Watch> {
         let live = self.live.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned()?;
         let progress = Some(live.progress.subscribe());
-        Some(Watch { run: id.to_owned(), progress, end: live.end.clone(), _guard: live.watched.upgrade() })
+        Some(Watch { run: id.to_owned(), progress, end: live.end.clone(), guard: live.watched.upgrade() })
     }
 
     /// Ends a run. False when it is over or not known.
@@ -364,12 +384,7 @@ impl Agents {
         let (progress, subscribed) = broadcast::channel(BEHIND);
         let (ended, end) = watch::channel(None);
         let stops = Stops { shutdown: self.shutdown.clone(), ..Stops::default() };
-        // A detached run does not notice that its client goes away.
-        let noticed = match agent.config.on_disconnect {
-            OnDisconnect::Cancel => stops.gone.clone(),
-            OnDisconnect::Detach => CancellationToken::new(),
-        };
-        let guard = Arc::new(noticed.drop_guard());
+        let guard = Arc::new(stops.gone.clone().drop_guard());
         let live = Live {
             progress: progress.clone(),
             end: end.clone(),
@@ -383,7 +398,7 @@ impl Agents {
             let done = agents.work_through(&agent, work, progress, stops).await;
             ended.send_replace(Some(Arc::new(done)));
         });
-        Watch { run: id, progress: Some(subscribed), end, _guard: Some(guard) }
+        Watch { run: id, progress: Some(subscribed), end, guard: Some(guard) }
     }
 
     async fn work_through(
@@ -409,6 +424,7 @@ impl Agents {
             stops,
             telemetry: telemetry.clone(),
             backlog: Vec::new(),
+            detached: agent.config.on_disconnect == OnDisconnect::Detach,
             log_content: self.log_content,
         };
         if let Some(first) = first {

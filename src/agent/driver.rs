@@ -41,6 +41,8 @@ pub(super) struct Driver {
     pub(super) telemetry: Telemetry,
     /// What could not be committed yet; tried again with every further step.
     pub(super) backlog: Vec<Append>,
+    /// It goes on when nobody waits for it.
+    pub(super) detached: bool,
     /// Message text may be logged.
     pub(super) log_content: bool,
 }
@@ -99,11 +101,11 @@ impl Driver {
 
     /// Executes a step; `None` when the run is to be left where it is.
     async fn until_stopped(&mut self, run: &mut Run, step: Step) -> Option<What> {
-        let stops = self.stops.clone();
+        let (stops, detached) = (self.stops.clone(), self.detached);
         tokio::select! {
             biased;
             () = stops.cancel.cancelled() => Some(What::Cancelled),
-            () = stops.gone.cancelled() => None,
+            () = stops.gone.cancelled(), if !detached => None,
             () = stops.shutdown.cancelled() => None,
             what = self.execute(run, step) => Some(what),
         }

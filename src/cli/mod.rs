@@ -8,6 +8,7 @@
 mod agents;
 mod check;
 mod demo;
+mod runs;
 mod serve;
 
 pub use agents::OpenTools;
@@ -48,6 +49,13 @@ enum Command {
         #[command(flatten)]
         flags: Configured,
     },
+    /// Look at the runs of agents, take one up, end one.
+    Runs {
+        #[command(flatten)]
+        flags: Configured,
+        #[command(subcommand)]
+        command: runs::RunsCommand,
+    },
     /// Look at the configuration.
     Config {
         #[command(subcommand)]
@@ -86,6 +94,7 @@ pub fn main() -> ExitCode {
         Command::Serve { flags, listen } => flags.load(listen).map(|loaded| serve::serve(&loaded)),
         Command::Demo => Ok(demo::demo()),
         Command::Check { flags } => flags.load(None).map(|loaded| check::check(&loaded)),
+        Command::Runs { flags, command } => flags.load(None).map(|loaded| runs::runs(&loaded, command)),
         Command::Config { command: ConfigCommand::Show { flags } } => flags.load(None).map(|loaded| {
             print!("{}", loaded.show());
             Ok(())

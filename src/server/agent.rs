@@ -75,6 +75,7 @@ impl Answer {
                 return match ended.error() {
                     Some(error) => respond::error(&error, &self.line),
                     None => {
+                        self.answered(&ended).await;
                         let reply = self.reply(&ended, self.head());
                         respond::json(
                             StatusCode::OK,
@@ -139,6 +140,7 @@ impl Answer {
                     },
                     Seen::End(ended) => {
                         yield self.rest(&spool, &ended, head.clone());
+                        self.answered(&ended).await;
                         break;
                     }
                 }
@@ -156,6 +158,13 @@ impl Answer {
         match ended.error() {
             Some(error) => respond::failed_tail(&error, &self.line),
             None => spool.rest(&self.reply(ended, head), true, self.usage).into(),
+        }
+    }
+
+    /// The client has it, as far as can be told.
+    async fn answered(&self, ended: &Ended) {
+        if ended.end != End::Left {
+            self.app.agents.answered(&self.watch.run).await;
         }
     }
 

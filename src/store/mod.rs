@@ -200,13 +200,23 @@ impl Store {
         self.read(move |connection| read::by_call(connection, &ids)).await
     }
 
-    /// The newest interrupted run that was asked for with the same request, not before `since`.
+    /// The newest run that the same request asked for, not before `since`, and whose client has not got its answer; not one
+    /// that was ended.
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn interrupted(&self, fingerprint: &str, since: u64) -> Result<Option<String>, StoreError> {
+    pub async fn unanswered(&self, fingerprint: &str, since: u64) -> Result<Option<String>, StoreError> {
         let fingerprint = fingerprint.to_owned();
-        self.read(move |connection| read::interrupted(connection, &fingerprint, since)).await
+        self.read(move |connection| read::unanswered(connection, &fingerprint, since)).await
+    }
+
+    /// The client has got what there is of a run.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub async fn answered(&self, run: &str) -> Result<bool, StoreError> {
+        let run = run.to_owned();
+        self.ask(|answer| Job::Answered { run, answer }).await
     }
 
     async fn ask<T>(

@@ -79,12 +79,12 @@ pub(super) fn by_call(connection: &Connection, ids: &[String]) -> rusqlite::Resu
     Ok(None)
 }
 
-pub(super) fn interrupted(
+pub(super) fn unanswered(
     connection: &Connection,
     fingerprint: &str,
     since: u64,
 ) -> rusqlite::Result<Option<String>> {
-    let query = "SELECT id FROM runs WHERE status = 'interrupted' AND updated >= ?2 AND fingerprint = ?1
+    let query = "SELECT id FROM runs WHERE fingerprint = ?1 AND updated >= ?2 AND answered = 0 AND status <> 'cancelled'
                  ORDER BY updated DESC LIMIT 1";
     let since = i64::try_from(since).unwrap_or(i64::MAX);
     connection.prepare_cached(query)?.query_row(params![fingerprint, since], |row| row.get(0)).optional()

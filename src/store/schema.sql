@@ -7,9 +7,11 @@ CREATE TABLE runs (
     updated INTEGER NOT NULL,
     fingerprint TEXT NOT NULL,
     setup TEXT NOT NULL,
-    cancel INTEGER NOT NULL DEFAULT 0
+    cancel INTEGER NOT NULL DEFAULT 0,
+    answered INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE INDEX runs_by_time ON runs (created);
+CREATE INDEX runs_unanswered ON runs (fingerprint, updated) WHERE answered = 0;
 CREATE INDEX runs_by_status ON runs (status, updated);
 
 CREATE TABLE events (

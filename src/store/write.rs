@@ -58,6 +58,7 @@ pub(super) enum Job {
     Begin { run: NewRun, owner: String, answer: Answer<()> },
     Append { append: Append, answer: Answer<Ack> },
     Claim { run: String, owner: String, cancelled: bool, answer: Answer<bool> },
+    Answered { run: String, answer: Answer<bool> },
     Cancel { run: String, answer: Answer<bool> },
     Orphan { owners: Vec<String>, answer: Answer<usize> },
     Delete { before: u64, answer: Answer<usize> },
@@ -125,11 +126,15 @@ impl Job {
             Self::Append { append, .. } => write_append(change, append),
             Self::Claim { run, owner, cancelled, .. } => change
                 .prepare_cached(
-                    "UPDATE runs SET owner = ?2, status = 'running'
+                    "UPDATE runs SET owner = ?2, status = 'running', answered = 0
                      WHERE id = ?1 AND cancel = 0
                        AND (status IN ('interrupted', 'suspended') OR (?3 AND status = 'cancelled'))",
                 )?
                 .execute(params![run, owner, cancelled])
+                .map(count),
+            Self::Answered { run, .. } => change
+                .prepare_cached("UPDATE runs SET answered = 1 WHERE id = ?1 AND status <> 'running'")?
+                .execute(params![run])
                 .map(count),
             Self::Cancel { run, .. } => cancel(change, run).map(count),
             Self::Orphan { owners, .. } => orphan(change, owners).map(count),
@@ -147,7 +152,7 @@ impl Job {
         match self {
             Self::Begin { answer, .. } => drop(answer.send(reply.map(|_| ()))),
             Self::Append { answer, .. } => drop(answer.send(reply.map(|reply| reply.ack))),
-            Self::Claim { answer, .. } | Self::Cancel { answer, .. } => {
+            Self::Claim { answer, .. } | Self::Answered { answer, .. } | Self::Cancel { answer, .. } => {
                 drop(answer.send(reply.map(|reply| reply.count > 0)));
             }
             Self::Orphan { answer, .. } | Self::Delete { answer, .. } => {

@@ -1,11 +1,13 @@
 //! Agents: a model id of respool's own that runs tools and answers as one reply.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use respool::tools::ToolError;
 use serde_json::{Value, json};
 
 use crate::support::accumulate::Rules;
-use crate::support::client::{Request, exchange};
+use crate::support::client::{Client, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::replies;
 use crate::support::respool::Respool;
@@ -71,4 +73,268 @@ async fn an_agent_answers_through_tools_in_one_stream() {
         (&last["stream"], &last["temperature"], &last["max_tokens"]),
         (&json!(false), &json!(0.25), &json!(1000))
     );
+}
+
+/// The tools that the client declares.
+fn client_tools() -> Value {
+    json!([
+        {"type": "function", "function": {"name": "ask_user", "description": "Asks.", "parameters":
+            {"type": "object", "properties": {"question": {"type": "string"}}, "required": ["question"]}}},
+        {"type": "function", "function": {"name": "read", "description": "The client's own.", "parameters": {"type": "object"}}},
+    ])
+}
+
+const QUESTION: (&str, &str) = ("ask_user", r#"{"question": "Which?"}"#);
+
+/// What OpenClaw makes of a reply with calls: the conversation so far, the calls, and a result.
+fn next_turn(body: &Value, id: &str, result: &str) -> Value {
+    let mut body = body.clone();
+    body["messages"].as_array_mut().unwrap().extend([
+        json!({"role": "assistant", "content": null, "tool_calls": [{"id": id, "type": "function",
+            "function": {"name": "ask_user", "arguments": "{\"question\":\"Which?\"}"}}]}),
+        json!({"role": "tool", "tool_call_id": id, "content": result}),
+        json!({"role": "user", "content": [{"type": "text", "text": "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>\nx"}]}),
+    ]);
+    body
+}
+
+#[tokio::test]
+async fn the_clients_tools_leave_as_calls_and_the_run_goes_on_after_a_restart() {
+    let state = tempfile::tempdir().unwrap();
+    let tools = echoing();
+    let fake = FakeVllm::start(scripts(&[
+        replies::calls(&[READ]),
+        replies::calls(&[QUESTION, SEARCH]),
+        replies::text("The second one."),
+    ]))
+    .await;
+    let respool = Respool::with_agent(&fake, &tools, state.path(), "").await;
+    let mut body = ask(true);
+    body["tools"] = client_tools();
+    let first = exchange(respool.address, &Request::chat(&body)).await;
+    let run = first.headers.get("x-respool-run-id").unwrap().to_owned();
+    let turn = first.stream(&Rules { usage: Some(true), ..Rules::default() });
+    let choice = &turn.choices[&0];
+    assert_eq!(choice.finish_reason.as_deref(), Some("tool_calls"));
+    let names: Vec<&str> = choice.tool_calls.iter().map(|call| call.name.as_str()).collect();
+    assert_eq!(names, ["ask_user"], "what respool runs itself does not leave");
+    respool.killed().await;
+
+    let respool = Respool::with_agent(&fake, &tools, state.path(), "").await;
+    let id = &choice.tool_calls[0].id;
+    let again = next_turn(&body, id, "the second");
+    let second = exchange(respool.address, &Request::chat(&again)).await;
+    assert_eq!(second.headers.get("x-respool-run-id"), Some(run.as_str()));
+    let turn = second.stream(&Rules { usage: Some(true), ..Rules::default() });
+    assert_eq!(turn.choices[&0].content, "The second one.");
+    assert_eq!(turn.usage.unwrap()["prompt_tokens"], 131, "what was told before is not told again");
+    let sent = fake.requests()[2].json();
+    let told: Vec<String> = sent["messages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|message| match &message["content"] {
+            Value::String(text) => text.clone(),
+            content => content.to_string(),
+        })
+        .collect();
+    assert_eq!(told[2], "result 0 of read", "what was done in between is not lost");
+    assert_eq!(told[4..6], ["the second", "result 1 of web_search"], "{told:?}");
+    assert!(told[6].contains("OPENCLAW_INTERNAL_CONTEXT"));
+    assert_eq!(tools.asked().len(), 2);
+
+    // The client did not get the reply and asks again: it gets the same one, and nothing is done twice.
+    let third = exchange(respool.address, &Request::chat(&again))
+        .await
+        .stream(&Rules { usage: Some(true), ..Rules::default() });
+    assert_eq!(third.choices[&0].content, "The second one.");
+    assert_eq!((tools.asked().len(), fake.requests().len()), (2, 3));
+}
+
+#[tokio::test]
+async fn both_forms_of_a_reply_and_the_lists() {
+    let state = tempfile::tempdir().unwrap();
+    let fake = FakeVllm::start(scripts(&[replies::calls(&[READ]), replies::text("It says hello.")])).await;
+    let respool = Respool::with_agent(&fake, &echoing(), state.path(), "").await;
+    let reply = exchange(respool.address, &Request::chat(&ask(false))).await;
+    let run = reply.headers.get("x-respool-run-id").unwrap().to_owned();
+    let turn = reply.completion(&Rules { usage: Some(true), ..Rules::default() });
+    assert_eq!(turn.choices[&0].content, "It says hello.");
+    let models = exchange(respool.address, &Request::get("/v1/models")).await.json();
+    let ids: Vec<&str> =
+        models["data"].as_array().unwrap().iter().filter_map(|model| model["id"].as_str()).collect();
+    assert_eq!(ids, ["gpt-oss-20b", "helper"]);
+    let runs = exchange(respool.address, &Request::get("/v1/runs")).await.json();
+    assert_eq!((&runs["data"][0]["id"], &runs["data"][0]["status"]), (&json!(run), &json!("done")));
+    let one = exchange(respool.address, &Request::get(&format!("/v1/runs/{run}"))).await.json();
+    assert_eq!((&one["usage"]["total_tokens"], &one["answer"]), (&json!(2 * 162), &json!("It says hello.")));
+    let tool = &one["iterations"][0]["tools"][0];
+    assert_eq!(
+        (&tool["tool"], &tool["outcome"], &tool["result_bytes"]),
+        (&json!("read"), &json!("ok"), &json!(16))
+    );
+    let unknown = exchange(respool.address, &Request::get("/v1/runs/run-0")).await;
+    assert_eq!((unknown.status, &unknown.error()["code"]), (404, &json!("run_not_found")));
+    assert!(respool.agents.live().is_empty());
+}
+
+#[tokio::test]
+async fn a_failure_before_anything_was_done_has_its_own_status() {
+    let state = tempfile::tempdir().unwrap();
+    let overflow =
+        replies::error(400, "This model's maximum context length is 10 tokens.", "BadRequestError");
+    let fake = FakeVllm::always(Script::json(400, &overflow)).await;
+    let respool = Respool::with_agent(&fake, &echoing(), state.path(), "").await;
+    for stream in [true, false] {
+        let reply = exchange(respool.address, &Request::chat(&ask(stream))).await;
+        assert_eq!((reply.status, &reply.error()["code"]), (400, &json!("context_length_exceeded")));
+        assert!(reply.headers.get("x-respool-run-id").is_some());
+    }
+    let mut body = ask(true);
+    body["n"] = json!(2);
+    let reply = exchange(respool.address, &Request::chat(&body)).await;
+    assert_eq!((reply.status, &reply.error()["param"]), (400, &json!("n")));
+}
+
+#[tokio::test]
+async fn a_failing_tool_is_told_to_the_model_and_written_to_the_days_report() {
+    let state = tempfile::tempdir().unwrap();
+    let tools = Arc::new(ScriptedTools::new(|_, _| Err(ToolError::Failed("there is no file a.txt".into()))));
+    let fake = FakeVllm::start(scripts(&[replies::calls(&[READ]), replies::text("It is not there.")])).await;
+    let respool = Respool::with_agent(&fake, &tools, state.path(), "").await;
+    let turn = exchange(respool.address, &Request::chat(&ask(true)))
+        .await
+        .stream(&Rules { usage: Some(true), ..Rules::default() });
+    assert!(turn.choices[&0].reasoning.contains("[read: a.txt] failed after"));
+    assert_eq!(fake.requests()[1].json()["messages"][2]["content"], "Error: there is no file a.txt");
+    let report = crate::support::eventually(|| {
+        let day = std::fs::read_dir(state.path().join("logs")).ok()?.next()?.ok()?;
+        let name = day.file_name().into_string().ok()?;
+        Some((name, std::fs::read_to_string(day.path()).ok().filter(|text| !text.is_empty())?))
+    })
+    .await;
+    assert!(report.0.ends_with("-errors.md"), "{report:?}");
+    assert!(report.1.contains(
+        "] Iteration 1 | Tool: read | Error: there is no file a.txt | Attempted fix: the model is told\n"
+    ));
+}
+
+/// What is still to come of a reply.
+async fn rest(client: &mut Client) -> String {
+    let mut text = String::new();
+    while let Some(chunk) = client.chunk().await {
+        text.push_str(&String::from_utf8_lossy(&chunk.bytes));
+    }
+    text
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_ends_its_run_or_leaves_it_behind() {
+    for (setting, outcome) in [("cancel", "cancelled"), ("detach", "done")] {
+        let state = tempfile::tempdir().unwrap();
+        let tools = Arc::new(ScriptedTools::new(|_, _| Ok("x".into())).slow(Duration::from_millis(300)));
+        let fake = FakeVllm::always(Script::json(200, &replies::text("done"))).await;
+        fake.then(Script::json(200, &replies::calls(&[READ])));
+        let respool =
+            Respool::with_agent(&fake, &tools, state.path(), &format!("on_disconnect = \"{setting}\"")).await;
+        let mut client = Client::sending(respool.address, &Request::chat(&ask(true))).await;
+        let head = client.head().await;
+        let run = head.headers.get("x-respool-run-id").unwrap().to_owned();
+        client.reset();
+        let path = format!("/v1/runs/{run}");
+        let ended = async {
+            loop {
+                let found = exchange(respool.address, &Request::get(&path)).await.json();
+                if found["status"] != "running" {
+                    return found;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let ended = tokio::time::timeout(Duration::from_secs(10), ended).await.unwrap();
+        assert_eq!(ended["status"], outcome, "{ended}");
+        if setting == "detach" {
+            assert_eq!(ended["answer"], "done", "its answer is kept");
+            let again = exchange(respool.address, &Request::chat(&ask(true))).await;
+            assert_eq!(
+                again.headers.get("x-respool-run-id"),
+                Some(run.as_str()),
+                "whoever asks again gets it"
+            );
+            let anew = exchange(respool.address, &Request::chat(&ask(true))).await;
+            assert_ne!(anew.headers.get("x-respool-run-id"), Some(run.as_str()), "once");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_run_can_be_ended_from_outside() {
+    let state = tempfile::tempdir().unwrap();
+    let tools = Arc::new(ScriptedTools::new(|_, _| Ok("x".into())).slow(Duration::from_mins(1)));
+    let fake = FakeVllm::start(scripts(&[replies::calls(&[READ])])).await;
+    let respool = Respool::with_agent(&fake, &tools, state.path(), "").await;
+    let mut client = Client::sending(respool.address, &Request::chat(&ask(true))).await;
+    let head = client.head().await;
+    let run = head.headers.get("x-respool-run-id").unwrap().to_owned();
+    let ended = exchange(respool.address, &Request::post(&format!("/v1/runs/{run}/cancel"), "")).await.json();
+    assert_eq!(ended["cancelled"], true);
+    let tail = rest(&mut client).await;
+    assert!(tail.contains("[respool: the run was cancelled]"), "{tail}");
+    let again = exchange(respool.address, &Request::post(&format!("/v1/runs/{run}/cancel"), "")).await;
+    assert_eq!(again.status, 404);
+}
+
+#[tokio::test]
+async fn silence_is_filled_with_heartbeats_and_progress_can_be_silent() {
+    let state = tempfile::tempdir().unwrap();
+    let tools = Arc::new(ScriptedTools::new(|_, _| Ok("x".into())).slow(Duration::from_millis(400)));
+    let fake = FakeVllm::start(scripts(&[replies::calls(&[READ]), replies::text("done")])).await;
+    let extra = "progress = \"silent\"\n[limits]\ncommit_after = \"50ms\"\nheartbeat = \"50ms\"";
+    let respool = Respool::with_agent(&fake, &tools, state.path(), extra).await;
+    let turn = exchange(respool.address, &Request::chat(&ask(true)))
+        .await
+        .stream(&Rules { usage: Some(true), ..Rules::default() });
+    assert!(turn.heartbeats >= 3, "{turn:?}");
+    assert_eq!((turn.choices[&0].reasoning.as_str(), turn.choices[&0].content.as_str()), ("", "done"));
+}
+
+#[tokio::test]
+async fn a_stopped_process_leaves_a_run_that_the_repeated_request_takes_up() {
+    let state = tempfile::tempdir().unwrap();
+    let slow = Arc::new(ScriptedTools::new(|_, _| Ok("x".into())).slow(Duration::from_mins(1)));
+    let fake = FakeVllm::start(scripts(&[replies::calls(&[READ]), replies::text("done")])).await;
+    let respool = Respool::with_agent(&fake, &slow, state.path(), "").await;
+    let mut client = Client::sending(respool.address, &Request::chat(&ask(true))).await;
+    let run = client.head().await.headers.get("x-respool-run-id").unwrap().to_owned();
+    client.chunk().await.unwrap();
+    respool.stop.abort.cancel();
+    let tail = rest(&mut client).await;
+    assert!(tail.contains("send the request again, and it goes on"), "{tail}");
+    respool.killed().await;
+
+    let tools = echoing();
+    let respool = Respool::with_agent(&fake, &tools, state.path(), "").await;
+    let again = exchange(respool.address, &Request::chat(&ask(true))).await;
+    assert_eq!(again.headers.get("x-respool-run-id"), Some(run.as_str()));
+    assert_eq!(again.stream(&Rules { usage: Some(true), ..Rules::default() }).choices[&0].content, "done");
+    assert_eq!(fake.requests().len(), 2, "the model is not asked twice for what it has said");
+}
+
+#[tokio::test]
+async fn a_run_without_a_store_answers_all_the_same() {
+    let state = tempfile::tempdir().unwrap();
+    std::fs::write(state.path().join("blocked"), "a file where a directory should be").unwrap();
+    let mut tools = client_tools();
+    tools.as_array_mut().unwrap().truncate(1);
+    let fake =
+        FakeVllm::start(scripts(&[replies::calls(&[QUESTION]), replies::text("The second one.")])).await;
+    let respool = Respool::with_agent(&fake, &echoing(), &state.path().join("blocked"), "").await;
+    let mut body = ask(true);
+    body["tools"] = tools;
+    let rules = Rules { usage: Some(true), ..Rules::default() };
+    let turn = exchange(respool.address, &Request::chat(&body)).await.stream(&rules);
+    let id = &turn.choices[&0].tool_calls[0].id;
+    let turn =
+        exchange(respool.address, &Request::chat(&next_turn(&body, id, "second"))).await.stream(&rules);
+    assert_eq!(turn.choices[&0].content, "The second one.");
 }

@@ -9,6 +9,7 @@
 )]
 
 mod agents;
+mod agents_killed;
 mod architecture;
 mod captures;
 mod captures_page;

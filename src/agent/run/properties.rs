@@ -43,8 +43,12 @@ fn events(run: &Run, chance: &Chance) -> Vec<What> {
         (_, Chance::Crash) => vec![What::Resumed],
         (Step::Pause(_), _) => vec![What::Paused],
         (Step::Suspend(suspension), _) => {
-            let results = suspension.calls.iter().skip(1).map(|call| (call.id.clone(), "r".to_owned())).collect();
-            vec![What::ClientReturned { results, tail: vec![serde_json::json!({"role": "user", "content": "t"})] }]
+            let results =
+                suspension.calls.iter().skip(1).map(|call| (call.id.clone(), "r".to_owned())).collect();
+            vec![What::ClientReturned {
+                results,
+                tail: vec![serde_json::json!({"role": "user", "content": "t"})],
+            }]
         }
         (Step::CallTool(_), Chance::ToolEnds(how, length)) => {
             let how = [How::Ok, How::Failed, How::Denied, How::Transient, How::TimedOut][usize::from(*how)];
@@ -69,7 +73,9 @@ fn model(chance: &Chance) -> What {
         Chance::Calls(tools) => {
             What::Replied(calls(&tools.iter().map(|tool| TOOLS[usize::from(*tool)]).collect::<Vec<_>>()))
         }
-        Chance::Refused => What::Replied(Said { refused: vec![("nope".into(), "undeclared".into())], ..text("") }),
+        Chance::Refused => {
+            What::Replied(Said { refused: vec![("nope".into(), "undeclared".into())], ..text("") })
+        }
         Chance::Blank => What::Replied(text("")),
         Chance::ModelFails(kind) => What::ModelFailed(ModelFailure {
             kind: kinds[usize::from(*kind)],

@@ -35,3 +35,16 @@ pub mod respool;
 pub mod script;
 pub mod scripted_tools;
 pub mod tools;
+
+/// Waits until there is something, and gives it.
+pub async fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let looking = async {
+        loop {
+            match look() {
+                Some(found) => return found,
+                None => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+            }
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(10), looking).await.expect("it never came")
+}

@@ -69,7 +69,8 @@ impl Respool {
         Self::started(&toml, Some(Arc::clone(tools))).await
     }
 
-    async fn started(toml: &str, tools: Option<Arc<ScriptedTools>>) -> Self {
+    /// With this configuration file and these tools for its agents.
+    pub async fn started(toml: &str, tools: Option<Arc<ScriptedTools>>) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         respool::observe::metrics::install();
         let file = FileText { path: "test.toml".as_ref(), text: toml };
@@ -92,6 +93,18 @@ impl Respool {
         let address = listener.local_addr().unwrap();
         let ended = tokio::spawn(run(listener, router(app), stop.clone(), settings.server.limits.drain));
         Self { address, stop, ended: Some(ended), agents }
+    }
+}
+
+impl Respool {
+    /// Ends it at once, and waits until nothing of it is left.
+    pub async fn killed(mut self) {
+        self.stop.drain.cancel();
+        self.stop.abort.cancel();
+        if let Some(ended) = self.ended.take() {
+            ended.await.unwrap();
+        }
+        self.agents.ended().await;
     }
 }
 

@@ -37,11 +37,6 @@ impl ScriptedTools {
         self
     }
 
-    /// The calls so far.
-    pub fn calls(&self) -> Vec<Invocation> {
-        self.lock().clone()
-    }
-
     /// The calls so far: the tool and the value of its first argument.
     pub fn asked(&self) -> Vec<(String, String)> {
         let first = |call: &Invocation| {

@@ -1,0 +1,114 @@
+//! `respool runs`: looks at the runs of agents, takes an interrupted one up, ends one. Works on the store itself, beside a
+//! server that uses it too.
+
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use clap::Subcommand;
+use tokio_util::sync::CancellationToken;
+
+use super::serve::{app, runtime};
+use crate::agent::{End, Seen, report};
+use crate::config::Loaded;
+use crate::observe;
+use crate::store::{RunRow, Store};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum RunsCommand {
+    /// List runs, newest first.
+    List {
+        /// So many at most
+        #[arg(long, default_value_t = 20)]
+        most: usize,
+    },
+    /// Print one run with its iterations, tools and tokens, as JSON.
+    Show {
+        /// The run, as `list` names it
+        run: String,
+    },
+    /// Take an interrupted run up and print its answer.
+    Resume {
+        /// The run, as `list` names it
+        run: String,
+    },
+    /// End a run: at once when nobody works on it, else after its step.
+    Cancel {
+        /// The run, as `list` names it
+        run: String,
+    },
+}
+
+pub(super) fn runs(loaded: &Loaded, command: RunsCommand) -> Result<(), String> {
+    let flush = observe::init(&loaded.settings.log)?;
+    let done = runtime()?.block_on(async {
+        match command {
+            RunsCommand::List { most } => list(&*store(loaded).await?, most).await,
+            RunsCommand::Show { run } => show(&*store(loaded).await?, &run).await,
+            RunsCommand::Resume { run } => resume(loaded, &run).await,
+            RunsCommand::Cancel { run } => cancel(&*store(loaded).await?, &run).await,
+        }
+    });
+    drop(flush);
+    done
+}
+
+/// The store, with what ended processes left marked as such.
+async fn store(loaded: &Loaded) -> Result<Arc<Store>, String> {
+    let store = Store::open(&loaded.settings.store).map_err(|error| error.0)?;
+    store.mark_orphans().await.map_err(|error| error.0)?;
+    Ok(Arc::new(store))
+}
+
+async fn list(store: &Store, most: usize) -> Result<(), String> {
+    let rows = store.newest(most).await.map_err(|error| error.0)?;
+    if rows.is_empty() {
+        println!("there are no runs in {}", store.path().display());
+    }
+    rows.iter().for_each(|row| println!("{}", line(row)));
+    Ok(())
+}
+
+fn line(row: &RunRow) -> String {
+    let begun = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(row.created));
+    format!("{}  {begun}  {:<11}  {}", row.id, row.status.as_str(), row.agent)
+}
+
+async fn show(store: &Store, id: &str) -> Result<(), String> {
+    let run = store.run(id).await.map_err(|error| error.0)?.ok_or_else(|| unknown(id))?;
+    println!("{:#}", report::breakdown(&run));
+    Ok(())
+}
+
+async fn cancel(store: &Store, id: &str) -> Result<(), String> {
+    match store.request_cancel(id).await.map_err(|error| error.0)? {
+        true => Ok(()),
+        false => Err(format!("{}, or it is over", unknown(id))),
+    }
+}
+
+async fn resume(loaded: &Loaded, id: &str) -> Result<(), String> {
+    drop(store(loaded).await?);
+    let stop = CancellationToken::new();
+    let app = app(&loaded.settings, &stop).await?;
+    let mut watch =
+        app.agents.resume(id).await.map_err(|why| format!("the run {id} cannot be taken up: {why}"))?;
+    loop {
+        match watch.next().await {
+            Seen::Progress(text) => eprint!("{text}"),
+            Seen::End(ended) => {
+                return match &ended.end {
+                    End::Finished(outcome) => {
+                        println!("{}", outcome.text());
+                        Ok(())
+                    }
+                    End::Suspended(_) => Err("the run now waits for its client's tool results".into()),
+                    End::Left => Err("the run was interrupted again".into()),
+                };
+            }
+        }
+    }
+}
+
+fn unknown(id: &str) -> String {
+    format!("there is no run {id}; `respool runs list` shows those there are")
+}
