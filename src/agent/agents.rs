@@ -16,8 +16,8 @@ use super::driver::{Driver, End, Stops, now};
 use super::record::{Event, Setup, What};
 use super::request::{AgentRequest, normalised};
 use super::run::Run;
-use super::setup;
 use super::telemetry::Telemetry;
+use super::{progress, setup};
 use crate::observe::ErrorReport;
 use crate::relay::Relay;
 use crate::store::{NewRun, Status, Store, StoreError, StoredRun};
@@ -29,7 +29,7 @@ const BEHIND: usize = 256;
 /// A repeated request takes up an interrupted run that is not older than this, in milliseconds.
 const TAKEN_UP_WITHIN: u64 = 15 * 60_000;
 /// Runs that are over, or wait for a client, are kept so long, in milliseconds.
-const KEPT: u64 = 30 * 24 * 3_600_000;
+pub(super) const KEPT: u64 = 30 * 24 * 3_600_000;
 /// The pause between clearings.
 const CLEAR_EVERY: Duration = Duration::from_hours(1);
 /// Suspended runs that are held in memory because they could not be stored.
@@ -420,7 +420,12 @@ impl Agents {
             store,
             seq,
             authorization,
-            progress,
+            audience: Box::new(move |happening| {
+                // Nobody may be looking.
+                let _ = progress::text(happening).map(|text| progress.send(text));
+            }),
+            approver: None,
+            streams: false,
             stops,
             telemetry: telemetry.clone(),
             backlog: Vec::new(),
