@@ -17,7 +17,7 @@ use crate::upstream::Upstream;
 const WINDOW: u64 = 128 * 1024;
 
 /// The upstreams of a relay, each with the models that it is said to serve.
-type Upstreams = [(Arc<Upstream>, Option<Vec<String>>)];
+pub(super) type Upstreams = Vec<(Arc<Upstream>, Option<Vec<String>>)>;
 
 /// Opens an agent's own tools: those that its settings name.
 pub type OpenTools<'a> =
@@ -27,7 +27,7 @@ pub type OpenTools<'a> =
 pub(super) async fn agents(
     settings: &Settings,
     relay: &Arc<Relay>,
-    upstreams: &Upstreams,
+    upstreams: &[(Arc<Upstream>, Option<Vec<String>>)],
     bounds: RelayLimits,
     tools: &OpenTools<'_>,
     shutdown: CancellationToken,
@@ -55,7 +55,12 @@ pub(super) async fn agents(
 }
 
 /// A relay that knows one upstream alone.
-fn only(settings: &Settings, upstreams: &Upstreams, name: &str, bounds: RelayLimits) -> Relay {
+fn only(
+    settings: &Settings,
+    upstreams: &[(Arc<Upstream>, Option<Vec<String>>)],
+    name: &str,
+    bounds: RelayLimits,
+) -> Relay {
     let one = upstreams.iter().filter(|(upstream, _)| upstream.name == name).cloned().collect();
     Relay::new(settings.relay.clone(), one, bounds)
 }

@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::agents::{OpenTools, agents};
+use super::agents::{OpenTools, Upstreams, agents};
 use crate::config::{Loaded, Settings};
 use crate::observe;
 use crate::relay::{OnOverflow, Relay, RelayLimits};
@@ -77,20 +77,36 @@ pub async fn app_with(
     abort: &CancellationToken,
     tools: &OpenTools<'_>,
 ) -> Result<App, String> {
-    let limits = &settings.server.limits;
+    let upstreams = upstreams(settings, abort).await?;
+    let bounds = bounds(settings);
+    let relay = Arc::new(Relay::new(settings.relay.clone(), upstreams.clone(), bounds));
+    let agents = agents(settings, &relay, &upstreams, bounds, tools, abort.clone()).await?;
+    Ok(App {
+        relay,
+        agents,
+        limits: settings.server.limits.clone(),
+        log_content: settings.log.content,
+        abort: abort.clone(),
+    })
+}
+
+/// The configured upstreams, each with the models that it is said to serve.
+pub(super) async fn upstreams(settings: &Settings, abort: &CancellationToken) -> Result<Upstreams, String> {
     let mut upstreams = Vec::new();
     for config in &settings.upstreams {
         let config = started(config, abort).await?;
         upstreams.push((Arc::new(Upstream::new(&config)?), config.models.clone()));
     }
-    let bounds = RelayLimits {
+    Ok(upstreams)
+}
+
+pub(super) fn bounds(settings: &Settings) -> RelayLimits {
+    let limits = &settings.server.limits;
+    RelayLimits {
         max_body: limits.max_body.bytes(),
         commit_after: limits.commit_after,
         guard: GuardLimits { max_tool_results: limits.max_tool_results, max_repeats: limits.max_repeats },
-    };
-    let relay = Arc::new(Relay::new(settings.relay.clone(), upstreams.clone(), bounds));
-    let agents = agents(settings, &relay, &upstreams, bounds, tools, abort.clone()).await?;
-    Ok(App { relay, agents, limits: limits.clone(), log_content: settings.log.content, abort: abort.clone() })
+    }
 }
 
 async fn started(config: &UpstreamConfig, abort: &CancellationToken) -> Result<UpstreamConfig, String> {
