@@ -23,7 +23,7 @@ pub(super) const COMMANDS: [(&str, &str, &str); 8] = [
     ("/cost", "", "tokens of this conversation"),
     ("/clear", "", "begin a new conversation"),
     ("/save", "[FILE]", "write this conversation to a Markdown file"),
-    ("/undo", "", "put back the files that the last turn changed"),
+    ("/undo", "", "put back the files that were changed by the last turn that changed any"),
     ("/quit", "", "leave (also Ctrl-D)"),
 ];
 

@@ -96,8 +96,10 @@ pub(super) struct Screen {
     pieces: usize,
     /// The last words of the reasoning.
     thought: String,
-    /// The reply came in pieces and is on the screen.
-    streamed: bool,
+    /// Some of the reply is on the screen.
+    is_begun: bool,
+    /// Line breaks at the end of what was written of it: they wait for more text.
+    breaks: String,
     /// How long the person was thinking about the call that runs.
     asked: Duration,
     /// The change was shown with the question.
@@ -119,7 +121,8 @@ impl Screen {
             is_status_drawn: false,
             pieces: 0,
             thought: String::new(),
-            streamed: false,
+            is_begun: false,
+            breaks: String::new(),
             asked: Duration::ZERO,
             previewed: false,
         }
@@ -152,8 +155,9 @@ impl Screen {
     pub(super) fn show(&mut self, shown: Shown) {
         match shown {
             Shown::Asks => {
-                (self.pieces, self.streamed) = (0, false);
+                (self.pieces, self.is_begun) = (0, false);
                 self.thought.clear();
+                self.breaks.clear();
                 self.status("thinking");
             }
             Shown::Reasoning(text) => {
@@ -190,14 +194,18 @@ impl Screen {
         }
     }
 
-    /// Lines of the answer; the first stands apart from what is above.
+    /// Lines of the answer. They stand apart from what is above by one empty line, and leave none below.
     fn text(&mut self, lines: &str) {
-        let gap = if self.streamed { "" } else { "\n" };
-        let lines = if self.streamed { lines } else { lines.trim_start_matches('\n') };
-        if !lines.is_empty() {
-            self.streamed = true;
-            self.write(&format!("{gap}{lines}"));
+        let lines = if self.is_begun { lines } else { lines.trim_start_matches('\n') };
+        let text = lines.trim_end_matches('\n');
+        if text.is_empty() {
+            self.breaks.push_str(lines);
+            return;
         }
+        let before = if self.is_begun { std::mem::take(&mut self.breaks) } else { "\n".to_owned() };
+        self.is_begun = true;
+        self.write(&format!("{before}{text}\n"));
+        self.breaks = lines[text.len()..].get(1..).unwrap_or_default().to_owned();
     }
 
     fn replied(&mut self, content: &str, calls: usize) {
@@ -239,11 +247,15 @@ impl Screen {
     fn ended(&mut self, tool: &str, ended: &ToolEnded, display: Option<&str>) {
         self.status = None;
         let took = Duration::from_millis(ended.took).saturating_sub(self.asked);
-        let summary = format!("{} · {}", outcome(tool, ended, display), seconds(took));
+        let how = match ended.how {
+            How::Denied if self.asked > Duration::ZERO => "not done".to_owned(),
+            How::Denied => refusal(&ended.text),
+            _ => format!("{} · {}", outcome(tool, ended, display), seconds(took)),
+        };
         let painted = match ended.how {
-            How::Ok => self.paint.dim(&summary),
-            How::Denied => self.paint.yellow(&summary),
-            _ => self.paint.red(&summary),
+            How::Ok => self.paint.dim(&how),
+            How::Denied => self.paint.yellow(&how),
+            _ => self.paint.red(&how),
         };
         self.line(&format!("  {} {painted}", self.paint.dim("└")));
         match display.filter(|_| !self.previewed) {
@@ -272,8 +284,11 @@ impl Screen {
 
     fn diff(&mut self, diff: &str) {
         let text = visible(diff);
-        let lines: Vec<&str> =
-            text.lines().filter(|line| !line.starts_with("--- ") && !line.starts_with("+++ ")).collect();
+        let lines: Vec<&str> = text
+            .trim_end()
+            .lines()
+            .filter(|line| !line.starts_with("--- ") && !line.starts_with("+++ "))
+            .collect();
         let mut out = String::new();
         for line in lines.iter().take(DIFF_LINES) {
             let line = one_line_keeping(line, self.width.saturating_sub(4));
@@ -414,10 +429,15 @@ fn outcome(tool: &str, ended: &ToolEnded, display: Option<&str>) -> String {
         }
         (How::Ok, "read_file") => format!("{} lines", ended.text.lines().count()),
         (How::Ok, _) => display.map_or_else(first, counted),
-        (How::Denied, _) => "not done".to_owned(),
         (How::TimedOut, _) => "took too long and was stopped".to_owned(),
         _ => first(),
     }
+}
+
+/// Why the policy refused a call, without what only the model needs to be told.
+fn refusal(text: &str) -> String {
+    let why = text.split_once("did not run: ").map_or(text, |(_, why)| why);
+    format!("not done: {}", one_line(why.split(". ").next().unwrap_or_default(), 120))
 }
 
 /// Added and removed lines of a diff.

@@ -72,7 +72,7 @@ impl Session {
             (true, outcome) => {
                 let turns = transcript::turns(self.conversation.entries());
                 let interrupted = if outcome.is_none() { "; its last turn was interrupted" } else { "" };
-                format!("going on with the conversation of {turns} turns{interrupted}")
+                format!("going on with the last conversation ({}){interrupted}", counted(turns, "turn"))
             }
         };
         self.note(&text);
@@ -145,9 +145,9 @@ impl Session {
         let (after, calls) = self.conversation.spent();
         let spent = after.less(before);
         let summary = format!(
-            "\n{} · {} model calls · {} tokens in, {} out",
+            "\n{} · {} · {} tokens in, {} out",
             seconds(began.elapsed()),
-            calls.saturating_sub(calls_before),
+            counted(calls.saturating_sub(calls_before), "model call"),
             thousands(spent.prompt),
             thousands(spent.completion)
         );
@@ -250,7 +250,8 @@ impl Session {
     fn cost(&mut self) {
         let (Tokens { prompt, completion, reasoning, cached }, calls) = self.conversation.spent();
         self.note(&format!(
-            "{calls} model calls · {} tokens in ({} from the cache) · {} out ({} of them reasoning); respool knows no prices",
+            "{} · {} tokens in ({} from the cache), {} out ({} reasoning); prices are not known",
+            counted(calls, "model call"),
             thousands(prompt),
             thousands(cached),
             thousands(completion),
@@ -284,12 +285,12 @@ impl Session {
         let files = names(&undone.files);
         self.note(&format!("as before the turn: {files}"));
         if undone.commands > 0 {
-            self.note(&format!("what the {} command(s) of that turn did stays", undone.commands));
+            self.note(&format!("what {} of that turn did stays", counted(undone.commands, "command")));
         }
         if !undone.lost.is_empty() {
             self.complain(&format!("changed and not put back, because too large: {}", names(&undone.lost)));
         }
-        self.news.push(format!("I undid your last changes: {files} are as they were before them."));
+        self.news.push(format!("I undid your last changes. As before them again: {files}"));
     }
 
     /// Puts the conversation away.
@@ -355,6 +356,11 @@ async fn interrupted(signal: &mut Option<Signal>) {
         Some(signal) => drop(signal.recv().await),
         None => std::future::pending().await,
     }
+}
+
+/// So many of something.
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// A number with its thousands apart.
