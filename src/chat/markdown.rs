@@ -142,7 +142,8 @@ mod tests {
 
     #[test]
     fn marks_become_styles() {
-        let painted = whole(true, &["# Title\n**bold** and `code`\n- item\n  - inner\n1. first\n10. tenth\n"]);
+        let painted =
+            whole(true, &["# Title\n**bold** and `code`\n- item\n  - inner\n1. first\n10. tenth\n"]);
         for part in ["Title", "\u{1b}[1mbold", "code", " item", "•", "inner", "first", "10"] {
             assert!(painted.contains(part), "{part} in {painted:?}");
         }
