@@ -88,9 +88,22 @@ impl Conversation {
         self.held.as_ref().map_or(&[], |held| held.run.entries())
     }
 
-    /// How the last turn ended; `None` before the first one, and for one that was interrupted.
-    pub fn outcome(&self) -> Option<&Outcome> {
-        self.held.as_ref().and_then(|held| held.run.outcome())
+    /// How the last turn ended, as long as its answer is not in the transcript; `None` also before the first turn.
+    pub fn open_outcome(&self) -> Option<&Outcome> {
+        self.held.as_ref().and_then(|held| held.run.open_outcome())
+    }
+
+    /// True for one whose last turn did not come to its end.
+    pub fn is_interrupted(&self) -> bool {
+        self.held.as_ref().is_some_and(|held| held.run.outcome().is_none())
+    }
+
+    /// Tells the model, with the next turn, of something that happened since the last one.
+    pub async fn tell(&mut self, text: String) {
+        let Some(mut held) = self.held.take() else { return };
+        let mut driver = self.driver(&held, Box::new(|_| {}), None, CancellationToken::new());
+        driver.happened(&mut held.run, What::Told(text)).await;
+        self.hold(held, &driver).await;
     }
 
     /// What it has cost so far, and the number of model calls.
@@ -123,14 +136,19 @@ impl Conversation {
         }
         let end = driver.drive(&mut held.run).await;
         driver.telemetry.left("over");
-        (held.seq, held.stored) = (driver.seq, driver.store.is_some() && driver.backlog.is_empty());
-        self.held = Some(held);
-        self.mark(Status::Running).await;
+        self.hold(held, &driver).await;
         match end {
             End::Finished(outcome) => outcome,
             // Nothing of this set-up suspends a run or leaves it.
             End::Suspended(_) | End::Left => Outcome::cancelled(String::new()),
         }
+    }
+
+    /// Keeps the conversation between two turns. One that the store has gaps of is not kept any more.
+    async fn hold(&mut self, held: Held, driver: &Driver) {
+        let stored = driver.store.is_some() && driver.backlog.is_empty();
+        self.held = Some(Held { seq: driver.seq, stored, ..held });
+        self.mark(Status::Running).await;
     }
 
     async fn begin(&self, message: Value) -> Held {

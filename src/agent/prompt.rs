@@ -24,8 +24,9 @@ pub(super) fn messages(setup: &Setup, entries: &[Entry], with_tools: bool) -> Ve
     let system = system(setup, with_tools);
     for entry in entries {
         match entry {
-            Entry::Given(message) | Entry::Turn(message) if form == Form::Native => out.push(message.clone()),
-            Entry::Given(message) | Entry::Turn(message) => out.push(without_roles(message)),
+            Entry::Given(message) if form == Form::Native => out.push(message.clone()),
+            Entry::Given(message) => out.push(without_roles(message)),
+            Entry::Turn(message) => user(plain(&message["content"]), &mut out),
             Entry::Exchange(exchange) if form == Form::Native => native(exchange, &mut out),
             Entry::Exchange(exchange) => textual(exchange, form, &mut out),
             Entry::Note(text) => user(format!("[respool] {text}"), &mut out),

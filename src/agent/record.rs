@@ -140,6 +140,8 @@ pub enum What {
     Cancelled,
     /// The person says something more: the next turn of a conversation begins.
     WentOn(Value),
+    /// Something happened between two turns of a conversation that the model has to know.
+    Told(String),
 }
 
 impl What {
@@ -156,6 +158,7 @@ impl What {
             Self::Resumed => "resumed",
             Self::Cancelled => "cancelled",
             Self::WentOn(_) => "went_on",
+            Self::Told(_) => "told",
         }
     }
 }

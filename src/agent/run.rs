@@ -152,6 +152,8 @@ pub struct Run {
     squeezes: u32,
     summaries: u32,
     corrected: bool,
+    /// The outcome of the last turn is in the transcript already.
+    is_closed: bool,
     worked: u64,
     now: u64,
 }
@@ -174,6 +176,7 @@ impl Run {
             squeezes: 0,
             summaries: 0,
             corrected: false,
+            is_closed: false,
             worked: 0,
             now: setup.at,
             setup,
@@ -238,6 +241,11 @@ impl Run {
         }
     }
 
+    /// How the last turn of a conversation ended, as long as that is not in the transcript.
+    pub fn open_outcome(&self) -> Option<&Outcome> {
+        self.outcome().filter(|_| !self.is_closed)
+    }
+
     /// The tool call that is next, or under way.
     pub fn next_tool(&self) -> Option<ToolCall> {
         match &self.phase {
@@ -270,6 +278,11 @@ impl Run {
             (phase @ Phase::Done(_), What::Resumed | What::Cancelled) => self.phase = phase,
             (phase, What::Resumed) => self.resumed(phase),
             (phase, What::WentOn(message)) => self.went_on(&phase, message),
+            (phase @ Phase::Done(_), What::Told(text)) => {
+                self.close_turn(&phase);
+                self.entries.push(Entry::Note(text));
+                self.phase = phase;
+            }
             (_, What::Cancelled) => self.end(Outcome::cancelled(self.achieved())),
             (Phase::Model, What::Replied(said)) => self.replied(said),
             (Phase::Model, What::ModelFailed(failure)) => self.model_failed(failure),
@@ -292,7 +305,8 @@ impl Run {
 
     /// Only work counts: not the time for which the client kept the run waiting, nor that in which nobody worked on it.
     fn pass_time(&mut self, at: u64, what: &What) {
-        let idle = matches!(what, What::Resumed | What::ClientReturned { .. } | What::WentOn(_));
+        let idle =
+            matches!(what, What::Resumed | What::ClientReturned { .. } | What::WentOn(_) | What::Told(_));
         if !idle {
             self.worked += at.saturating_sub(self.now);
         }
@@ -739,8 +753,21 @@ impl Run {
         self.end(Outcome { content, reasoning, cut: false, limit, failure: Some(failure), cancelled: false });
     }
 
-    /// The next turn of a conversation: what came of the last one becomes part of it, and the limits count anew.
+    /// The next turn of a conversation: the limits count anew.
     fn went_on(&mut self, phase: &Phase, message: Value) {
+        self.close_turn(phase);
+        self.entries.push(Entry::Turn(message));
+        self.is_closed = false;
+        (self.limit, self.corrected, self.told) = (None, false, self.spent);
+        (self.rounds, self.attempts, self.squeezes, self.summaries, self.worked) = (0, 0, 0, 0, 0);
+        self.ask();
+    }
+
+    /// What came of the last turn becomes part of the transcript.
+    fn close_turn(&mut self, phase: &Phase) {
+        if std::mem::replace(&mut self.is_closed, true) {
+            return;
+        }
         self.settle_calls();
         match phase {
             Phase::Done(outcome) if outcome.answered() => {
@@ -749,10 +776,6 @@ impl Run {
             }
             _ => self.entries.push(Entry::Note(correction::STOPPED.to_owned())),
         }
-        self.entries.push(Entry::Turn(message));
-        (self.limit, self.corrected, self.told) = (None, false, self.spent);
-        (self.rounds, self.attempts, self.squeezes, self.summaries, self.worked) = (0, 0, 0, 0, 0);
-        self.ask();
     }
 
     /// Calls that were left without a result get one: the first of them may have been under way.

@@ -55,7 +55,7 @@ impl Markdown {
     }
 
     fn whole_line(&mut self, line: &str, out: &mut String) {
-        let line = visible(line);
+        let line = visible(line.trim_end());
         if !self.paint.0 {
             out.push_str(&line);
             out.push('\n');

@@ -100,6 +100,8 @@ pub(super) struct Screen {
     is_begun: bool,
     /// Line breaks at the end of what was written of it: they wait for more text.
     breaks: String,
+    /// A call runs.
+    is_open: bool,
     /// How long the person was thinking about the call that runs.
     asked: Duration,
     /// The change was shown with the question.
@@ -123,6 +125,7 @@ impl Screen {
             thought: String::new(),
             is_begun: false,
             breaks: String::new(),
+            is_open: false,
             asked: Duration::ZERO,
             previewed: false,
         }
@@ -236,7 +239,7 @@ impl Screen {
     }
 
     fn begins(&mut self, tool: &str, arguments: &Map<String, Value>, again: bool) {
-        (self.asked, self.previewed) = (Duration::ZERO, false);
+        (self.asked, self.previewed, self.is_open) = (Duration::ZERO, false, true);
         let again = if again { " (again)" } else { "" };
         let on = one_line(subject(tool, arguments), self.width.saturating_sub(tool.len() + again.len() + 4));
         let head = format!("{} {}{again} {on}", self.paint.cyan("●"), self.paint.bold(tool));
@@ -245,7 +248,7 @@ impl Screen {
     }
 
     fn ended(&mut self, tool: &str, ended: &ToolEnded, display: Option<&str>) {
-        self.status = None;
+        (self.status, self.is_open) = (None, false);
         let took = Duration::from_millis(ended.took).saturating_sub(self.asked);
         let how = match ended.how {
             How::Denied if self.asked > Duration::ZERO => "not done".to_owned(),
@@ -324,8 +327,7 @@ impl Screen {
             _ => {}
         }
         let always = Always::of(&asking.tool, &asking.arguments).in_words();
-        let question =
-            if command_of(&asking.tool, &asking.arguments).is_some() { "Run it?" } else { "Do it?" };
+        let question = if asking.preview.is_some() { "Change it?" } else { "Run it?" };
         let keys = self.paint.dim(&format!("[y]es  [n]o  [a]lways {}", one_line(&always, 60)));
         self.write(&format!("  {} {keys} ", self.paint.yellow(question)));
         let began = Instant::now();
@@ -380,6 +382,10 @@ impl Screen {
         }
         self.status = None;
         self.wipe();
+        if std::mem::take(&mut self.is_open) {
+            let mark = self.paint.dim("└");
+            self.line(&format!("  {mark} stopped; it may have taken effect in part"));
+        }
     }
 }
 

@@ -39,8 +39,6 @@ pub(super) struct Session {
     pub(super) is_attended: bool,
     /// Cancelled when the process is to end.
     pub(super) ending: CancellationToken,
-    /// What the model is to be told with the next turn.
-    news: Vec<String>,
 }
 
 impl Session {
@@ -59,7 +57,6 @@ impl Session {
             yes: false,
             is_attended: false,
             ending: CancellationToken::new(),
-            news: Vec::new(),
         }
     }
 
@@ -67,11 +64,12 @@ impl Session {
     pub(super) async fn take_up(&mut self) -> Result<(), String> {
         let taken = self.conversation.take_up().await;
         let taken = taken.map_err(|why| format!("the last conversation of this directory: {why}"))?;
-        let text = match (taken, self.conversation.outcome()) {
-            (false, _) => "there is no conversation of this directory yet; this is a new one".to_owned(),
-            (true, outcome) => {
+        let text = match taken {
+            false => "there is no conversation of this directory yet; this is a new one".to_owned(),
+            true => {
                 let turns = transcript::turns(self.conversation.entries());
-                let interrupted = if outcome.is_none() { "; its last turn was interrupted" } else { "" };
+                let is_interrupted = self.conversation.is_interrupted();
+                let interrupted = if is_interrupted { "; its last turn was interrupted" } else { "" };
                 format!("going on with the last conversation ({}){interrupted}", counted(turns, "turn"))
             }
         };
@@ -156,7 +154,6 @@ impl Session {
 
     /// One turn, shown while it goes on.
     pub(super) async fn turn(&mut self, text: &str) -> Outcome {
-        let text = self.with_news(text);
         let (screen, mut inbox) = mpsc::unbounded_channel();
         let told = screen.clone();
         let audience =
@@ -172,7 +169,7 @@ impl Session {
         self.journal.begin_turn();
         self.screen.begin();
         let (conversation, view, allowed) = (&mut self.conversation, &mut self.screen, &self.allowed);
-        let mut work = std::pin::pin!(conversation.turn(&text, audience, approver, stop.clone()));
+        let mut work = std::pin::pin!(conversation.turn(text, audience, approver, stop.clone()));
         let outcome = loop {
             tokio::select! {
                 biased;
@@ -189,11 +186,6 @@ impl Session {
         outcome
     }
 
-    fn with_news(&mut self, text: &str) -> String {
-        let news: String = self.news.drain(..).map(|news| format!("[{news}]\n")).collect();
-        format!("{news}{text}")
-    }
-
     async fn command(&mut self, command: Command) {
         match command {
             Command::Help => self.note(command::help().trim_end()),
@@ -206,11 +198,10 @@ impl Session {
             Command::Cost => self.cost(),
             Command::Clear => {
                 self.conversation.close().await;
-                self.news.clear();
                 self.note("a new conversation begins; --continue can still take up the last one");
             }
             Command::Save(path) => self.save(path.as_deref()),
-            Command::Undo => self.undo(),
+            Command::Undo => self.undo().await,
             Command::Quit => {}
         }
     }
@@ -250,7 +241,7 @@ impl Session {
     fn cost(&mut self) {
         let (Tokens { prompt, completion, reasoning, cached }, calls) = self.conversation.spent();
         self.note(&format!(
-            "{} · {} tokens in ({} from the cache), {} out ({} reasoning); prices are not known",
+            "{} · {} tokens in ({} from the cache), {} out ({} reasoning); no prices known",
             counted(calls, "model call"),
             thousands(prompt),
             thousands(cached),
@@ -263,7 +254,7 @@ impl Session {
         let stamp = humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string();
         let default = format!("chat-{}.md", stamp.replace([':', '-'], "").trim_end_matches('Z'));
         let path = self.root.join(path.unwrap_or(&default));
-        let text = transcript::markdown(self.conversation.entries(), self.conversation.outcome());
+        let text = transcript::markdown(self.conversation.entries(), self.conversation.open_outcome());
         let written = std::fs::File::create_new(&path).and_then(|mut file| {
             use std::io::Write as _;
             file.write_all(text.as_bytes())
@@ -274,7 +265,7 @@ impl Session {
         }
     }
 
-    fn undo(&mut self) {
+    async fn undo(&mut self) {
         let undone = match self.journal.undo() {
             Ok(undone) => undone,
             Err(why) => return self.complain(&why),
@@ -290,7 +281,8 @@ impl Session {
         if !undone.lost.is_empty() {
             self.complain(&format!("changed and not put back, because too large: {}", names(&undone.lost)));
         }
-        self.news.push(format!("I undid your last changes. As before them again: {files}"));
+        let told = format!("The person undid your last changes of files. As before them again: {files}");
+        self.conversation.tell(told).await;
     }
 
     /// Puts the conversation away.

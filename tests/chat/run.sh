@@ -60,11 +60,13 @@ await() {
     done
     fail "the screen never showed: $1 (${2:-1} times)"
 }
-shows() { screen | grep -qF -- "$1" || fail "the screen does not show: $1"; }
+shows() { grep -qF -- "$1" <<<"$(screen)" || fail "the screen does not show: $1"; }
 ok() { printf '  ok  %s\n' "$*"; }
 
+# A second session keeps the server up between the chats.
+tmux new-session -d -s keep "sleep 600"
 start() {
-    tmux kill-server 2>/dev/null || true
+    tmux kill-session -t chat 2>/dev/null || true
     tmux new-session -d -x 90 -y 40 -s chat \
         "cd '$repo' && TERM=xterm-256color '$respool' chat --config '$dir/respool.toml' $*; echo left with \$?; sleep 100"
 }
@@ -88,13 +90,13 @@ await "It now begins at 0"
 await "4 model calls"
 [ "$(python3 "$repo/calc.py")" = 6 ] || fail "the edit is not there"
 shows "│before│5"
-screen | grep -qF '**' && fail "Markdown marks are on the screen"
+grep -qF '**' <<<"$(screen)" && fail "Markdown marks are on the screen"
 [ -n "${SCREEN:-}" ] && screen | sed 's/ *$//' > "$SCREEN"
 ok "an edit, asked for with its diff, approved, verified; the answer rendered"
 
 say "Delete the readme."
 await "Run it?" 3
-shows "always \`rm …\`"
+shows "[a]lways \`rm …\`"
 # Neither type-ahead nor an arrow is an answer.
 keys Up
 keys x
@@ -112,14 +114,14 @@ keys y
 for _ in $(seq 50); do [ -e "$repo/begun.txt" ] && break; sleep 0.1; done
 pgrep -f "sleep 300; echo ended" >/dev/null || fail "the command does not run"
 keys C-c
-await "stopped"
+await "└ stopped"
 for _ in $(seq 20); do pgrep -f "sleep 300; echo ended" >/dev/null || break; sleep 0.1; done
 pgrep -f "sleep 300; echo ended" >/dev/null && fail "the command still runs"
 say "Write a lot."
 await "thinking"
 await "three four"
 keys C-c
-await "stopped" 2
+await "stopped" 3
 for _ in $(seq 20); do grep -q hung_up "$dir/log" && break; sleep 0.1; done
 grep -q hung_up "$dir/log" || fail "the model call was not dropped"
 say "Are you there?"
@@ -138,10 +140,10 @@ keys Tab
 sleep 0.3
 keys Enter
 await "● scripted"
-keys -l "two"
+keys -l "alpha"
 keys M-Enter
-keys -l "lines"
-await "  lines"
+keys -l "omega"
+await "omega"
 keys C-c
 keys C-c
 await "Ctrl-C again"

@@ -40,6 +40,7 @@ const TOOLS: [(&str, &str); 3] =
 fn events(run: &Run, chance: &Chance) -> Vec<What> {
     match (run.next(), chance) {
         (_, Chance::GoOn) => vec![What::WentOn(serde_json::json!({"role": "user", "content": "more"}))],
+        (Step::Finish(_), Chance::Refused) => vec![What::Told("Undone.".into())],
         (Step::Finish(_), _) => vec![],
         (_, Chance::Cancel) => vec![What::Cancelled],
         (Step::CallTool(_), Chance::Crash) => vec![What::Began, What::Resumed],

@@ -663,6 +663,17 @@ fn a_turn_that_was_stopped_leaves_no_call_without_a_result() {
 }
 
 #[test]
+fn what_happened_between_two_turns_is_told_behind_the_answer_and_once() {
+    let mut sim = sim(|_| {});
+    sim.says(text("Done.")).after(0, What::Told("Undone.".into())).after(0, What::Told("Twice.".into()));
+    assert_eq!((sim.run.open_outcome(), sim.outcome().content.as_str()), (None, "Done."));
+    sim.after(0, more("And?"));
+    let messages = sim.model_call().messages;
+    let said: Vec<&str> = messages[2..].iter().filter_map(|it| it["content"].as_str()).collect();
+    assert_eq!(said, ["Done.", "[respool] Undone.\n\n[respool] Twice.\n\nAnd?"]);
+}
+
+#[test]
 fn what_is_shown_of_a_turn_without_an_answer_is_of_this_turn() {
     let mut sim = sim(|_| {});
     sim.says(text("Long ago.")).after(0, more("More.")).says(calls(&[READ])).ends(How::Ok, "x");

@@ -79,6 +79,15 @@ fn a_reply_that_did_not_stream_is_shown_all_the_same() {
 }
 
 #[test]
+fn a_call_that_was_stopped_is_not_left_open() {
+    let out = shown(true, vec![begins("shell_command", &json!({"command": "sleep 9"}))]);
+    assert!(
+        out.ends_with("● shell_command sleep 9\n  └ stopped; it may have taken effect in part\n"),
+        "{out}"
+    );
+}
+
+#[test]
 fn outcomes_are_short() {
     let check = |tool: &str, how: How, text: &str, display: Option<&str>, expected: &str| {
         let out = shown(true, vec![ended(tool, how, text, display)]);
