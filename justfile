@@ -31,3 +31,11 @@ vllm DIR:
 # Side by side with nginx and others.
 bench:
     benches/proxy/run.sh
+
+# What the agent's loop costs, and the memory of 200 runs at once.
+bench-agent:
+    cargo bench --bench agent
+
+# End the process a hundred times at random points of agents' runs.
+kill-test:
+    RESPOOL_KILLS=100 cargo test --test it agents_killed -- --nocapture

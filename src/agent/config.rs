@@ -103,11 +103,11 @@ pub struct AgentConfig {
     pub temperature: f64,
     /// The most tokens one reply may have.
     pub max_tokens: u32,
-    /// The most model calls of one run.
+    /// The most iterations of one run: model calls that may have tools.
     pub max_iterations: u32,
     /// The most tokens of one run, prompts and replies together; `None`: no such limit.
     pub token_budget: Option<u64>,
-    /// How long a run may take.
+    /// How long a run may work, the last answer included.
     #[serde(deserialize_with = "duration")]
     pub run_timeout: Duration,
     /// How long one model call may take.

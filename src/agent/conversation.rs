@@ -4,11 +4,12 @@
 //! time. Knows nothing of terminals. Called by `chat`.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::agents::{Agent, KEPT, restored};
+use super::agents::{Agent, KEPT};
 use super::budget::Tokens;
 use super::driver::{Driver, End, Stops, now};
 use super::happening::{Audience, Happening};
@@ -17,6 +18,7 @@ use super::record::{Entry, What};
 use super::request::AgentRequest;
 use super::run::Run;
 use super::setup;
+use super::taking_up::restored;
 use super::telemetry::Telemetry;
 use crate::observe::ErrorReport;
 use crate::store::{Append, NewRun, Status, Store};
@@ -134,8 +136,10 @@ impl Conversation {
         if let Some(first) = first {
             driver.happened(&mut held.run, first).await;
         }
+        let (began, before) = (Instant::now(), held.run.iterations().len());
         let end = driver.drive(&mut held.run).await;
-        driver.telemetry.left("over");
+        let overhead = began.elapsed().saturating_sub(driver.waited);
+        driver.telemetry.left("over", overhead, held.run.iterations().len() - before);
         self.hold(held, &driver).await;
         match end {
             End::Finished(outcome) => outcome,
@@ -191,6 +195,7 @@ impl Conversation {
             audience,
             approver,
             streams: true,
+            waited: Duration::ZERO,
             stops: Stops { cancel: stop, ..Stops::default() },
             detached: false,
             telemetry: self.telemetry(&held.id),

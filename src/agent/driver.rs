@@ -13,11 +13,12 @@ use super::budget::Tokens;
 use super::happening::{Audience, Happening};
 use super::outcome::Outcome;
 use super::record::{Asked, Ended, Event, FailureKind, How, ModelFailure, Said, What};
-use super::run::{ModelCall, Run, Step, Suspension, ToolCall, Why};
+use super::run::Run;
+use super::step::{ModelCall, Step, Suspension, ToolCall, Why};
 use super::telemetry::Telemetry;
 use super::{follow, reading};
 use crate::observe::{Outcome as LineOutcome, RequestLine, SharedLine};
-use crate::relay::Relay;
+use crate::relay::{Relay, Route};
 use crate::store::{Append, Status, Store, StoreError};
 use crate::tools::{Approver, Invocation, ToolError, ToolOutput, Tools};
 use crate::turn::{FinishReason, Note, Turn};
@@ -44,6 +45,8 @@ pub(super) struct Driver {
     pub(super) telemetry: Telemetry,
     /// What could not be committed yet; tried again with every further step.
     pub(super) backlog: Vec<Append>,
+    /// Time spent waiting for models, tools and pauses.
+    pub(super) waited: Duration,
     /// It goes on when nobody waits for it.
     pub(super) detached: bool,
     /// Message text may be logged.
@@ -83,22 +86,40 @@ fn since(began: Instant) -> u64 {
     u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
+/// What a step is about, as far as it is told of.
+enum Doing {
+    Model(Why),
+    Tool(ToolCall),
+    Waiting,
+}
+
+impl Doing {
+    fn of(step: &Step) -> Self {
+        match step {
+            Step::CallModel(call) => Self::Model(call.why),
+            Step::CallTool(call) => Self::Tool(call.clone()),
+            Step::Pause(_) | Step::Suspend(_) | Step::Finish(_) => Self::Waiting,
+        }
+    }
+}
+
 impl Driver {
     /// Works on a run until it is over, waits for the client, or is stopped.
     pub(super) async fn drive(&mut self, run: &mut Run) -> End {
         loop {
-            let what = match run.next() {
+            let step = match run.next() {
                 Step::Finish(outcome) => {
                     self.telemetry.finished(run, &outcome);
                     return End::Finished(*outcome);
                 }
                 Step::Suspend(suspension) => return End::Suspended(suspension),
-                step => match self.until_stopped(run, step).await {
-                    Some(what) => what,
-                    None => return self.leave(run).await,
-                },
+                step => step,
             };
+            let doing = Doing::of(&step);
+            let Some(what) = self.until_stopped(run, step).await else { return self.leave(run).await };
+            let told = what.clone();
             self.happened(run, what).await;
+            self.tell(run, &doing, &told);
         }
     }
 
@@ -120,6 +141,7 @@ impl Driver {
             Step::CallTool(call) => self.call_tool(run, call).await,
             Step::Pause(millis) => {
                 tokio::time::sleep(Duration::from_millis(millis)).await;
+                self.waited += Duration::from_millis(millis);
                 What::Paused
             }
             // Neither reaches this.
@@ -153,13 +175,12 @@ impl Driver {
         let append = self.append(Some((self.seq, kind, body)), status, calls, synchronous);
         self.seq += 1;
         match self.commit(Append { at, ..append }).await {
-            Ok(cancel) if cancel => self.stops.cancel.cancel(),
-            Ok(_) => {}
+            Ok(true) => self.stops.cancel.cancel(),
             Err(error) if self.backlog.len() == 1 => {
                 self.telemetry.not_durable(run, &error);
                 (self.audience)(Happening::NotKept);
             }
-            Err(_) => {}
+            Ok(false) | Err(_) => {}
         }
     }
 
@@ -187,11 +208,11 @@ impl Driver {
 
     async fn call_model(&mut self, run: &Run, call: ModelCall) -> What {
         let began = Instant::now();
-        let why = call.why;
         let line = self.line(run);
         let within = Duration::from_millis(call.within);
         (self.audience)(Happening::Asks);
         let asked = tokio::time::timeout(within, self.ask(call, &line)).await;
+        self.waited += began.elapsed();
         let what = match asked {
             Ok(Ok(Some(turn))) => What::Replied(said(turn, since(began))),
             Ok(Ok(None)) => What::Looping,
@@ -204,7 +225,6 @@ impl Driver {
             // The client's own line has the sum.
             line.usage = None;
         });
-        self.tell_model(run, why, &what);
         what
     }
 
@@ -223,11 +243,17 @@ impl Driver {
         let mut headers = HeaderMap::new();
         headers.extend(self.authorization.clone().map(|key| (header::AUTHORIZATION, key)));
         let id = line.with(|line| line.id.clone());
-        let prepared = self.relay.prepare(body, headers, "/v1/chat/completions", &id).await?;
+        let mut prepared = self.relay.prepare(body, headers, "/v1/chat/completions", &id).await?;
         line.with(|line| line.upstream.clone_from(&prepared.upstream.name));
         if prepared.loop_found.is_some() && why == Why::Iteration {
             return Ok(None);
         }
+        prepared.facts.route = match (self.streams, prepared.facts.route) {
+            // Read by the engine, also where no tools are declared.
+            (true, Route::Stream) => Route::Live,
+            (true, route) => route,
+            (false, _) => Route::Tools,
+        };
         let opened = Arc::clone(&self.relay).answer(prepared, line.clone()).await?;
         follow::turn(opened, &*self.audience).await.map(Some)
     }
@@ -250,16 +276,21 @@ impl Driver {
         body
     }
 
-    fn tell_model(&self, run: &Run, why: Why, what: &What) {
-        match what {
-            What::Replied(said) => {
-                self.telemetry.iteration(run, why, said);
+    /// Tells of what a step came to, once the run knows it.
+    fn tell(&self, run: &Run, doing: &Doing, what: &What) {
+        match (doing, what) {
+            (Doing::Model(why), What::Replied(said)) => {
+                self.telemetry.iteration(run, *why, said);
                 (self.audience)(Happening::Replied(said));
             }
-            What::ModelFailed(failure) => {
-                let retried = matches!(failure.kind, FailureKind::TimedOut | FailureKind::Transient);
+            (Doing::Model(_), What::ModelFailed(failure)) => {
+                let retried = run.outcome().is_none();
                 self.telemetry.model_failed(run, failure, retried);
-                (self.audience)(Happening::ModelFailed(failure));
+                let is_first = run.iterations().is_empty();
+                (self.audience)(Happening::ModelFailed { failure, again: retried, is_first });
+            }
+            (Doing::Tool(step), What::Returned(ended)) => {
+                self.telemetry.tool(run, &step.call, ended, ended.how == How::Transient && !step.again);
             }
             _ => {}
         }
@@ -276,10 +307,10 @@ impl Driver {
         };
         let began = Instant::now();
         let called = self.call(&invocation).await;
+        self.waited += began.elapsed();
         let display = called.as_ref().ok().and_then(|output| output.display.clone());
         let ended = ended(called, since(began));
         (self.audience)(Happening::Ended { call: &step.call, ended: &ended, display: display.as_deref() });
-        self.telemetry.tool(run, &step.call, &ended, ended.how == How::Transient && !step.again);
         What::Returned(ended)
     }
 
@@ -357,7 +388,9 @@ fn said(turn: Turn, took: u64) -> Said {
 fn failure(error: &ApiError) -> ModelFailure {
     let code = error.code.clone().unwrap_or_default();
     let kind = match (code.as_str(), error.status) {
-        ("truncated_tool_call" | "unusable_tool_call", _) => FailureKind::Unreadable,
+        ("truncated_tool_call" | "unusable_tool_call" | "unknown_tool" | "no_answer", _) => {
+            FailureKind::Unreadable
+        }
         ("context_length_exceeded", _) => FailureKind::Overflow,
         ("upstream_timeout", _) | (_, 408) => FailureKind::TimedOut,
         ("no_upstream" | "upstream_not_json" | "upstream_invalid_json", _) => FailureKind::Final,

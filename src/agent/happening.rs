@@ -13,8 +13,15 @@ pub enum Happening<'a> {
     Content(&'a str),
     /// The reply is whole.
     Replied(&'a Said),
-    /// A model call failed; it may be made again.
-    ModelFailed(&'a ModelFailure),
+    /// A model call failed.
+    ModelFailed {
+        /// Why.
+        failure: &'a ModelFailure,
+        /// The run goes on, mostly by making it again.
+        again: bool,
+        /// Nothing was done before it.
+        is_first: bool,
+    },
     /// A tool call begins.
     Begins {
         /// The call.

@@ -7,7 +7,7 @@ use regex::Regex;
 
 use crate::pattern::pattern;
 
-/// Special tokens of chat templates (harmony, ChatML, Llama, DeepSeek, Gemma, Mistral, Kimi) and respool's own marks.
+/// Special tokens of chat templates (harmony, `ChatML`, Llama, `DeepSeek`, Gemma, Mistral, Kimi) and respool's own marks.
 static MARKS: LazyLock<Regex> = LazyLock::new(|| {
     pattern(
         r"(?i)<\|[a-z0-9_ ▁:/-]{1,48}\|>|<｜[^<>｜]{1,48}｜>|</?(?:s|bos|eos|start_of_turn|end_of_turn|tool_call|tool_response|tools|think)>|\[/?(?:INST|SYS|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|SYSTEM_PROMPT)\]|<<SYS>>|\[TOOL(?:_RESULT|_ERROR|_CALL)?\s*:|\[respool\]",

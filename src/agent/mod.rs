@@ -19,9 +19,12 @@ pub mod report;
 mod request;
 mod run;
 mod setup;
+mod step;
+mod taking_up;
 mod telemetry;
+mod watch;
 
-pub use agents::{Agent, Agents, Ended, Seen, Watch};
+pub use agents::{Agent, Agents};
 pub use budget::Tokens;
 pub use config::{AgentConfig, OnDisconnect, Parser, Progress, ReadFirst};
 pub use conversation::Conversation;
@@ -33,4 +36,6 @@ pub use record::{
     ModelFailure, Offered, Runs, Said, Setup, Style, ToolRecord, ToolResult, What,
 };
 pub use request::AgentRequest;
-pub use run::{Misfit, ModelCall, Run, Step, Suspension, ToolCall, Why};
+pub use run::Run;
+pub use step::{Misfit, ModelCall, Step, Suspension, ToolCall, Why};
+pub use watch::{Ended, Seen, Watch};

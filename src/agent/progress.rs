@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::happening::Happening;
-use super::record::{Asked, Ended, FailureKind, How};
+use super::record::{Asked, Ended, How};
 
 /// So much of the arguments is shown, in bytes.
 const WIDEST: usize = 160;
@@ -15,9 +15,9 @@ pub(super) fn text(happening: Happening<'_>) -> Option<String> {
             let beside = said.content.trim();
             (!said.calls.is_empty() && !beside.is_empty()).then(|| format!("{beside}\n"))
         }
-        Happening::ModelFailed(failure) => {
-            let retried = matches!(failure.kind, FailureKind::TimedOut | FailureKind::Transient);
-            retried.then(|| format!("[model: {}]\n", failure.code))
+        // Before anything was done, a failure may still become a true HTTP status.
+        Happening::ModelFailed { failure, again, is_first } => {
+            (again && !is_first).then(|| format!("[model: {}]\n", failure.code))
         }
         Happening::Begins { call, again } => Some(begins(call, again)),
         Happening::Ended { ended: how, .. } => Some(ended(how)),

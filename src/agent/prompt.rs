@@ -26,16 +26,16 @@ pub(super) fn messages(setup: &Setup, entries: &[Entry], with_tools: bool) -> Ve
         match entry {
             Entry::Given(message) if form == Form::Native => out.push(message.clone()),
             Entry::Given(message) => out.push(without_roles(message)),
-            Entry::Turn(message) => user(plain(&message["content"]), &mut out),
+            Entry::Turn(message) => user(&plain(&message["content"]), &mut out),
             Entry::Exchange(exchange) if form == Form::Native => native(exchange, &mut out),
             Entry::Exchange(exchange) => textual(exchange, form, &mut out),
-            Entry::Note(text) => user(format!("[respool] {text}"), &mut out),
+            Entry::Note(text) => user(&format!("[respool] {text}"), &mut out),
             Entry::Summary(text) => {
-                user(format!("[respool] What has been done so far, in short:\n{text}"), &mut out);
+                user(&format!("[respool] What has been done so far, in short:\n{text}"), &mut out);
             }
         }
     }
-    put_system(system, &mut out);
+    put_system(&system, &mut out);
     out
 }
 
@@ -132,7 +132,7 @@ fn described(tools: &[Offered]) -> String {
 }
 
 /// Puts the agent's words before the client's system message: many templates allow one, at the beginning.
-fn put_system(text: String, messages: &mut Vec<Value>) {
+fn put_system(text: &str, messages: &mut Vec<Value>) {
     if text.is_empty() {
         return;
     }
@@ -176,7 +176,7 @@ fn textual(exchange: &Exchange, form: Form, out: &mut Vec<Value>) {
         exchange.calls.iter().filter_map(|call| Some(labelled(&call.name, result_of(exchange, call)?)));
     let results: Vec<String> = results.collect();
     if !results.is_empty() {
-        user(format!("Tool results:\n{}\n\n{GO_ON}", results.join("\n")), out);
+        user(&format!("Tool results:\n{}\n\n{GO_ON}", results.join("\n")), out);
     }
 }
 
@@ -206,12 +206,12 @@ fn result_of<'a>(exchange: &'a Exchange, call: &Asked) -> Option<&'a ToolResult>
 }
 
 /// Two messages of one role in a row are one, where that can be told: some templates insist on turns.
-fn user(text: String, out: &mut Vec<Value>) {
+fn user(text: &str, out: &mut Vec<Value>) {
     if let Some(last) = out.last_mut().filter(|last| last["role"] == "user")
         && let Value::String(before) = &mut last["content"]
     {
         before.push_str("\n\n");
-        before.push_str(&text);
+        before.push_str(text);
         return;
     }
     out.push(json!({"role": "user", "content": text}));

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::agents::restored;
 use super::record::Iteration;
 use super::run::Run;
+use super::taking_up::restored;
 use crate::store::{RunRow, StoredRun};
 
 /// A run in a list. Times are seconds since 1970.

@@ -142,7 +142,7 @@ mod tests {
         let user = json!({"role": "user", "content": "go on"});
         let request = parse(&json!({"model": "a", "messages": [user, call, result, user]}));
         assert_eq!(request.results, [("call1a".to_owned(), "r".to_owned())]);
-        assert_eq!(request.tail, [user.clone()]);
+        assert_eq!(request.tail, std::slice::from_ref(&user));
         let answered = json!({"role": "assistant", "content": "done"});
         let later = parse(&json!({"messages": [user, call, result, answered, user]}));
         assert_eq!((later.results.len(), later.tail.len()), (0, 0), "these were answered");

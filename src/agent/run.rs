@@ -3,10 +3,12 @@
 //! No clock, no I/O, no randomness: time comes in with events, and the ids of calls follow from the setup's seed. So a run
 //! is its setup and its events, and restoring it means applying them again. Executed by `driver`.
 
+mod window;
+
 use serde_json::Value;
 
-use super::budget::{RESERVE, Scale, Tokens, estimate};
-use super::context::{self, Fit};
+use super::budget::{Scale, Tokens};
+use super::context;
 use super::harmless::harmless;
 use super::outcome::{Limit, Outcome};
 use super::reading::{self, Reading};
@@ -14,8 +16,10 @@ use super::record::{
     Asked, Ended, Entry, Event, Exchange, FailureKind, How, Iteration, ModelFailure, Offered, Runs, Said,
     Setup, ToolRecord, ToolResult, What,
 };
+use super::step::{Misfit, ModelCall, Step, Suspension, ToolCall, Why};
 use super::{correction, prompt};
 use crate::translate::Ids;
+use window::SQUEEZES;
 
 /// A model call is tried so often.
 const ATTEMPTS: u32 = 3;
@@ -23,93 +27,6 @@ const ATTEMPTS: u32 = 3;
 const BACKOFF: u64 = 500;
 /// A server cannot ask for a longer pause.
 const LONGEST_BACKOFF: u64 = 30_000;
-/// A prompt that was too large for the server is made smaller so often.
-const SQUEEZES: u32 = 2;
-/// Compactions between two iterations.
-const SUMMARIES: u32 = 3;
-
-/// What to do next.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Step {
-    /// Call the model.
-    CallModel(ModelCall),
-    /// Run a tool.
-    CallTool(ToolCall),
-    /// Wait so many milliseconds.
-    Pause(u64),
-    /// Wait for the client to bring the results of these calls.
-    Suspend(Suspension),
-    /// The run is over.
-    Finish(Box<Outcome>),
-}
-
-/// A model call to make.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ModelCall {
-    /// What it is for.
-    pub why: Why,
-    /// The messages.
-    pub messages: Vec<Value>,
-    /// The tools to declare; empty for none.
-    pub tools: Vec<Value>,
-    /// `response_format`.
-    pub format: Option<Value>,
-    /// The most tokens of the reply.
-    pub max_tokens: u64,
-    /// How long it may take, in milliseconds.
-    pub within: u64,
-}
-
-/// What a model call is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// The next step of the work.
-    Iteration,
-    /// The answer at a limit.
-    Last,
-    /// A summary of the oldest exchanges.
-    Summary,
-}
-
-impl Why {
-    /// A stable name for logs.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Iteration => "iteration",
-            Self::Last => "last",
-            Self::Summary => "summary",
-        }
-    }
-}
-
-/// A tool call to make.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ToolCall {
-    /// The call.
-    pub call: Asked,
-    /// How long it may take, in milliseconds.
-    pub within: u64,
-    /// Whether a call of unknown outcome may be made again.
-    pub repeatable: bool,
-    /// Whether this is its second attempt.
-    pub again: bool,
-}
-
-/// What leaves for the client when its tools are called.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Suspension {
-    /// The calls.
-    pub calls: Vec<Asked>,
-    /// What the model wrote beside them.
-    pub content: String,
-    /// Its reasoning.
-    pub reasoning: String,
-}
-
-/// An event that does not fit the state: the run was written by another version, or the store was changed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Misfit(pub String);
-
 #[derive(Clone, Debug, PartialEq)]
 enum Phase {
     Model,
@@ -255,7 +172,6 @@ impl Run {
     }
 
     /// What to do now.
-    #[expect(clippy::should_implement_trait, reason = "it is no iterator: asking twice gives the same step")]
     pub fn next(&self) -> Step {
         match &self.phase {
             Phase::Model => Step::CallModel(self.model_call()),
@@ -336,17 +252,6 @@ impl Run {
         }
     }
 
-    fn summary_call(&self, entries: &[Entry]) -> ModelCall {
-        ModelCall {
-            why: Why::Summary,
-            messages: prompt::summary(&self.setup, entries),
-            tools: Vec::new(),
-            format: None,
-            max_tokens: self.setup.limits.max_tokens.min(RESERVE),
-            within: self.setup.limits.model_time.min(self.soft_deadline().saturating_sub(self.worked)).max(1),
-        }
-    }
-
     /// The next model call, or what has to come before it, or the end.
     fn ask(&mut self) {
         self.phase = Phase::Model;
@@ -370,64 +275,6 @@ impl Run {
         (self.spent.total() + needed > budget).then_some(Limit::Tokens(budget))
     }
 
-    fn prompt_estimate(&self) -> u64 {
-        self.scale.apply(self.raw_estimate())
-    }
-
-    fn raw_estimate(&self) -> u64 {
-        let messages = prompt::messages(&self.setup, &self.entries, self.limit.is_none());
-        let tools = if self.limit.is_none() { prompt::tools(&self.setup) } else { Vec::new() };
-        messages.iter().chain(&tools).map(|value| estimate(&value.to_string())).sum()
-    }
-
-    /// What the window holds beside the reply and the reserve.
-    fn room(&self) -> u64 {
-        self.setup.limits.window.saturating_sub(RESERVE.max(self.setup.limits.max_tokens))
-    }
-
-    fn make_fit(&mut self) {
-        loop {
-            self.estimated = self.raw_estimate();
-            let prompt = self.scale.apply(self.estimated);
-            match context::judge(prompt, self.setup.limits.window, self.room()) {
-                Fit::Fits => return,
-                Fit::Shrink => {
-                    if !context::shrink_one(&mut self.entries) {
-                        return;
-                    }
-                }
-                Fit::Compact | Fit::TooLarge if context::shrink_one(&mut self.entries) => {}
-                Fit::Compact | Fit::TooLarge if self.may_compact() => return self.compact(),
-                Fit::Compact => return,
-                Fit::TooLarge if context::halve_last(&mut self.entries) => {}
-                Fit::TooLarge => return self.does_not_fit(),
-            }
-        }
-    }
-
-    fn may_compact(&self) -> bool {
-        self.summaries < SUMMARIES && self.limit.is_none() && context::oldest(&self.entries).is_some()
-    }
-
-    fn compact(&mut self) {
-        if let Some(range) = context::oldest(&self.entries) {
-            self.summaries += 1;
-            self.phase = Phase::Summary(range);
-        }
-    }
-
-    fn does_not_fit(&mut self) {
-        let text = "This model's maximum context length is exceeded by the messages; please reduce the length of the \
-                    input messages.";
-        self.abort(ModelFailure {
-            kind: FailureKind::Overflow,
-            status: 400,
-            code: "context_length_exceeded".into(),
-            text: text.into(),
-            wait: None,
-        });
-    }
-
     fn resume_asking(&mut self) {
         self.phase = Phase::Model;
         if self.limit.is_none() {
@@ -444,20 +291,6 @@ impl Run {
             parser,
             tools: Vec::new(),
         });
-    }
-
-    fn summarised(&mut self, range: std::ops::Range<usize>, said: Option<Said>) {
-        let text = match said {
-            Some(said) => {
-                self.record(Why::Summary, &said, None);
-                said.content
-            }
-            None => String::new(),
-        };
-        let text =
-            if text.trim().is_empty() { correction::tally(&self.entries[range.clone()]) } else { text };
-        self.entries.splice(range, [Entry::Summary(text)]);
-        self.ask();
     }
 
     fn replied(&mut self, said: Said) {
@@ -732,14 +565,6 @@ impl Run {
             return self.abort(failure);
         }
         self.phase = Phase::Pause(wait);
-    }
-
-    /// The server counts more than was estimated: learn from it, and make the prompt smaller.
-    fn squeeze(&mut self) {
-        self.squeezes += 1;
-        let full = self.setup.limits.window + 1;
-        self.scale.learn(self.estimated, full.max(self.prompt_estimate()));
-        self.ask();
     }
 
     fn stop_at(&mut self, limit: Limit) {

@@ -26,6 +26,13 @@ pub(super) fn setup(agent: &Agent, request: AgentRequest, seed: u64, at: u64) ->
     }
 }
 
+impl AgentConfig {
+    /// True when calls are found in text that the relay does not read: then a reply that looks useless to it may hold one.
+    pub fn reads_for_itself(&self) -> bool {
+        form(&self.parsers) != Form::Native || self.read_first == ReadFirst::Reasoning
+    }
+}
+
 fn offered(spec: ToolSpec, config: &AgentConfig) -> Offered {
     let timeout = spec.timeout.unwrap_or(config.tool_timeout);
     Offered {
@@ -64,13 +71,12 @@ fn style(config: &AgentConfig) -> Style {
 /// The first parser that says how calls are written decides how the model is asked to write them.
 fn form(parsers: &[Parser]) -> Form {
     let form = |parser: &Parser| match parser {
-        Parser::Native => Some(Form::Native),
         Parser::GuidedJson => Some(Form::GuidedJson),
         Parser::React => Some(Form::React),
         Parser::Markers => Some(Form::Markers),
         Parser::Dialect(name) if name == "react" => Some(Form::React),
         Parser::Dialect(name) if name == "marker" => Some(Form::Markers),
-        Parser::Dialect(_) => Some(Form::Native),
+        Parser::Native | Parser::Dialect(_) => Some(Form::Native),
         Parser::Fuzzy => None,
     };
     let none = if parsers.is_empty() { Form::Native } else { Form::Plain };

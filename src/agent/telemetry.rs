@@ -2,11 +2,12 @@
 //! only when `[log] content` allows it. Called by `driver` and `agents`.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::outcome::Outcome;
 use super::record::{Asked, Ended, How, ModelFailure, Said};
-use super::run::{Run, Why};
+use super::run::Run;
+use super::step::Why;
 use crate::observe::{ErrorReport, Failure, agent_metrics};
 use crate::store::StoreError;
 
@@ -66,7 +67,11 @@ impl Telemetry {
     /// A model call failed.
     pub(super) fn model_failed(&self, run: &Run, failure: &ModelFailure, retried: bool) {
         let iteration = run.iterations().len() + 1;
-        let fix = if retried { "retry" } else { "none: the run ends with what was achieved" };
+        let fix = if retried {
+            "retry, or a smaller or corrected prompt"
+        } else {
+            "none: the run ends with what was achieved"
+        };
         tracing::error!(
             target: "respool::agent",
             run_id = self.run,
@@ -138,10 +143,13 @@ impl Telemetry {
         );
     }
 
-    /// The run is no longer worked on here.
-    pub(super) fn left(&self, why: &'static str) {
+    /// The run is no longer worked on here. `overhead`: what respool itself took for so many iterations.
+    pub(super) fn left(&self, why: &'static str, overhead: Duration, iterations: usize) {
         agent_metrics::running(-1.0);
-        tracing::debug!(target: "respool::agent", run_id = self.run, why, "run left");
+        let each = overhead / u32::try_from(iterations).unwrap_or(u32::MAX).max(1);
+        agent_metrics::overhead(each.as_secs_f64());
+        let overhead_us = u64::try_from(each.as_micros()).unwrap_or(u64::MAX);
+        tracing::debug!(target: "respool::agent", run_id = self.run, why, overhead_us, "run left");
     }
 
     /// Writes to the report away from the runtime's threads.

@@ -14,7 +14,7 @@ use super::markdown::Markdown;
 use super::paint::Paint;
 use super::terminal::{CTRL_C, Quiet};
 use super::visible::{one_line, visible};
-use crate::agent::{FailureKind, Happening, How, ToolEnded};
+use crate::agent::{Happening, How, ToolEnded};
 
 /// So many lines of a diff are shown.
 const DIFF_LINES: usize = 40;
@@ -45,10 +45,9 @@ impl Shown {
             Happening::Replied(said) => {
                 Self::Replied { content: said.content.clone(), calls: said.calls.len() }
             }
-            Happening::ModelFailed(failure) => Self::ModelFailed {
-                text: failure.text.clone(),
-                again: matches!(failure.kind, FailureKind::TimedOut | FailureKind::Transient),
-            },
+            Happening::ModelFailed { failure, again, .. } => {
+                Self::ModelFailed { text: failure.text.clone(), again }
+            }
             Happening::Begins { call, again } => {
                 let arguments = serde_json::from_str(&call.arguments).unwrap_or_default();
                 Self::Begins { tool: call.name.clone(), arguments, again }

@@ -35,9 +35,9 @@ pub(super) async fn agents(
     let mut all = Vec::new();
     for (name, config) in &settings.agents {
         let fault = |why: String| format!("agent `{name}`: {why}");
-        let relay = match &config.upstream {
-            Some(upstream) => Arc::new(only(settings, upstreams, upstream, bounds)),
-            None => Arc::clone(relay),
+        let relay = match config {
+            AgentConfig { upstream: None, .. } if !config.reads_for_itself() => Arc::clone(relay),
+            _ => Arc::new(own_relay(settings, config, upstreams, bounds)),
         };
         all.push(Agent {
             name: name.as_str().into(),
@@ -54,15 +54,20 @@ pub(super) async fn agents(
     Ok(Arc::new(Agents::new(all, store, report, settings.log.content, shutdown)))
 }
 
-/// A relay that knows one upstream alone.
-fn only(
+/// A relay that knows the agent's upstream alone, and leaves it to the agent what a reply is good for.
+fn own_relay(
     settings: &Settings,
+    config: &AgentConfig,
     upstreams: &[(Arc<Upstream>, Option<Vec<String>>)],
-    name: &str,
     bounds: RelayLimits,
 ) -> Relay {
-    let one = upstreams.iter().filter(|(upstream, _)| upstream.name == name).cloned().collect();
-    Relay::new(settings.relay.clone(), one, bounds)
+    let is_wanted = |name: &str| config.upstream.as_deref().is_none_or(|wanted| wanted == name);
+    let wanted = upstreams.iter().filter(|(upstream, _)| is_wanted(&upstream.name)).cloned().collect();
+    let mut relay = settings.relay.clone();
+    if config.reads_for_itself() {
+        relay.recovery.attempts = 0;
+    }
+    Relay::new(relay, wanted, bounds)
 }
 
 fn prompt(config: &AgentConfig) -> Result<Option<String>, String> {

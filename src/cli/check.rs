@@ -1,5 +1,6 @@
 //! `respool check`: tries what a user would otherwise find out one failure at a time.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -63,8 +64,9 @@ async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(),
     let abort = CancellationToken::new();
     for config in &loaded.settings.upstreams {
         // Only this one, so that its round trip is its own.
-        let app =
-            app(&Settings { upstreams: vec![config.clone()], ..loaded.settings.clone() }, &abort).await?;
+        let alone =
+            Settings { upstreams: vec![config.clone()], agents: BTreeMap::new(), ..loaded.settings.clone() };
+        let app = app(&alone, &abort).await?;
         let Some(upstream) = app.relay.upstreams().next() else { continue };
         println!("\nupstream `{}` ({})", upstream.name, config.url);
         let Some(models) = models_of(upstream, findings).await else { continue };

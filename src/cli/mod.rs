@@ -78,10 +78,10 @@ enum ConfigCommand {
 #[derive(Args, Debug)]
 struct Configured {
     /// The model server: a vLLM base URL with or without /v1, or replay:DIR for recorded replies
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", global = true)]
     upstream: Option<String>,
     /// The configuration file [default: respool.toml here, in the user's or in the system's configuration directory]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
 }
 

@@ -80,10 +80,8 @@ async fn show(store: &Store, id: &str) -> Result<(), String> {
 }
 
 async fn cancel(store: &Store, id: &str) -> Result<(), String> {
-    match store.request_cancel(id).await.map_err(|error| error.0)? {
-        true => Ok(()),
-        false => Err(format!("{}, or it is over", unknown(id))),
-    }
+    let ended = store.request_cancel(id).await.map_err(|error| error.0)?;
+    if ended { Ok(()) } else { Err(format!("{}, or it is over", unknown(id))) }
 }
 
 async fn resume(loaded: &Loaded, id: &str) -> Result<(), String> {

@@ -180,11 +180,9 @@ fn warn_of_what_is_to_come(settings: &Settings) {
         );
     }
     for (set, key) in [
-        (!relay.recovery.reasoning_memory, "recovery.reasoning_memory"),
         (relay.context.on_overflow == OnOverflow::Trim, "context.on_overflow = \"trim\""),
         (settings.upstreams.iter().any(shared), "upstream.max_concurrency, upstream.weight"),
         (settings.tools != ToolsConfig::default(), "tools"),
-        (!settings.agents.is_empty(), "agents"),
     ] {
         if set {
             tracing::warn!(target: "respool::server", key, "this setting is accepted, but has no effect in this version");

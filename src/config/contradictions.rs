@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use super::problem::{Place, Problems};
 use super::tree::{Table, find, place_of};
 use super::{Environment, Settings};
-use crate::agent::AgentConfig;
+use crate::agent::{AgentConfig, Parser};
+use crate::tool_parser::dialects;
 use crate::tools::McpConfig;
 use crate::units::Secret;
 
@@ -170,6 +171,15 @@ impl Check<'_> {
                 &at("model"),
                 format!("{:?} is an agent; name a model that an upstream serves", agent.model),
             );
+        }
+        for parser in &agent.parsers {
+            let Parser::Dialect(name) = parser else { continue };
+            if dialects::TABLE.iter().all(|dialect| dialect.name != name) {
+                self.report(
+                    &at("parsers"),
+                    format!("there is no dialect {name:?}; docs/dialects.md lists them"),
+                );
+            }
         }
         for tool in &agent.tools {
             let server = tool.strip_prefix("mcp:").map(|rest| rest.split('/').next().unwrap_or(rest));

@@ -12,6 +12,8 @@ pub const ITERATIONS: &str = "respool_agent_iterations_total";
 pub const TOOLS: &str = "respool_agent_tool_calls_total";
 /// Seconds of a tool call.
 pub const TOOL_DURATION: &str = "respool_agent_tool_seconds";
+/// Seconds of an iteration outside model, tools and pauses.
+pub const OVERHEAD: &str = "respool_agent_overhead_seconds";
 /// Tokens of agents, by agent and kind.
 pub const TOKENS: &str = "respool_agent_tokens_total";
 
@@ -38,11 +40,17 @@ pub fn tool(tool: &str, outcome: &'static str, seconds: f64) {
     histogram!(TOOL_DURATION, "tool" => tool.to_owned()).record(seconds);
 }
 
+/// What respool itself took for an iteration, on the average of a run.
+pub fn overhead(seconds: f64) {
+    histogram!(OVERHEAD).record(seconds);
+}
+
 pub(super) fn describe() {
     describe_counter!(RUNS, "Agents' runs that ended, by agent and outcome");
     describe_gauge!(RUNNING, "Agents' runs being worked on");
     describe_counter!(ITERATIONS, "Agents' model calls, by agent and reason");
     describe_counter!(TOOLS, "Agents' tool calls, by tool and outcome");
     describe_histogram!(TOOL_DURATION, "Seconds of an agent's tool call, by tool");
+    describe_histogram!(OVERHEAD, "Seconds of an agent's iteration outside model, tools and pauses");
     describe_counter!(TOKENS, "Agents' tokens, by agent and kind");
 }

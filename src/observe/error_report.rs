@@ -81,7 +81,7 @@ mod tests {
         let read = |name: &str| fs::read_to_string(dir.path().join("logs").join(name)).unwrap();
         assert_eq!(
             read("2026-11-21-errors.md"),
-            "[00:34:58] Iteration 2 | Tool: web_fetch | Error: 404 not | found | Attempted fix: retry\n"
+            "[01:14:58] Iteration 2 | Tool: web_fetch | Error: 404 not | found | Attempted fix: retry\n"
         );
         assert_eq!(read("2026-11-22-errors.md").lines().count(), 1);
         assert!(read("2026-11-22-errors.md").len() < 700);

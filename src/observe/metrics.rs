@@ -34,6 +34,17 @@ pub const RESCUES: &str = "respool_rescues_total";
 /// Heartbeats sent while an upstream was silent.
 pub const HEARTBEATS: &str = "respool_heartbeats_total";
 
+/// Calls whose turn's reasoning is remembered.
+pub const MEMORY_ENTRIES: &str = "respool_reasoning_memory_entries";
+/// Bytes of that memory.
+pub const MEMORY_BYTES: &str = "respool_reasoning_memory_bytes";
+/// Turns that came back without reasoning, by result (hit: put back, miss: not known).
+pub const MEMORY_LOOKUPS: &str = "respool_reasoning_memory_lookups_total";
+/// Loops of which a model was warned, by kind.
+pub const LOOPS_WARNED: &str = "respool_loops_warned_total";
+/// Loops that were ended, by kind.
+pub const LOOPS_STOPPED: &str = "respool_loops_stopped_total";
+
 static HANDLE: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
 static COMMON: OnceLock<Common> = OnceLock::new();
 
@@ -151,6 +162,23 @@ pub fn rescue(fault: &'static str, rescued: bool) {
     counter!(RESCUES, "fault" => fault, "rescued" => rescued).increment(1);
 }
 
+/// How much reasoning is remembered.
+pub fn reasoning_memory(entries: usize, bytes: usize) {
+    #[expect(clippy::cast_precision_loss, reason = "gauges are floats, and these numbers are small")]
+    let (entries, bytes) = (entries as f64, bytes as f64);
+    gauge!(MEMORY_ENTRIES).set(entries);
+    gauge!(MEMORY_BYTES).set(bytes);
+}
+
+/// How many turns of a request got their reasoning back, and how many could not.
+pub fn reasoning_recalled(hits: usize, misses: usize) {
+    for (result, count) in [("hit", hits), ("miss", misses)] {
+        if count > 0 {
+            counter!(MEMORY_LOOKUPS, "result" => result).increment(count as u64);
+        }
+    }
+}
+
 /// What was recorded is kept one by one until somebody asks for the page, which may be never: sums it up now and then.
 fn tidy() {
     static RECORDED: AtomicU32 = AtomicU32::new(0);
@@ -177,4 +205,9 @@ fn describe() {
         "Requests with second attempts, by the last fault and whether they got an answer"
     );
     metrics::describe_counter!(HEARTBEATS, "Heartbeats sent while an upstream was silent");
+    metrics::describe_gauge!(MEMORY_ENTRIES, "Calls whose turn's reasoning is remembered");
+    metrics::describe_gauge!(MEMORY_BYTES, "Bytes of the remembered reasoning");
+    metrics::describe_counter!(MEMORY_LOOKUPS, "Turns that came back without reasoning, by result");
+    metrics::describe_counter!(LOOPS_WARNED, "Loops of which a model was warned, by kind");
+    metrics::describe_counter!(LOOPS_STOPPED, "Loops that were ended, by kind");
 }

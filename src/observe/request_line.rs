@@ -59,6 +59,10 @@ pub struct RequestLine {
     pub status: u16,
     /// Names of the edits made to the request.
     pub edits: Vec<&'static str>,
+    /// The kind of loop that the model was warned of.
+    pub loop_warned: Option<&'static str>,
+    /// The kind of loop that was ended.
+    pub loop_stopped: Option<&'static str>,
     /// Attempts beyond the first.
     pub retries: u32,
     /// Heartbeats sent.
@@ -100,6 +104,8 @@ impl RequestLine {
             upstream_status: None,
             status: 0,
             edits: vec![],
+            loop_warned: None,
+            loop_stopped: None,
             retries: 0,
             heartbeats: 0,
             dialects: vec![],
@@ -172,6 +178,10 @@ impl RequestLine {
         metrics::request(self.route, &self.known_model, self.outcome.as_str(), total, self.first_byte);
         if let Some(usage) = self.all_usage() {
             metrics::tokens(usage);
+        }
+        let loops = [(metrics::LOOPS_WARNED, self.loop_warned), (metrics::LOOPS_STOPPED, self.loop_stopped)];
+        for (metric, kind) in loops {
+            kind.iter().for_each(|kind| ::metrics::counter!(metric, "kind" => *kind).increment(1));
         }
         let native = self.calls.saturating_sub(self.dialects.len());
         let counts = [
@@ -247,6 +257,8 @@ impl Drop for RequestLine {
             outcome = self.outcome.as_str(),
             error = self.error,
             edits = list(&self.edits),
+            loop_warned = self.loop_warned,
+            loop_stopped = self.loop_stopped,
             retries = some(self.retries),
             heartbeats = some(self.heartbeats),
             calls = some(self.calls),

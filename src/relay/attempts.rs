@@ -124,7 +124,10 @@ fn read(completion: Completion, prepared: &Prepared, line: &SharedLine) -> Tried
     }
     let mut ids = Ids::new(rand::random(), prepared.taken.clone());
     let mut reply = interpret(completion, &prepared.rules, &mut ids);
-    reply.choices.iter().for_each(|choice| line.with(|line| line.turn(&choice.turn)));
+    for choice in &reply.choices {
+        line.with(|line| line.turn(&choice.turn));
+        prepared.remember(&choice.turn);
+    }
     if reply.head.created == 0 {
         reply.head.created = prepared.facts.created;
     }

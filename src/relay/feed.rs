@@ -8,9 +8,12 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use tokio::time::{Instant, timeout_at};
 
+use super::memory::Recollection;
 use super::recovery::Recovery;
 use super::{Prepared, Relay};
 use crate::observe::SharedLine;
@@ -23,6 +26,10 @@ use crate::wire::{ApiError, Malformed};
 /// At most so many bytes leave in one piece, so that a fast upstream cannot fill the memory.
 const LARGEST_BATCH: usize = 64 << 10;
 
+/// So long may a server take from the last finish reason to the end of its stream: usage comes at once, and one that neither
+/// says `[DONE]` nor closes would keep OpenClaw waiting for ever.
+const END_WITHIN: Duration = Duration::from_secs(2);
+
 /// One open stream.
 #[derive(Debug)]
 pub struct Feed {
@@ -31,6 +38,7 @@ pub struct Feed {
     reader: Reader,
     upstream: String,
     line: SharedLine,
+    recollection: Option<Recollection>,
     out: BytesMut,
     /// The end of a reply that said nothing: it leaves only when asking again does not help.
     held: BytesMut,
@@ -39,6 +47,8 @@ pub struct Feed {
     head: Option<Head>,
     again: Option<Again>,
     asking: Option<Asking>,
+    /// When to end it, once the reply is complete.
+    end_at: Option<Instant>,
     end: Option<Result<(), ApiError>>,
 }
 
@@ -98,6 +108,7 @@ impl Feed {
         reader: Reader,
         upstream: String,
         line: SharedLine,
+        recollection: Option<Recollection>,
     ) -> Self {
         Self {
             answer: Some(answer),
@@ -105,12 +116,14 @@ impl Feed {
             reader,
             upstream,
             line,
+            recollection,
             out: BytesMut::new(),
             held: BytesMut::new(),
             sent: false,
             head: None,
             again: None,
             asking: None,
+            end_at: None,
             end: None,
         }
     }
@@ -194,8 +207,14 @@ impl Feed {
             if self.asking.is_some() {
                 continue;
             }
+            if self.is_finished() {
+                self.end_at.get_or_insert_with(|| Instant::now() + END_WITHIN);
+            }
             let Some(answer) = &mut self.answer else { return Batch::End };
-            let piece = answer.piece().await;
+            let piece = match self.end_at {
+                None => answer.piece().await,
+                Some(at) => timeout_at(at, answer.piece()).await.unwrap_or(Ok(None)),
+            };
             self.arrived(piece);
         }
     }
@@ -374,13 +393,14 @@ impl Feed {
         }
         let Reader::Live(turn) = &mut self.reader else { return };
         let asked = self.again.as_ref().map_or(1, |again| again.recovery.asked());
-        let turns: Vec<&Turn> = turn.turns().collect();
-        turns.iter().for_each(|turn| self.line.with(|line| line.turn(turn)));
-        match fault.filter(|fault| !fault.is_bearable(&turns, asked)) {
-            None => {
-                turn.close(&mut self.out);
-                self.ended(Ok(()));
-            }
+        let turns: Vec<Turn> = turn.turns().cloned().collect();
+        let fault = fault.filter(|fault| !fault.is_bearable(&turns.iter().collect::<Vec<_>>(), asked));
+        if fault.is_none() {
+            turn.close(&mut self.out);
+        }
+        turns.iter().for_each(|turn| self.complete(turn));
+        match fault {
+            None => self.ended(Ok(())),
             Some(fault) => {
                 if !self.sent {
                     // Nothing has left, so the failure can still be a true status.
@@ -390,6 +410,14 @@ impl Feed {
                 self.line.with(|line| line.error = Some(error.message.clone()));
                 self.ended(Err(error));
             }
+        }
+    }
+
+    /// A turn has left whole.
+    fn complete(&self, turn: &Turn) {
+        self.line.with(|line| line.turn(turn));
+        if let Some(recollection) = &self.recollection {
+            recollection.remember(turn, Instant::now().into_std());
         }
     }
 

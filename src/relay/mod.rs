@@ -9,6 +9,8 @@ mod attempts;
 pub mod config;
 mod dispatch;
 mod feed;
+mod look_back;
+mod memory;
 mod prepare;
 mod recovery;
 
@@ -21,6 +23,7 @@ pub use config::{
 };
 use feed::Reader;
 pub use feed::{Batch, Feed};
+use memory::{Memory, MemoryLimits};
 pub use prepare::{Facts, Prepared, Route};
 
 use bytes::Bytes;
@@ -40,6 +43,7 @@ pub struct Relay {
     retry: RetryPolicy,
     max_body: usize,
     guard: crate::translate::GuardLimits,
+    memory: Option<Arc<Memory>>,
 }
 
 /// Bounds that the relay keeps.
@@ -61,7 +65,8 @@ impl Relay {
         limits: RelayLimits,
     ) -> Self {
         let retry = RetryPolicy::before(limits.commit_after);
-        Self { config, upstreams, retry, max_body: limits.max_body, guard: limits.guard }
+        let memory = config.recovery.reasoning_memory.then(|| Arc::new(Memory::new(MemoryLimits::default())));
+        Self { config, upstreams, retry, max_body: limits.max_body, guard: limits.guard, memory }
     }
 
     /// The upstreams, the default one first.
@@ -87,7 +92,8 @@ impl Relay {
 
     fn feed(&self, answer: Answer, prepared: &Prepared, line: SharedLine) -> Feed {
         let reader = self.reader(prepared, Usage::default());
-        Feed::new(answer, Frames::new(self.max_body), reader, prepared.upstream.name.clone(), line)
+        let upstream = prepared.upstream.name.clone();
+        Feed::new(answer, Frames::new(self.max_body), reader, upstream, line, prepared.recollection.clone())
     }
 
     /// `spent`: what earlier attempts cost.

@@ -2,14 +2,19 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header};
 
 use super::Relay;
 use super::config::{Modes, ReasoningField, ToolParsing, ToolsMode};
+use super::look_back::LookBack;
+use super::memory::Recollection;
+use crate::observe::metrics;
 use crate::tool_parser::{Options, Tools};
-use crate::translate::{LoopFound, Outbound, ReplyRules, check_loops, hidden_tools, needs_version, outbound};
+use crate::translate::{Additions, LoopFound, Outbound, ReplyRules, hidden_tools, needs_version, outbound};
+use crate::turn::Turn;
 use crate::upstream::Upstream;
 use crate::wire::Object;
 use crate::wire::{ApiError, ChatRequest, ToolChoice, array, decode_string, encode_string};
@@ -68,10 +73,13 @@ pub struct Prepared {
     pub facts: Facts,
     /// Who gets it.
     pub upstream: Arc<Upstream>,
-    /// What the loop guard found.
+    /// Why the loop guard answers in the model's place.
     pub loop_found: Option<LoopFound>,
+    /// What is added to the conversation.
+    pub added: Additions,
     /// Names of the edits made so far.
     pub edits: Vec<&'static str>,
+    pub(super) recollection: Option<Recollection>,
     pub(super) rules: ReplyRules,
     pub(super) taken: HashSet<String>,
     pub(super) how: Outbound,
@@ -86,6 +94,15 @@ pub struct Prepared {
 enum Draft {
     Ready(Box<Prepared>),
     NeedsVersion(Arc<Upstream>),
+}
+
+impl Prepared {
+    /// Remembers the reasoning of a turn that leaves.
+    pub(super) fn remember(&self, turn: &Turn) {
+        if let Some(recollection) = &self.recollection {
+            recollection.remember(turn, Instant::now());
+        }
+    }
 }
 
 fn no_upstream() -> ApiError {
@@ -104,11 +121,11 @@ impl Relay {
         path_and_query: &str,
         request_id: &str,
     ) -> Result<Box<Prepared>, ApiError> {
-        let mut draft = match self.draft(&body, true)? {
+        let mut draft = match self.draft(&body, &headers, true)? {
             Draft::Ready(draft) => draft,
             Draft::NeedsVersion(upstream) => {
                 upstream.probe_version().await;
-                match self.draft(&body, false)? {
+                match self.draft(&body, &headers, false)? {
                     Draft::Ready(draft) => draft,
                     Draft::NeedsVersion(_) => return Err(no_upstream()),
                 }
@@ -123,25 +140,34 @@ impl Relay {
 
     /// Everything that follows from the body. Its form may depend on the upstream's version: `may_ask` lets it say so
     /// instead, when that is not known yet.
-    fn draft(&self, body: &Bytes, may_ask: bool) -> Result<Draft, ApiError> {
+    fn draft(&self, body: &Bytes, headers: &HeaderMap, may_ask: bool) -> Result<Draft, ApiError> {
         let mut request = ChatRequest::parse(body).map_err(|fault| ApiError::from(&fault))?;
         let model = request.model();
         let target_model = self.config.target(&model).to_owned();
         let upstream = self.upstream_for(&target_model).cloned().ok_or_else(no_upstream)?;
-        if may_ask && upstream.target().version.is_none() && needs_version(&request) {
+        let LookBack { recollection, added, missed, loop_found } = self.look_back(&request, headers);
+        let depends = needs_version(&request) || !added.reasoning.is_empty();
+        if may_ask && upstream.target().version.is_none() && depends {
             return Ok(Draft::NeedsVersion(upstream));
         }
+        metrics::reasoning_recalled(added.reasoning.len(), missed);
         let modes = self.config.modes(&model);
         let facts = self.facts(&request, model, modes);
         let how = how(facts.route);
         let raw = is_raw(&request, modes, &target_model);
         let rules = rules(&request);
         let taken = used_ids(&request);
-        let loop_found = check_loops(&request.messages, self.guard);
         let (sent, edits) = edited(
             &mut request,
             body,
-            &Sending { how, raw, model: &facts.model, target_model: &target_model, upstream: &upstream },
+            &Sending {
+                how,
+                raw,
+                model: &facts.model,
+                target_model: &target_model,
+                upstream: &upstream,
+                added: &added,
+            },
         );
         Ok(Draft::Ready(Box::new(Prepared {
             headers: HeaderMap::new(),
@@ -149,7 +175,9 @@ impl Relay {
             facts,
             upstream,
             loop_found,
+            added,
             edits,
+            recollection,
             rules,
             taken,
             how,
@@ -163,8 +191,8 @@ impl Relay {
     /// The same request, edited again for what the upstream is now known to refuse.
     pub(super) fn edit_again(prepared: &Prepared) -> Bytes {
         let Ok(mut request) = ChatRequest::parse(&prepared.original) else { return prepared.body.clone() };
-        let Prepared { how, raw, facts, target_model, upstream, .. } = prepared;
-        let sending = Sending { how: *how, raw: *raw, model: &facts.model, target_model, upstream };
+        let Prepared { how, raw, facts, target_model, upstream, added, .. } = prepared;
+        let sending = Sending { how: *how, raw: *raw, model: &facts.model, target_model, upstream, added };
         edited(&mut request, &prepared.original, &sending).0
     }
 
@@ -224,6 +252,7 @@ struct Sending<'a> {
     model: &'a str,
     target_model: &'a str,
     upstream: &'a Upstream,
+    added: &'a Additions,
 }
 
 fn edited(
@@ -231,7 +260,8 @@ fn edited(
     original: &Bytes,
     sending: &Sending<'_>,
 ) -> (Bytes, Vec<&'static str>) {
-    let mut edits = outbound(request, sending.how, sending.raw, &sending.upstream.target());
+    let mut edits = sending.added.apply(&mut request.messages);
+    edits.extend(outbound(request, sending.how, sending.raw, &sending.upstream.target()));
     if sending.model != sending.target_model {
         request.object.set("model", encode_string(sending.target_model));
         edits.push("model_alias");

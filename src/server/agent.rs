@@ -70,22 +70,17 @@ struct Answer {
 
 impl Answer {
     async fn whole(mut self) -> Response {
-        loop {
+        let ended = loop {
             if let Seen::End(ended) = self.watch.next().await {
-                return match ended.error() {
-                    Some(error) => respond::error(&error, &self.line),
-                    None => {
-                        self.answered(&ended).await;
-                        let reply = self.reply(&ended, self.head());
-                        respond::json(
-                            StatusCode::OK,
-                            completion_json(&reply, self.agent.reasoning),
-                            &self.line,
-                        )
-                    }
-                };
+                break ended;
             }
+        };
+        if let Some(error) = ended.error() {
+            return respond::error(&error, &self.line);
         }
+        self.answered(&ended).await;
+        let reply = self.reply(&ended, self.head());
+        respond::json(StatusCode::OK, completion_json(&reply, self.agent.reasoning), &self.line)
     }
 
     /// A failure has its own status until there is something to show, or `commit_after` is over.

@@ -82,6 +82,7 @@ async fn prepare(
         line.route = prepared.facts.route.as_str();
         line.upstream.clone_from(&prepared.upstream.name);
         line.edits.clone_from(&prepared.edits);
+        line.loop_warned = prepared.added.warning.as_ref().map(|found| found.kind.as_str());
     });
     Ok(prepared)
 }
@@ -89,7 +90,7 @@ async fn prepare(
 async fn answer(app: App, prepared: Box<Prepared>, line: SharedLine) -> Response {
     let facts = prepared.facts.clone();
     if let Some(found) = &prepared.loop_found {
-        line.with(|line| line.outcome = Outcome::LoopGuard);
+        line.with(|line| (line.outcome, line.loop_stopped) = (Outcome::LoopGuard, Some(found.kind.as_str())));
         return spooled(&Reply::canned(own_head(&facts), &found.answer()), &facts, &line);
     }
     let relay = Arc::clone(&app.relay);

@@ -1,4 +1,4 @@
-//! Durable state: runs as their setup and their events, in one SQLite file. The only module that knows SQL.
+//! Durable state: runs as their setup and their events, in one `SQLite` file. The only module that knows SQL.
 //!
 //! One thread writes. Whatever waits when it comes round is one transaction (group commit), so two hundred runs share a
 //! commit instead of queueing for two hundred. A caller is answered when its rows are committed. What the rows mean is
@@ -242,3 +242,6 @@ impl Store {
         done.unwrap_or_else(|error| Err(StoreError(format!("the store cannot be read: {error}"))))
     }
 }
+
+#[cfg(test)]
+mod tests;

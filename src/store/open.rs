@@ -111,9 +111,8 @@ fn migrate(connection: &mut Connection) -> Result<(), Fault> {
 
 /// Moves a damaged database, its log included, to a name under which it can still be looked at.
 fn set_aside(path: &Path) -> std::io::Result<PathBuf> {
-    let free =
-        (1..).map(|number| path.with_extension(format!("damaged-{number}"))).find(|path| !path.exists());
-    let aside = free.unwrap_or_else(|| path.with_extension("damaged"));
+    let name = |number| path.with_extension(format!("damaged-{number}"));
+    let aside = (1..100).map(name).find(|path| !path.exists()).unwrap_or_else(|| name(100));
     fs::rename(path, &aside)?;
     for ending in ["-wal", "-shm"] {
         let with = |path: &Path| PathBuf::from(format!("{}{ending}", path.display()));

@@ -78,19 +78,19 @@ pub(super) fn work(mut connection: Connection, queue: &mpsc::Receiver<Job>, path
 fn commit(connection: &mut Connection, group: &mut Vec<Job>, path: &Path) {
     let synchronous = group.iter().any(Job::is_synchronous);
     let done = set_synchronous(connection, synchronous).and_then(|()| together(connection, group));
+    let alone = group.len() == 1;
     match done {
         Ok(replies) => {
-            replies.into_iter().zip(group.drain(..)).for_each(|(reply, job)| job.answer(Ok(reply)))
+            for (reply, job) in replies.into_iter().zip(group.drain(..)) {
+                job.answer(Ok(reply));
+            }
         }
-        Err(error) if group.len() == 1 => {
-            group.drain(..).for_each(|job| job.answer(Err(failed("write", path, &error))))
-        }
+        Err(error) if alone => group.drain(..).for_each(|job| job.answer(Err(failed("write", path, &error)))),
         Err(_) => {
             for job in group.drain(..) {
-                let alone = together(connection, std::slice::from_ref(&job));
-                let reply =
-                    alone.map(|mut replies| replies.remove(0)).map_err(|error| failed("write", path, &error));
-                job.answer(reply);
+                let reply = together(connection, std::slice::from_ref(&job));
+                let reply = reply.map(|mut replies| replies.remove(0));
+                job.answer(reply.map_err(|error| failed("write", path, &error)));
             }
         }
     }
@@ -162,7 +162,7 @@ impl Job {
     }
 }
 
-/// SQLite's integers are signed; times and places are far from that.
+/// `SQLite`'s integers are signed; times and places are far from that.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -97,6 +97,12 @@ impl Fault {
     /// `finish_reason` what is missing. A blank success is one only when the model was `asked` once.
     pub fn is_bearable(&self, turns: &[&Turn], asked: u32) -> bool {
         match self {
+            // The call itself, which the engine shows when nothing else is left.
+            Self::UnknownTool(name)
+                if turns.iter().all(|turn| turn.content.trim().starts_with(name.as_str())) =>
+            {
+                asked < 2
+            }
             _ if turns.iter().any(|turn| !turn.content.trim().is_empty()) => true,
             Self::CutReasoning => true,
             Self::Empty | Self::OnlyReasoning | Self::UnknownTool(_) => asked < 2,

@@ -18,9 +18,9 @@ pub fn hidden_tools(messages: &[Message<'_>]) -> Vec<(String, Option<Box<RawValu
     let mut asked = HashSet::new();
     let mut found = Vec::new();
     for message in messages {
-        for (id, call) in message.object.get("tool_calls").map(calls_of).unwrap_or_default() {
+        for call in message.object.get("tool_calls").map(calls_of).unwrap_or_default() {
             if matches!(call.name.as_str(), "tool_search" | "tool_describe") {
-                asked.insert(id);
+                asked.extend(call.id);
             }
         }
         let answers = message.object.string("tool_call_id").is_some_and(|id| asked.contains(&id));

@@ -2,6 +2,8 @@
 //!
 //! No I/O, no clock, no randomness (a seed comes in from `relay`). Called by `relay`.
 
+mod additions;
+mod circles;
 mod fault;
 mod hidden_tools;
 mod ids;
@@ -14,12 +16,14 @@ mod remedy;
 mod stream;
 mod synthesize;
 
+pub use additions::{Additions, SilentTurn, silent_turns, user_texts};
+pub use circles::normalised;
 pub use fault::Fault;
 pub use hidden_tools::hidden_tools;
 pub use ids::Ids;
 pub use interpret::{ReplyRules, interpret};
 pub use live::{LiveRules, LiveTurn};
-pub use loop_guard::{GuardLimits, LoopFound, check_loops};
+pub use loop_guard::{GuardLimits, LoopFound, LoopKind, check_loops};
 pub use outbound::{Outbound, Target, needs_version, outbound};
 pub use refusal::learn_refusals;
 pub use remedy::{Remedy, Situation};

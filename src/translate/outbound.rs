@@ -229,7 +229,7 @@ fn edited_message<'a>(message: &Message<'a>, target: &Target) -> Cow<'a, str> {
     } else {
         None
     };
-    edited.map_or(Cow::Borrowed(message.text), |object| Cow::Owned(object.to_json()))
+    edited.map_or_else(|| message.json(), |object| Cow::Owned(object.to_json()))
 }
 
 fn edited_assistant<'a>(object: &Object<'a>, target: &Target) -> Option<Object<'a>> {

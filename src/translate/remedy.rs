@@ -198,13 +198,10 @@ fn raise_limit(object: &mut Object<'_>, limit: u64) {
 
 /// Adds a note to the last message. A message of its own would break templates in which roles must alternate.
 fn append_note(request: &mut ChatRequest<'_>, note: &str) -> Option<()> {
-    let last = request.messages.last().filter(|last| last.is_from("user") || last.is_from("tool"))?;
-    let mut object = last.object.clone();
+    let last = request.messages.last_mut().filter(|last| last.is_from("user") || last.is_from("tool"))?;
     let content = with_note(last, note);
-    object.set("content", content);
-    let last = object.to_json();
-    let earlier = request.messages.iter().rev().skip(1).rev().map(|message| Cow::Borrowed(message.text));
-    let messages: Vec<Cow<'_, str>> = earlier.chain([Cow::Owned(last)]).collect();
+    last.edit(|object| object.set("content", content));
+    let messages: Vec<Cow<'_, str>> = request.messages.iter().map(Message::json).collect();
     let messages = format!("[{}]", messages.join(","));
     request.object.set("messages", messages);
     Some(())

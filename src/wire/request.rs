@@ -3,6 +3,8 @@
 //! It judges only what it must understand (an object with `messages`); every other mistake is the upstream's to report.
 //! Called by `translate` and `server`.
 
+use std::borrow::Cow;
+
 use super::error::ApiError;
 use super::object::{Object, array, decode_string, is_empty_array, is_key};
 use super::scan::{Malformed, Scanner};
@@ -87,8 +89,8 @@ pub struct DeclaredTool<'a> {
 pub struct Message<'a> {
     /// All fields.
     pub object: Object<'a>,
-    /// The original text.
-    pub text: &'a str,
+    text: &'a str,
+    edited: bool,
 }
 
 impl<'a> ChatRequest<'a> {
@@ -237,7 +239,18 @@ impl<'a> Message<'a> {
             object = Object::read(scanner, |_, scanner| scanner.value())?;
             Ok::<_, Malformed>(())
         })?;
-        Ok(Some(Self { object, text }))
+        Ok(Some(Self { object, text, edited: false }))
+    }
+
+    /// Changes the fields of the message as it is to be sent.
+    pub fn edit(&mut self, change: impl FnOnce(&mut Object<'a>)) {
+        change(&mut self.object);
+        self.edited = true;
+    }
+
+    /// Its JSON text: borrowed, as it came, unless it was edited.
+    pub fn json(&self) -> Cow<'a, str> {
+        if self.edited { Cow::Owned(self.object.to_json()) } else { Cow::Borrowed(self.text) }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Agents: a model id of respool's own that runs tools and answers as one reply.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -337,4 +338,131 @@ async fn a_run_without_a_store_answers_all_the_same() {
     let turn =
         exchange(respool.address, &Request::chat(&next_turn(&body, id, "second"))).await.stream(&rules);
     assert_eq!(turn.choices[&0].content, "The second one.");
+}
+
+#[tokio::test]
+async fn calls_in_the_reasoning_of_a_model_without_tools() {
+    let state = tempfile::tempdir().unwrap();
+    let thought = |text: &str| {
+        replies::completion(&json!({"role": "assistant", "content": null, "reasoning": text}), "stop")
+    };
+    let tools = echoing();
+    let fake = FakeVllm::start(scripts(&[
+        thought("The user wants a file. [TOOL:read|path=a.txt]"),
+        thought("I will search for \"rust proxies\" using web_search."),
+        thought("[TOOL:exec|command=ls]"),
+        replies::text("All I know."),
+    ]))
+    .await;
+    let extra = "parsers = [\"markers\", \"fuzzy\"]\nread_first = \"reasoning\"\nmax_iterations = 3";
+    let respool = Respool::with_agent(&fake, &tools, state.path(), extra).await;
+    let turn = exchange(respool.address, &Request::chat(&ask(true)))
+        .await
+        .stream(&Rules { usage: Some(true), ..Rules::default() });
+    let answer = "All I know.\n\n[respool: the run met its limit max_iterations (3)]";
+    assert_eq!(turn.choices[&0].content, answer, "{turn:?} {:?}", tools.asked());
+    let asked = [("read", "a.txt"), ("web_search", "rust proxies"), ("exec", "ls")];
+    assert_eq!(tools.asked(), asked.map(|(tool, on)| (tool.to_owned(), on.to_owned())));
+    let requests = fake.requests();
+    assert!(requests.iter().all(|request| request.json().get("tools").is_none()));
+    let messages = requests[3].json()["messages"].to_string();
+    assert!(
+        messages.contains("[TOOL_RESULT: read] result 0 of read") && messages.contains("met its limit"),
+        "{messages}"
+    );
+}
+
+#[tokio::test]
+async fn an_upstream_that_is_gone_is_tried_three_times_and_then_said() {
+    let state = tempfile::tempdir().unwrap();
+    let fake = FakeVllm::start(scripts(&[replies::calls(&[READ])])).await;
+    fake.otherwise(Script::json(503, &replies::error(503, "loading", "x")));
+    let extra = "[limits]\ncommit_after = \"0s\"";
+    let respool = Respool::with_agent(&fake, &echoing(), state.path(), extra).await;
+    let turn = exchange(respool.address, &Request::chat(&ask(true)))
+        .await
+        .stream(&Rules { usage: Some(true), ..Rules::default() });
+    let content = &turn.choices[&0].content;
+    assert!(content.contains("What was done:\n- read {\"path\": \"a.txt\"}: a result"), "{content}");
+    assert!(
+        content.contains("[respool: the model could not go on: upstream `box` failed: loading]"),
+        "{content}"
+    );
+    assert_eq!(fake.requests().len(), 4);
+}
+
+/// The real program with these arguments: its standard output, its log, and whether it succeeded.
+async fn respool(config: &Path, arguments: &[&str]) -> (String, String, bool) {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_respool"));
+    command.args(arguments).arg("--config").arg(config).env_clear();
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr), output.status.success())
+}
+
+#[tokio::test]
+async fn an_interrupted_run_is_listed_shown_taken_up_and_ended_by_the_program() {
+    let state = tempfile::tempdir().unwrap();
+    let slow = Arc::new(ScriptedTools::new(|_, _| Ok("x".into())).slow(Duration::from_mins(1)));
+    let fake = FakeVllm::start(scripts(&[replies::calls(&[READ]), replies::text("done")])).await;
+    let served = Respool::with_agent(&fake, &slow, state.path(), "").await;
+    let mut client = Client::sending(served.address, &Request::chat(&ask(true))).await;
+    let run = client.head().await.headers.get("x-respool-run-id").unwrap().to_owned();
+    client.chunk().await.unwrap();
+    served.killed().await;
+
+    let config = state.path().join("respool.toml");
+    let text = format!(
+        "state_dir = \"{0}\"\n[log]\nformat = \"json\"\nerrors_dir = \"{0}\"\n[[upstream]]\nname = \"box\"\nurl = \"{1}\"\n[agents.helper]\nmodel = \"gpt-oss-20b\"\n",
+        state.path().display(),
+        fake.url()
+    );
+    std::fs::write(&config, text).unwrap();
+    let (listed, ..) = respool(&config, &["runs", "list"]).await;
+    assert!(listed.starts_with(&run) && listed.contains("  interrupted  helper"), "{listed}");
+    let (answer, log, _) = respool(&config, &["runs", "resume", &run]).await;
+    assert_eq!(answer, "done\n");
+    let lines: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let of = |message: &str| {
+        let is_it = |line: &&Value| line["message"] == message && line["run_id"] == run.as_str();
+        lines.iter().find(is_it).unwrap_or_else(|| panic!("no {message} in {log}"))
+    };
+    let iteration = of("iteration");
+    assert_eq!(
+        (&iteration["iteration"], &iteration["prompt_tokens"], &iteration["tokens_total"]),
+        (&json!(2), &json!(131), &json!(2 * 162))
+    );
+    assert_eq!((&of("tool")["tool"], &of("tool")["status"]), (&json!("read"), &json!("failed")));
+    assert_eq!((&of("run ended")["outcome"], &of("run ended")["tools_failed"]), (&json!("done"), &json!(1)));
+    assert!(!log.contains("What does a.txt say?"), "message text is not logged");
+    let (shown, ..) = respool(&config, &["runs", "show", &run]).await;
+    assert_eq!(serde_json::from_str::<Value>(&shown).unwrap()["status"], "done");
+    assert!(!respool(&config, &["runs", "cancel", &run]).await.2, "it is over");
+}
+
+#[tokio::test]
+async fn a_step_that_cannot_be_kept_is_said_and_loses_no_answer() {
+    let state = tempfile::tempdir().unwrap();
+    let database = state.path().join("respool.db");
+    let tools = Arc::new(ScriptedTools::new(move |_, _| {
+        // No event of a run that is not there can be written.
+        let store = rusqlite::Connection::open(&database).unwrap();
+        store.busy_timeout(Duration::from_secs(5)).unwrap();
+        store.execute("DELETE FROM runs", []).unwrap();
+        Ok("x".into())
+    }));
+    let fake = FakeVllm::start(scripts(&[replies::calls(&[READ]), replies::text("done")])).await;
+    let respool = Respool::with_agent(&fake, &tools, state.path(), "").await;
+    let rules = Rules { usage: Some(true), ..Rules::default() };
+    let turn = exchange(respool.address, &Request::chat(&ask(true))).await.stream(&rules);
+    assert_eq!(turn.choices[&0].content, "done");
+    assert!(turn.choices[&0].reasoning.contains("[this run cannot be kept on disk at present; it goes on]"));
+    let logs = state.path().join("logs");
+    let report = crate::support::eventually(|| {
+        let day = std::fs::read_dir(&logs).ok()?.next()?.ok()?;
+        std::fs::read_to_string(day.path()).ok().filter(|text| !text.is_empty())
+    })
+    .await;
+    assert!(report.contains("| Tool: store | Error: cannot write "), "{report}");
+    assert_eq!(report.lines().count(), 1, "it is said once");
 }

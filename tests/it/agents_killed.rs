@@ -75,8 +75,9 @@ async fn child_that_is_killed() {
     let effects = dir.clone();
     let tools = ScriptedTools::new(move |call, _| Ok(effect(call, &effects))).slow(Duration::from_millis(2));
     let toml = format!(
-        "state_dir = {dir:?}\n[log]\nerrors_dir = {dir:?}\n[[upstream]]\nname = \"box\"\nurl = \"{url}\"\n\
-         [agents.helper]\nmodel = \"gpt-oss-20b\"\nmax_iterations = 100\n"
+        "state_dir = \"{dir}\"\n[log]\nerrors_dir = \"{dir}\"\n[[upstream]]\nname = \"box\"\nurl = \"{url}\"\n\
+         [agents.helper]\nmodel = \"gpt-oss-20b\"\nmax_iterations = 100\n",
+        dir = dir.display()
     );
     let respool = Respool::started(&toml, Some(Arc::new(tools))).await;
     std::fs::write(dir.join("address.new"), respool.address.to_string()).unwrap();

@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::passthrough;
 use crate::support::accumulate::Rules;
@@ -199,6 +199,46 @@ async fn message_text_stays_out_of_the_log() {
     served.exit(Duration::from_secs(5));
     let log: Vec<String> = served.lines.iter().map(|line| line.to_string()).collect();
     assert!(log.len() >= 3 && !log.iter().any(|line| line.contains("SECRET")), "{log:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_tells_what_was_added_and_of_loops_but_not_the_text() {
+    let mut thought = replies::calls(&[("read", "{\"path\": \"a\"}")]);
+    thought["choices"][0]["message"]["reasoning"] = "SECRET".into();
+    let answer = Script::json(200, &replies::text("done"));
+    let fake = FakeVllm::start([Script::json(200, &thought), answer.clone(), answer]).await;
+    let served = Served::start(&fake.url());
+    let mut body = tools_route::request();
+    let turn = exchange(served.address, &Request::chat(&body)).await.stream(&Rules::default());
+    let call = &turn.choices[&0].tool_calls[0];
+    let assistant = |id: &str| {
+        json!({"role": "assistant", "content": null, "tool_calls": [
+        {"id": id, "type": "function", "function": {"name": "read", "arguments": call.arguments}}]})
+    };
+    let mut lines = vec![served.request_line()];
+    for (before, after) in [(0, 1), (1, 4), (4, 8)] {
+        for round in before..after {
+            let id = if round == 0 { call.id.clone() } else { format!("round{round:04}") };
+            let result = json!({"role": "tool", "tool_call_id": id, "content": "same SECRET"});
+            body["messages"].as_array_mut().unwrap().extend([assistant(&id), result]);
+        }
+        exchange(served.address, &Request::chat(&body)).await;
+        lines.push(served.request_line());
+    }
+    let told =
+        |at: usize| ["edits", "loop_warned", "loop_stopped", "outcome"].map(|key| lines[at][key].as_str());
+    assert_eq!(told(0), [Some("stream"), None, None, Some("ok")]);
+    assert_eq!(told(1), [Some("reasoning_memory,stream,messages"), None, None, Some("ok")]);
+    assert_eq!(
+        told(2),
+        [Some("reasoning_memory,loop_warning,stream,messages"), Some("repeated"), None, Some("ok")]
+    );
+    assert_eq!(told(3)[1..], [None, Some("repeated"), Some("loop_guard")]);
+    assert!(!lines.iter().any(|line| line.to_string().contains("SECRET")), "{lines:#?}");
+    let page = exchange(served.address, &Request::get("/metrics")).await.text();
+    for series in ["warned", "stopped"] {
+        assert!(page.contains(&format!("respool_loops_{series}_total{{kind=\"repeated\"}} 1")), "{page}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

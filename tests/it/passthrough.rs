@@ -261,6 +261,19 @@ async fn a_finish_that_the_server_left_out_is_added() {
 }
 
 #[tokio::test]
+async fn a_stream_that_is_complete_and_never_closed_ends() {
+    let mut frames = replies::text_stream(&["Hello"], true);
+    frames.pop();
+    for settings in ["", crate::live::LIVE] {
+        let fake = FakeVllm::start([Script::sse(frames.clone()).then_stall()]).await;
+        let respool = Respool::with(&fake, settings).await;
+        let body = if settings.is_empty() { request() } else { crate::tools_route::request() };
+        let turn = exchange(respool.address, &Request::chat(&body)).await.stream(&Rules::default());
+        assert_eq!((turn.choices[&0].content.as_str(), turn.error), ("Hello", None));
+    }
+}
+
+#[tokio::test]
 async fn the_clients_key_opens_the_list_of_models() {
     let list = Script::json(200, &json!({"object": "list", "data": [{"id": "m"}]})).on("GET", "/v1/models");
     let fake = FakeVllm::start([list.expect_authorization("Bearer client").unchecked()]).await;

@@ -376,3 +376,19 @@ async fn a_client_that_leaves_ends_the_second_attempt() {
         assert!(closed.duration_since(left) < Duration::from_millis(250));
     }
 }
+
+#[tokio::test]
+async fn a_second_attempt_carries_what_the_first_one_did() {
+    let fake = FakeVllm::start([good(), Script::json(500, &glitch()), good()]).await;
+    let respool = Respool::before(&fake).await;
+    let mut body = asking("gpt-oss-20b", false);
+    let call = ask(&respool, &body).await.choices[&0].tool_calls[0].clone();
+    let messages = body["messages"].as_array_mut().unwrap();
+    messages.push(json!({"role": "assistant", "content": null, "tool_calls": [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}]}));
+    messages.push(json!({"role": "tool", "tool_call_id": call.id, "content": "hello"}));
+    ask(&respool, &body).await;
+    for seen in &fake.requests()[1..] {
+        assert_eq!(seen.json()["messages"][2]["reasoning"], "I need a tool.", "remembered, and put back");
+    }
+}

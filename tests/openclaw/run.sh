@@ -2,15 +2,16 @@
 # Drives the REAL OpenClaw through respool in front of a scripted, vLLM-like upstream. Exit 0 only if every turn is right.
 # usage: run.sh DIR              install what is missing into DIR (outside the repository), build respool, run all turns
 #        run.sh DIR statuses     measure, without respool, how OpenClaw takes errors (status-cases.mjs; CASES=REGEX)
+#        run.sh DIR misbehaviours   every misbehaviour of a model or server, once and always; ROUTE=live for tools_mode = "live"
 #        run.sh DIR direct       the turns without respool: shows what the scripts find when nothing is repaired
 #   OC_VERSION=2026.2.26 the old client   RESPOOL=PATH a binary in place of a build   ONLY=REGEX some of the turns
 #   GATEWAY_PORT=18840 (OpenClaw also takes some of the next ports)
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd) top=$(cd "$(dirname "$0")/../.." && pwd)
-usage() { echo "usage: run.sh DIR [statuses|direct]" >&2; exit 2; }
+usage() { echo "usage: run.sh DIR [statuses|misbehaviours|direct]" >&2; exit 2; }
 [ $# -ge 1 ] && [ $# -le 2 ] || usage
 mode=${2:-relay}
-case $mode in relay | statuses | direct) ;; *) usage ;; esac
+case $mode in relay | statuses | misbehaviours | direct) ;; *) usage ;; esac
 export OC_VERSION=${OC_VERSION:-2026.9.6} GATEWAY_PORT=${GATEWAY_PORT:-18840} GATEWAY_TOKEN=respool-e2e
 mkdir -p "$1"; dir=$(cd "$1" && pwd)
 
@@ -32,7 +33,7 @@ fail() { echo "run.sh: $*" >&2; exit 1; }
 
 start_upstream() { # its base URL lands in UPSTREAM
   "$node" "$here/scripted-upstream.mjs" "$@" > "$run/upstream.log" 2>&1 & children+=($!)
-  for _ in $(seq 50); do UPSTREAM=$(head -n 1 "$run/upstream.log"); [ -z "$UPSTREAM" ] || break; sleep 0.1; done
+  for _ in $(seq 50); do UPSTREAM=$(head -n 1 "$run/upstream.log" 2>/dev/null || true); [ -z "$UPSTREAM" ] || break; sleep 0.1; done
   case $UPSTREAM in http://*) export UPSTREAM ;; *) fail "the scripted upstream did not start: $UPSTREAM" ;; esac
 }
 
@@ -43,12 +44,30 @@ start_respool() { # NAME UPSTREAM_URL: its base URL lands in `base`
   cat "$run/$1.log" >&2; fail "respool ($1) did not start"
 }
 
+build_respool() {
+  respool=${RESPOOL:-$top/target/release/respool}
+  [ -n "${RESPOOL:-}" ] || cargo build --release --manifest-path "$top/Cargo.toml"
+}
+
+make_fixture() {
+  export FIXTURE=fixture-$$-7731; echo "$FIXTURE" > "$dir/gateway/workspace/fixture.txt"
+}
+
 start_gateway() { # NAME=BASE_URL...
   "$node" "$here/kit/config.mjs" "$OC_VERSION" "$dir/openclaw.log" "$dir/gateway/workspace" "$@" > "$run/openclaw.json"
   "$here/kit/gateway.sh" "$dir" start "$run/openclaw.json"
 }
 
 case $mode in
+  misbehaviours)
+    export ROUTE=${ROUTE:-buffered} RELAY_LOG=$run/respool.log
+    build_respool
+    if [ "$ROUTE" = live ]; then export RESPOOL__TOOLS_MODE=live; start_upstream --live; else start_upstream; fi
+    start_respool respool "${UPSTREAM%/v1}"; RELAY=$base
+    make_fixture
+    start_gateway "respool=$RELAY"
+    "$node" "$here/misbehaviours.mjs"
+    exit ;;
   statuses)
     start_upstream --direct
     mapfile -t providers < <("$node" "$here/status-cases.mjs")
@@ -56,8 +75,7 @@ case $mode in
     "$node" "$here/statuses.mjs"
     exit ;;
   relay)
-    respool=${RESPOOL:-$top/target/release/respool}
-    [ -n "${RESPOOL:-}" ] || cargo build --release --manifest-path "$top/Cargo.toml"
+    build_respool
     start_upstream
     start_respool respool "${UPSTREAM%/v1}"; RELAY=$base
     start_respool respool-down "http://127.0.0.1:$(free_port)"; down=$base ;;
@@ -66,7 +84,7 @@ case $mode in
     RELAY=$UPSTREAM down=http://127.0.0.1:$(free_port)/v1 ;;
 esac
 export RELAY DOWN_LOG=$run/respool-down.log
-export FIXTURE=fixture-$$-7731; echo "$FIXTURE" > "$dir/gateway/workspace/fixture.txt"
+make_fixture
 # The failing turns have providers of their own: OpenClaw punishes a provider, not a model.
 start_gateway "respool=$RELAY" "respool-plain=$RELAY" "respool-minimal=$RELAY" "respool-dies=$RELAY" "respool-refused=$RELAY" "respool-errors=$RELAY" "respool-down=$down"
 "$node" "$here/turns.mjs"

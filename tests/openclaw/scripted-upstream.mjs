@@ -1,4 +1,4 @@
-// A scripted upstream that speaks and refuses as vLLM 0.32 does. usage: node scripted-upstream.mjs [PORT] [--direct]
+// A scripted upstream that speaks and refuses as vLLM 0.32 does. usage: node scripted-upstream.mjs [PORT] [--direct|--live]
 // First stdout line: its base URL. Then one line per request. Listens on loopback only.
 //
 // The last real user text decides. `SCRIPT {json}` in it (on one line) orders the reply, anything else gives
@@ -8,17 +8,22 @@
 //   form       native (default) | tools (`<tools>` tags) | bare (one JSON object) | lines (one object a line)
 //   text       content beside native calls         finish   finish_reason in place of the right one
 //   reasoning  reasoning beside it                  silent   seconds of silence before the reply
+//   rounds     how often the calls are made, each time when the results are there (1)
 //   fail       reset | cut (half a body, then reset) | ok-error (200 with an error body)
 //              | {status, message, type, code}
 //              | {event:true, ...those, after} (an error event in a stream, after some text; --direct only)
+//   misbehave  [name, ...] of misbehaviour.mjs: the first requests of this order are answered so, then it is right
 //
 // It is strict: what vLLM refuses gets vLLM's 400. A request with tools and stream:true is refused too, as that is what a
-// relay must never send (not with --direct, where no relay stands between).
+// relay must never send (not with --direct, where no relay stands between, nor with --live, for `tools_mode = "live"`).
 import http from 'node:http';
+import { ANSWERS, MESSAGES, STREAMS } from './misbehaviour.mjs';
 
 const MODEL = 'gpt-oss-120b';
 const DIRECT = process.argv.includes('--direct');
+const LIVE = process.argv.includes('--live');
 const INTERNAL = /<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>[\s\S]*?<<<END_OPENCLAW_INTERNAL_CONTEXT>>>/g;
+const NOTE = /\[Automatic note, not from the user: [\s\S]*?\]$/; // respool's, of a second attempt
 const EFFORTS = ['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max'];
 const ROLES = ['system', 'developer', 'user', 'assistant', 'tool'];
 const stats = new Map();
@@ -32,7 +37,7 @@ function problem(body) {
   const { model, messages, tools, stream, stream_options: options, tool_choice: choice, reasoning_effort: effort } = body;
   if (typeof model !== 'string' || !Array.isArray(messages) || !messages.length) return 'model and messages are required';
   if (model !== MODEL) return `The model \`${model}\` does not exist.`;
-  if (stream && tools?.length && !DIRECT) return 'stream:true together with tools';
+  if (stream && tools?.length && !DIRECT && !LIVE) return 'stream:true together with tools';
   if (!stream && options != null) return 'Stream options can only be defined when `stream=True`.';
   if (tools && !tools.length) return '`tools` must not be an empty array';
   if (choice != null && choice !== 'none' && !tools) return 'When using `tool_choice`, `tools` must be set.';
@@ -60,20 +65,20 @@ function isObject(text) {
 
 // The order in force, and the tool results that came since it was given.
 function orderOf(messages) {
-  const asks = messages.map((m, at) => ({ at, text: m.role === 'user' ? textOf(m.content).replace(INTERNAL, '').trim() : '' }));
+  const asks = messages.map((m, at) => ({ at, text: m.role === 'user' ? textOf(m.content).replace(INTERNAL, '').replace(NOTE, '').trim() : '' }));
   const { at, text } = asks.findLast((m) => m.text) ?? { at: 0, text: '' };
   const script = text.match(/\bSCRIPT (\{.*\})/)?.[1];
   const since = messages.slice(at);
   return {
     ...(script ? JSON.parse(script) : { plain: text.split('\n')[0].replace(/^\[[^\]]*\] /, '') }),
     results: since.filter((m) => m.role === 'tool').map((m) => textOf(m.content)),
-    replayed: since.findLast((m) => m.role === 'assistant' && m.tool_calls)?.reasoning,
+    replayed: since.filter((m) => m.role === 'assistant' && m.tool_calls).map((m) => m.reasoning).join(' | '),
   };
 }
 
 // The assistant message and its finish_reason.
-function answer({ calls: asked = [], form = 'native', text = null, reasoning = null, finish, results, plain, tag }) {
-  if (results.length) return { content: `TOOL SAID ${results.join(' | ')}`, reasoning: null, finish: 'stop' };
+function answer({ calls: asked = [], rounds = 1, form = 'native', text = null, reasoning = null, finish, results, plain, tag }) {
+  if (results.length && results.length >= rounds * asked.length) return { content: `TOOL SAID ${results.join(' | ')}`, reasoning: null, finish: 'stop' };
   if (!asked.length) return { content: text ?? `PLAIN ${plain ?? tag}`, reasoning, finish: finish ?? 'stop' };
   if (form !== 'native') return { content: leak(asked, form), reasoning, finish: finish ?? 'stop' };
   const tool_calls = asked.map(([name, args]) => ({
@@ -91,18 +96,18 @@ function leak(asked, form) {
   return form === 'tools' ? `<tools>\n${texts.join('\n')}\n</tools>` : texts.join('\n');
 }
 
-const usage = { prompt_tokens: 100, total_tokens: 110, completion_tokens: 10 };
+const usageOf = ([{ tokens = 10 }]) => ({ prompt_tokens: 100, total_tokens: 100 + tokens, completion_tokens: tokens });
 const base = (object, body, choices) => ({ id: `chatcmpl-${count.toString(16).padStart(16, '0')}`, object, created: Math.floor(Date.now() / 1000), model: body.model, choices });
 
 // A whole reply in vLLM 0.32's shape: every field there, null where empty. One message for each of the `n` choices.
 function completion(body, messages) {
-  const choices = messages.map(({ finish, ...message }, index) => ({
+  const choices = messages.map(({ finish, tokens, ...message }, index) => ({
     index, message: { role: 'assistant', refusal: null, annotations: null, audio: null, function_call: null, ...message },
     logprobs: null, finish_reason: finish, stop_reason: null, token_ids: null, routed_experts: null,
   }));
   return {
     ...base('chat.completion', body, choices), service_tier: null, system_fingerprint: 'vllm-0.32.0-scripted',
-    usage: { ...usage, prompt_tokens_details: null, completion_tokens_details: null },
+    usage: { ...usageOf(messages), prompt_tokens_details: null, completion_tokens_details: null },
     prompt_logprobs: null, prompt_token_ids: null, prompt_text: null, kv_transfer_params: null, ec_transfer_params: null, metrics: null,
   };
 }
@@ -118,13 +123,16 @@ function stream(res, body, messages) {
     tool_calls?.forEach((call, at) => delta(index, { tool_calls: [{ index: at, ...call }] }));
     delta(index, {}, { finish_reason: finish, stop_reason: null });
   });
-  if (body.stream_options?.include_usage) send({ ...base('chat.completion.chunk', body, []), usage });
+  if (body.stream_options?.include_usage) send({ ...base('chat.completion.chunk', body, []), usage: usageOf(messages) });
   send('[DONE]');
   res.end();
 }
 
 function fail(res, how, body) {
   if (how === 'reset') return res.destroy();
+  if (how === 'html') return plain(res, 500, 'text/html', '<html><head><title>500 Internal Server Error</title></head></html>');
+  if (how === 'bad-json') return plain(res, 200, 'application/json', '{"id": "chatcmpl-1", "choices": [{"index"');
+  if (how === 'nothing') return plain(res, 200, 'application/json', '{}');
   if (how === 'ok-error') return error(res, 200, 'unexpected tokens remaining in message header', { code: 400 });
   if (how.event) return errorEvent(res, how, body);
   if (how.status === 401 && !how.message) return json(res, 401, { error: 'Unauthorized' }); // vLLM's own: a string
@@ -151,8 +159,26 @@ function error(res, status, message, { type = errorType(status), code = status }
 }
 
 function json(res, status, value) {
-  res.writeHead(status, { 'content-type': 'application/json' });
-  res.end(JSON.stringify(value));
+  plain(res, status, 'application/json', JSON.stringify(value));
+}
+
+function plain(res, status, type, text) {
+  res.writeHead(status, { 'content-type': type });
+  res.end(text);
+}
+
+// Answers wrongly, as the name says; false when the name is of a stream, and this is none.
+function misbehave(res, name, body, order) {
+  const right = answer({ ...order, results: [] });
+  if (MESSAGES[name]) {
+    const wrong = [MESSAGES[name](right)];
+    return body.stream ? stream(res, body, wrong) : json(res, 200, completion(body, wrong));
+  }
+  if (ANSWERS[name]) return fail(res, ANSWERS[name], body);
+  res.writeHead(200, { 'content-type': 'text/event-stream; charset=utf-8' });
+  const send = (data) => res.write(`data: ${typeof data === 'string' ? data : JSON.stringify(data)}\n\n`);
+  if (name !== 'only-done') send(base('chat.completion.chunk', body, [{ index: 0, delta: { role: 'assistant', content: '' }, finish_reason: null }]));
+  setTimeout(() => { STREAMS[name](send, res); res.end(); }, 50);
 }
 
 function note(tag, body, order, wrong) {
@@ -171,11 +197,13 @@ async function chat(req, res, raw) {
   try { body = JSON.parse(raw); wrong = problem(body); order = orderOf(body.messages ?? []); } catch (e) { wrong = `malformed body: ${e.message}`; }
   count += 1;
   const seen = note(order.tag ?? 'untagged', body, order, wrong);
-  res.on('close', () => { if (!res.writableFinished && !order.fail) { seen.aborted += 1; console.log(`${order.tag} ABORTED`); } });
+  res.on('close', () => { if (!res.writableFinished && !order.fail && !order.misbehave) { seen.aborted += 1; console.log(`${order.tag} ABORTED`); } });
   if (wrong) return error(res, wrong.endsWith('does not exist.') ? 404 : 400, wrong);
   if (order.silent && !order.results.length) await new Promise((wake) => setTimeout(wake, order.silent * 1000));
   if (res.destroyed) return;
   if (order.fail) return fail(res, order.fail, body);
+  const wrongly = order.results.length ? undefined : order.misbehave?.[seen.requests.length - 1];
+  if (wrongly) return misbehave(res, wrongly, body, order);
   const messages = Array.from({ length: body.n ?? 1 }, () => answer(order));
   if (body.stream) stream(res, body, messages); else json(res, 200, completion(body, messages));
 }

@@ -23,6 +23,8 @@ const CASES = [
   good('exec', { calls: [EXEC] }, ['sum-42'], 2),
   good('two calls at once', { calls: [READ, EXEC] }, [FIXTURE, 'sum-42'], 2),
   good('reasoning comes back', { calls: [READ], reasoning: 'I need the file.' }, [FIXTURE], 2, { reasoning: 'I need the file.' }),
+  // The minimal entry has no `requiresReasoningContentOnAssistantMessages`: the new client drops the reasoning.
+  good('dropped reasoning comes back', { calls: [READ], rounds: 2, reasoning: 'I need the file.' }, [FIXTURE], 3, { provider: 'respool-minimal', reasoning: 'I need the file. | I need the file.' }),
   good('finish_reason "stop" + text + call', { calls: [READ], text: 'I will read it.', finish: 'stop' }, [FIXTURE], 2),
   good('empty arguments', { calls: [[IS_OLD ? 'session_status' : 'ls', '']] }, [IS_OLD ? 'OpenClaw' : 'fixture.txt'], 2),
   good('<tools> text', { calls: [READ], form: 'tools' }, [FIXTURE], 2),

@@ -148,6 +148,26 @@ def round_trip(stream):
     expect(wire.chat(RELAY, body), content="Grüße 🌍")
 
 
+def dropped_reasoning(stream):
+    """A client that drops the reasoning of a tool turn costs the model none of it: the prompt that vLLM rendered is as long as
+    with it. Under another id respool knows nothing, and what gpt-oss gets is shorter."""
+    first = wire.chat(RELAY, request("call", stream=stream))
+    message, reasoning = dict(first.message), first.message["reasoning_content"]
+    del message["reasoning_content"]
+    stranger = {**message, "tool_calls": [{**call, "id": "unknown" + call["id"]} for call in message["tool_calls"]]}
+    sent, dropped, unknown = (prompt_tokens(stream, turn) for turn in ({**message, "reasoning_content": reasoning}, message, stranger))
+    assert dropped == sent, f"{dropped} prompt tokens, {sent} when the client sends the reasoning"
+    assert MODEL != "gptoss" or sent - unknown >= len(reasoning.split()), f"the reasoning adds {sent - unknown} prompt tokens"
+
+
+def prompt_tokens(stream, turn):
+    """The length of the prompt that vLLM rendered behind this turn of calls."""
+    body = request("plain", stream=stream, **({"stream_options": {"include_usage": True}} if stream else {}))
+    results = [{"role": "tool", "tool_call_id": call["id"], "content": "text of the file"} for call in turn["tool_calls"]]
+    body["messages"] += [turn, *results]
+    return wire.chat(RELAY, body).body["usage"]["prompt_tokens"]
+
+
 def context_overflow(stream):
     for tools in (True, False):
         body = request(tools=tools, stream=stream)
@@ -212,7 +232,7 @@ def other_routes(_stream):
 
 
 BOTH = [call, two_calls, no_call_wanted, broken_call, leaked_call, cut_call, cut_call_alone, answer_with_tools,
-        passthrough, passthrough_reasoning, usage, logprobs, choices, round_trip, context_overflow, unknown_model, bad_parameter,
+        passthrough, passthrough_reasoning, usage, logprobs, choices, round_trip, dropped_reasoning, context_overflow, unknown_model, bad_parameter,
         refused_key, client_leaves]
 ALL = [(check, stream) for check in BOTH for stream in (True, False)] + [(other_routes, False)]
 

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::agent::budget::{RESERVE, estimate};
 use crate::agent::record::{Form, Limits, Style};
 
 /// A run and the time in it.

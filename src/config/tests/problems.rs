@@ -202,6 +202,10 @@ fn contradictions() {
             "respool.toml:3: agents.a.tools: \"mcp:files/*\" names no MCP server that is configured; add [tools.mcp.files]",
         ),
         (
+            "[agents.a]\nmodel = \"m\"\nparsers = [\"native\", \"hermse\"]",
+            "respool.toml:3: agents.a.parsers: there is no dialect \"hermse\"; docs/dialects.md lists them",
+        ),
+        (
             "[tools.gateway]\ntoken = 't'",
             "respool.toml:2: tools.gateway.token: is of no use without tools.gateway.url; add it or leave this out",
         ),

@@ -1,0 +1,187 @@
+//! The store on real files: what is committed stays, and what a disk can do to it ends in clear words.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::*;
+
+fn open(dir: &Path) -> Result<Store, StoreError> {
+    Store::open(&StoreConfig { state_dir: dir.to_owned() })
+}
+
+fn new(id: &str, fingerprint: &str, at: u64) -> NewRun {
+    NewRun { id: id.into(), agent: "helper".into(), at, fingerprint: fingerprint.into(), setup: "{}".into() }
+}
+
+fn event(run: &str, seq: u64, status: Status) -> Append {
+    Append {
+        run: run.into(),
+        at: 100 + seq,
+        event: Some((seq, "replied", format!("event {seq}"))),
+        status,
+        client_calls: vec![],
+        synchronous: false,
+    }
+}
+
+#[tokio::test]
+async fn what_was_committed_is_there_after_the_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).unwrap();
+    store.begin(new("a", "f", 1)).await.unwrap();
+    store.begin(new("b", "g", 2)).await.unwrap();
+    for seq in 0..3 {
+        store.append(Append { synchronous: seq == 1, ..event("a", seq, Status::Running) }).await.unwrap();
+    }
+    let waits = Append { client_calls: vec!["call1".into()], ..event("b", 0, Status::Suspended) };
+    store.append(waits).await.unwrap();
+    drop(store);
+
+    let store = open(dir.path()).unwrap();
+    let run = store.run("a").await.unwrap().unwrap();
+    let events: Vec<&str> = run.events.iter().map(|event| event.body.as_str()).collect();
+    assert_eq!(
+        (events, run.row.status, run.setup.as_str()),
+        (vec!["event 0", "event 1", "event 2"], Status::Running, "{}")
+    );
+    let newest: Vec<String> = store.newest(10).await.unwrap().into_iter().map(|row| row.id).collect();
+    assert_eq!(newest, ["b", "a"]);
+    assert_eq!(store.by_call(vec!["none".into(), "call1".into()]).await.unwrap().as_deref(), Some("b"));
+    assert_eq!(store.run("c").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_run_belongs_to_one_process_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, second) = (open(dir.path()).unwrap(), open(dir.path()).unwrap());
+    first.begin(new("a", "f", 1)).await.unwrap();
+    assert_eq!(second.mark_orphans().await.unwrap(), 0, "its process lives");
+    assert!(!second.claim("a", true).await.unwrap());
+    drop(first);
+    assert_eq!(second.mark_orphans().await.unwrap(), 1);
+    assert_eq!(second.unanswered("f", 0).await.unwrap().as_deref(), Some("a"));
+    assert!(second.claim("a", false).await.unwrap());
+    assert!(!second.claim("a", false).await.unwrap(), "it is running now");
+}
+
+#[tokio::test]
+async fn an_answer_is_given_once_and_a_cancel_is_told_to_who_works() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).unwrap();
+    store.begin(new("a", "f", 1)).await.unwrap();
+    assert!(!store.append(event("a", 0, Status::Running)).await.unwrap().cancel);
+    assert!(store.request_cancel("a").await.unwrap());
+    assert!(store.append(event("a", 1, Status::Done)).await.unwrap().cancel);
+    assert_eq!(store.unanswered("f", 0).await.unwrap().as_deref(), Some("a"));
+    assert_eq!(store.unanswered("f", 1_000).await.unwrap(), None, "it is too old");
+    assert!(store.answered("a").await.unwrap());
+    assert_eq!(store.unanswered("f", 0).await.unwrap(), None);
+    assert!(!store.request_cancel("a").await.unwrap(), "it is over");
+    store.begin(new("b", "g", 1)).await.unwrap();
+    store.append(event("b", 0, Status::Suspended)).await.unwrap();
+    assert!(store.request_cancel("b").await.unwrap());
+    assert_eq!(store.run("b").await.unwrap().unwrap().row.status, Status::Cancelled, "nobody works on it");
+}
+
+#[tokio::test]
+async fn one_bad_row_does_not_take_others_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).unwrap();
+    store.begin(new("a", "f", 1)).await.unwrap();
+    let appends = (0..40).map(|seq| {
+        let run = if seq == 20 { "no such run" } else { "a" };
+        store.append(event(run, seq, Status::Running))
+    });
+    let done = futures::future::join_all(appends).await;
+    assert_eq!(done.iter().filter(|done| done.is_err()).count(), 1);
+    assert_eq!(store.run("a").await.unwrap().unwrap().events.len(), 39);
+}
+
+#[tokio::test]
+async fn old_runs_are_deleted_with_their_events() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).unwrap();
+    for (id, status) in [("done", Status::Done), ("running", Status::Running), ("waiting", Status::Suspended)]
+    {
+        store.begin(new(id, "f", 1)).await.unwrap();
+        store.append(Append { client_calls: vec![id.into()], ..event(id, 0, status) }).await.unwrap();
+    }
+    assert_eq!(store.delete_before(50).await.unwrap(), 0);
+    assert_eq!(store.delete_before(1_000).await.unwrap(), 2);
+    let left: Vec<String> = store.newest(10).await.unwrap().into_iter().map(|row| row.id).collect();
+    assert_eq!((left, store.by_call(vec!["done".into()]).await.unwrap()), (vec!["running".to_owned()], None));
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_set_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("respool.db"), "this is no database, but somebody's text ".repeat(200))
+        .unwrap();
+    let store = open(dir.path()).unwrap();
+    let aside = store.set_aside.clone().unwrap();
+    assert!(fs::read_to_string(&aside).unwrap().starts_with("this is no database"), "{}", aside.display());
+    store.begin(new("a", "f", 1)).await.unwrap();
+    drop(store);
+    assert_eq!(open(dir.path()).unwrap().set_aside, None);
+
+    let path = dir.path().join("respool.db");
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    connection.busy_timeout(std::time::Duration::from_secs(5)).unwrap();
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+    drop(connection);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[4_096..].fill(0xa5);
+    fs::write(&path, bytes).unwrap();
+    assert!(open(dir.path()).unwrap().set_aside.is_some());
+}
+
+#[test]
+fn a_newer_schema_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path()).unwrap());
+    let connection = rusqlite::Connection::open(dir.path().join("respool.db")).unwrap();
+    connection.pragma_update(None, "user_version", 99).unwrap();
+    drop(connection);
+    let error = open(dir.path()).unwrap_err().0;
+    assert!(error.contains("written by a newer respool (schema 99"), "{error}");
+}
+
+#[tokio::test]
+async fn a_full_disk_is_a_clear_error_and_no_end() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path()).unwrap());
+    let store = {
+        let opened = super::open::open(dir.path()).unwrap();
+        let pages: u32 = opened.writer.query_row("PRAGMA page_count", [], |row| row.get(0)).unwrap();
+        opened.writer.pragma_update(None, "max_page_count", pages + 2).unwrap();
+        let (jobs, queue) = mpsc::channel();
+        let (writer, path) = (opened.writer, opened.path.clone());
+        std::thread::spawn(move || write::work(writer, &queue, &path));
+        let reader = Arc::new(Mutex::new(opened.reader));
+        Store { jobs, reader, path: opened.path, lease: Lease::take(dir.path()).unwrap(), set_aside: None }
+    };
+    store.begin(new("a", "f", 1)).await.unwrap();
+    let large =
+        Append { event: Some((0, "returned", "x".repeat(100_000))), ..event("a", 0, Status::Running) };
+    let error = store.append(large).await.unwrap_err().0;
+    assert!(error.contains("full") && error.contains("make room"), "{error}");
+    store.append(event("a", 0, Status::Running)).await.unwrap();
+}
+
+#[test]
+fn a_directory_that_cannot_be_used_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let blocked = dir.path().join("file");
+    fs::write(&blocked, "").unwrap();
+    let error = open(&blocked.join("state")).unwrap_err().0;
+    assert!(error.contains("file/state cannot be used") && error.contains("`state_dir`"), "{error}");
+}
+
+#[test]
+fn nobody_else_can_read_what_runs_hold() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let store = open(&state).unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&state), mode(store.path())), (0o700, 0o600));
+}
