@@ -78,6 +78,8 @@ fn filter(level: Level) -> tracing_subscriber::filter::Targets {
     tracing_subscriber::filter::Targets::new()
         .with_default(level.min(LevelFilter::WARN))
         .with_target("respool", level)
+        // It warns with whole messages, and their content; what matters of it `tools` logs itself.
+        .with_target("rmcp", LevelFilter::OFF)
 }
 
 fn open(path: &Path) -> Result<File, String> {
@@ -88,4 +90,18 @@ fn open(path: &Path) -> Result<File, String> {
             path.display()
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_crates_do_not_log_messages() {
+        let filter = filter(Level::Trace);
+        let enabled = |target, level| filter.would_enable(target, &level);
+        assert!(enabled("respool::relay", tracing::Level::TRACE));
+        assert!(enabled("hyper", tracing::Level::WARN) && !enabled("hyper", tracing::Level::DEBUG));
+        assert!(!enabled("rmcp::service", tracing::Level::ERROR));
+    }
 }

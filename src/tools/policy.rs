@@ -42,6 +42,8 @@ pub(super) struct Policy {
 #[derive(Debug)]
 struct Compiled {
     tool: Option<Regex>,
+    /// Its `tool` is more than stars.
+    names_a_tool: bool,
     command: Option<CommandPattern>,
     path: Option<PathPattern>,
     host: Option<HostPattern>,
@@ -85,6 +87,7 @@ impl Compiled {
     fn new(rule: &Rule, workspace: Option<&Path>) -> Result<Self, regex::Error> {
         Ok(Self {
             tool: rule.tool.as_deref().map(wildcard).transpose()?,
+            names_a_tool: rule.tool.as_deref().is_some_and(|tool| tool.contains(|c| c != '*')),
             command: rule.command.as_deref().map(CommandPattern::new).transpose()?,
             path: rule.path.as_deref().map(|path| PathPattern::new(path, workspace)).transpose()?,
             host: rule.host.as_deref().map(HostPattern::new).transpose()?,
@@ -98,11 +101,11 @@ impl Compiled {
         named && if self.then == Verdict::Allow { self.covers(subject) } else { self.touches(subject) }
     }
 
-    /// For `allow`: every pattern has something to match and matches all of it. A rule with patterns but without a tool
+    /// For `allow`: every pattern has something to match and matches all of it. A rule with patterns that names no tool
     /// must speak of everything the call touches, so that `path = "src/**"` alone does not let a shell run.
     fn covers(&self, subject: &Subject) -> bool {
         let open =
-            self.tool.is_some() || (self.command.is_none() && self.path.is_none() && self.host.is_none());
+            self.names_a_tool || (self.command.is_none() && self.path.is_none() && self.host.is_none());
         every(self.command.as_ref(), &subject.commands, open, |pattern, command| pattern.allows(command))
             && every(self.path.as_ref(), &subject.paths, open, |pattern, path| pattern.allows(path))
             && every(self.host.as_ref(), &subject.hosts, open, |pattern, host| {

@@ -95,24 +95,32 @@ impl ToolSet {
             return Err(unknown(&invocation.name, offers.iter().map(|(_, offer)| offer.spec.name.as_str())));
         };
         let subject = source.subject(offer, &invocation.arguments).await?;
-        let Judgement { verdict, source: because } = self.policy.judge(&subject);
-        match verdict {
-            Verdict::Allow => {}
-            Verdict::Deny => return Err(denied(&invocation.name, &format!("denied by {because}"))),
-            Verdict::Ask => {
-                let Some(approver) = approver else {
-                    let reason = format!("{because} says ask, and there is nobody to ask");
-                    return Err(denied(&invocation.name, &reason));
-                };
-                let preview = source.preview(invocation).await?;
-                let question = Question { tool: &invocation.name, arguments: &invocation.arguments, preview };
-                if !approver.approve(question).await {
-                    return Err(denied(&invocation.name, "the person who was asked said no"));
-                }
-            }
-        }
+        let verdict = self.consent(source.as_ref(), &subject, invocation, approver).await?;
         let permit = Permit { policy: Arc::clone(&self.policy), subject, verdict };
         source.run(invocation, permit).await
+    }
+
+    /// What the policy says, and where it says `ask`, the person.
+    async fn consent(
+        &self,
+        source: &dyn Source,
+        subject: &Subject,
+        invocation: &Invocation,
+        approver: Option<&dyn Approver>,
+    ) -> Result<Verdict, ToolError> {
+        let Judgement { verdict, source: because } = self.policy.judge(subject);
+        let no = |reason: String| Err(denied(&invocation.name, &reason));
+        match (verdict, approver) {
+            (Verdict::Allow, _) => Ok(verdict),
+            (Verdict::Deny, _) => no(format!("denied by {because}")),
+            (Verdict::Ask, None) => no(format!("{because} says ask, and there is nobody to ask")),
+            (Verdict::Ask, Some(approver)) => {
+                let preview = source.preview(invocation).await?.map(|preview| plain(&preview));
+                let question = Question { tool: &invocation.name, arguments: &invocation.arguments, preview };
+                let is_approved = approver.approve(question).await;
+                if is_approved { Ok(verdict) } else { no("the person who was asked said no".to_owned()) }
+            }
+        }
     }
 }
 
@@ -128,9 +136,13 @@ impl Tools for ToolSet {
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         Box::pin(async move {
             let result = self.guarded(invocation, approver).await;
-            result.map(|output| ToolOutput { text: plain(&output.text), ..output }).map_err(plain_error)
+            result.map(|output| plain_output(&output)).map_err(plain_error)
         })
     }
+}
+
+fn plain_output(output: &ToolOutput) -> ToolOutput {
+    ToolOutput { text: plain(&output.text), display: output.display.as_deref().map(plain) }
 }
 
 fn plain_error(error: ToolError) -> ToolError {

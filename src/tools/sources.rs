@@ -92,6 +92,11 @@ impl Sources {
                 needs("a workspace: set tools.local.workspace")
             };
         }
+        if name.strip_prefix(known::PREFIX).is_some_and(|own| !known::is_name(own)) {
+            return Err(format!(
+                "{name:?} is no tool of the gateway: after \"gateway:\" goes its name there, without *"
+            ));
+        }
         if known::names().any(|known| known == name) || name.starts_with(known::PREFIX) {
             sorted.gateway.0.push(name.to_owned());
             return if self.gateway.is_some() {

@@ -96,6 +96,7 @@ fn modules() -> Vec<(String, String, String)> {
         path.components().any(|part| part.as_os_str() == "properties")
             || path.ends_with("cases.rs")
             || path.ends_with("policy/tests.rs")
+            || path.ends_with("screen/tests.rs")
     };
     sources(&root).iter().filter(|path| !is_test(path)).map(|path| module(path)).collect()
 }

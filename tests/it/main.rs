@@ -29,4 +29,5 @@ mod support_works;
 mod tools_gateway;
 mod tools_local;
 mod tools_mcp;
+mod tools_real;
 mod tools_route;

@@ -5,7 +5,8 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use respool::tools::{Invocation, ToolError, ToolSet, Tools as _, ToolsConfig};
+use futures::future::BoxFuture;
+use respool::tools::{Approver, Invocation, Question, ToolError, ToolSet, Tools as _, ToolsConfig};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -99,7 +100,7 @@ async fn a_command_gives_both_outputs_in_order_and_its_exit_code() {
     check("[[ x == x ]] && echo bash", "bash\n").await;
     check("-x", "/bin/bash: line 1: -x: command not found\n\n[exit code 127]").await;
     let here = text(&tools, "exec", json!({"cmd": "pwd", "workdir": "sub"})).await;
-    assert!(here.ends_with("/work/sub\n"), "{here}");
+    assert!(here.ends_with("work/sub\n"), "{here}");
     let problem = failure(&tools, "exec", json!({"command": "pwd", "workdir": "nowhere"})).await;
     assert_eq!(problem, "the workdir nowhere is not a directory");
 }
@@ -376,6 +377,21 @@ async fn an_edit_shows_what_it_changes_before_and_after() {
 }
 
 #[tokio::test]
+async fn nothing_shown_holds_terminal_escapes() {
+    let (outer, tools) = workspace_with("").await;
+    fs::write(file(&outer, "file"), "\u{1b}]0;owned\u{7}old\n").unwrap();
+    let edit = invocation(
+        "edit",
+        &json!({"path": "file", "edits": [{"oldText": "old", "newText": "\u{1b}[2Jnew"}]}),
+    );
+    let person = Person::who_says(true);
+    let output = tools.call(&edit, Some(&person)).await.unwrap();
+    let asked = person.asked.lock().unwrap()[0].1.clone();
+    assert_eq!(asked.as_deref(), Some("--- file\n+++ file\n@@ -1 +1 @@\n-old\n+new\n"));
+    assert_eq!(output.display, asked);
+}
+
+#[tokio::test]
 async fn directories_are_listed_and_files_searched() {
     let (outer, tools) = workspace().await;
     for (name, content) in [
@@ -417,6 +433,9 @@ async fn directories_are_listed_and_files_searched() {
     )
     .await;
     check(json!({"pattern": "fn", "path": "src/b.txt"}), "src/b.txt:1: fn one in text").await;
+    fs::write(file(&outer, "src/.ignored"), "nowhere").unwrap();
+    fs::write(file(&outer, ".gitignore"), "ignored/\n.ignored\n").unwrap();
+    check(json!({"pattern": "nowhere", "path": "src"}), "[nothing found]").await;
     check(json!({"pattern": "nowhere"}), "[nothing found]").await;
     let problem = failure(&tools, "search", json!({"pattern": "("})).await;
     assert!(problem.contains("is not a regular expression"), "{problem}");
@@ -443,7 +462,7 @@ async fn the_policy_decides_on_what_a_path_really_is() {
         fs::write(file(&outer, folder).join("file"), "needle").unwrap();
     }
     symlink("private", file(&outer, "alias")).unwrap();
-    symlink("open", file(&outer, "private/out")).unwrap();
+    symlink("../open", file(&outer, "private/out")).unwrap();
     for path in ["private/file", "open/../private/file", "alias/file", "./private/file", "private/out/file"] {
         let result = call(&tools, "read", json!({"path": path})).await;
         let Err(ToolError::Denied(text)) = result else { panic!("{path} {result:?}") };
@@ -454,6 +473,34 @@ async fn the_policy_decides_on_what_a_path_really_is() {
     let found = text(&tools, "search", json!({"pattern": "needle"})).await;
     assert_eq!(found, "open/file:1: needle\n[2 files were not searched: the policy does not allow it]");
     assert_eq!(text(&tools, "read", json!({"path": "open/file"})).await, "needle");
+}
+
+/// Says yes, and points the link elsewhere meanwhile.
+struct Swapper(std::path::PathBuf);
+
+impl Approver for Swapper {
+    fn approve<'a>(&'a self, _: Question<'a>) -> BoxFuture<'a, bool> {
+        fs::remove_file(&self.0).unwrap();
+        symlink("other", &self.0).unwrap();
+        Box::pin(async { true })
+    }
+}
+
+#[tokio::test]
+async fn what_was_judged_is_what_is_changed() {
+    let (outer, tools) = workspace_with("").await;
+    for folder in ["asked", "other"] {
+        fs::create_dir(file(&outer, folder)).unwrap();
+        fs::write(file(&outer, folder).join("file"), "old").unwrap();
+    }
+    symlink("asked", file(&outer, "link")).unwrap();
+    let write = invocation("write", &json!({"path": "link/file", "content": "new"}));
+    let Err(ToolError::Failed(problem)) = tools.call(&write, Some(&Swapper(file(&outer, "link")))).await
+    else {
+        panic!("it was written")
+    };
+    assert_eq!(problem, "link/file became another file meanwhile; nothing was done");
+    assert_eq!(fs::read_to_string(file(&outer, "other/file")).unwrap(), "old");
 }
 
 #[tokio::test]

@@ -66,11 +66,11 @@ fn failure(tool: &str, status: u16, retry_after: Option<&str>, is_json: bool, me
              not among those it offers over HTTP (gateway.tools.allow). It does not say which."
         )),
         404 => failed("there is no /tools/invoke at tools.gateway.url (404): is this OpenClaw's gateway?".to_owned()),
-        408 => ToolError::TimedOut(format!("OpenClaw stopped `{tool}` for taking too long: {message}")),
+        408 => ToolError::Transient("OpenClaw's gateway gave up waiting for the request (408)".to_owned()),
         413 => failed("the arguments are too large for OpenClaw (413)".to_owned()),
         429 => {
             let when = retry_after.map_or_else(String::new, |after| format!("; it says to retry after {after} s"));
-            ToolError::Transient(format!("OpenClaw's gateway is busy (429){when}"))
+            ToolError::Transient(format!("OpenClaw's gateway takes no requests for now (429){when}"))
         }
         500 => ToolError::Transient(format!(
             "`{tool}` failed in OpenClaw: {message}. The reason stands only in the gateway's log; often a provider is not \
@@ -152,11 +152,7 @@ mod tests {
         );
         check(404, "Not Found", failed("is this OpenClaw's gateway?"));
         check(405, "Method Not Allowed", failed("Method Not Allowed"));
-        check(
-            408,
-            r#"{"ok":false,"error":{"type":"timeout","message":"slow"}}"#,
-            Err(ToolError::TimedOut("slow".into())),
-        );
+        check(408, r#"{"ok":false,"error":{"type":"timeout","message":"slow"}}"#, transient("(408)"));
         check(413, "", failed("too large"));
         check(429, "", transient("retry after 7 s"));
         check(

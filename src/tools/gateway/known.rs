@@ -24,10 +24,9 @@ const REPEATABLE: [&str; 8] = [
 ];
 
 /// Tool, what models write, what it is called.
-const MISNAMED: [(&str, &[&str], &str); 7] = [
+const MISNAMED: [(&str, &[&str], &str); 6] = [
     ("web_search", &["q", "search", "search_query", "text"], "query"),
     ("web_fetch", &["uri", "link", "href"], "url"),
-    ("browser", &["url", "uri"], "targetUrl"),
     ("memory_search", &["q", "text"], "query"),
     ("memory_get", &["file", "file_path"], "path"),
     ("sessions_history", &["session", "session_key", "key"], "sessionKey"),
@@ -40,6 +39,12 @@ static TOOLS: LazyLock<Vec<Map<String, Value>>> =
 /// The names of the known tools.
 pub(in crate::tools) fn names() -> impl Iterator<Item = &'static str> {
     TOOLS.iter().filter_map(|tool| tool.get("name")?.as_str())
+}
+
+/// True for what can be the name of a tool, and of a function for the model.
+pub(in crate::tools) fn is_name(name: &str) -> bool {
+    let fits = |c: u8| c.is_ascii_alphanumeric() || c == b'_' || c == b'-';
+    (1..=64).contains(&name.len()) && name.bytes().all(fits)
 }
 
 fn find(name: &str) -> Option<&'static Map<String, Value>> {
@@ -119,11 +124,6 @@ mod tests {
         };
         check("web_search", json!({"q": "x", "count": 3}), json!({"query": "x", "count": 3}));
         check("web_search", json!({"q": "x", "query": "y"}), json!({"q": "x", "query": "y"}));
-        check(
-            "browser",
-            json!({"action": "open", "url": "http://x"}),
-            json!({"action": "open", "targetUrl": "http://x"}),
-        );
         check("agents_list", json!({"q": "x"}), json!({"q": "x"}));
     }
 

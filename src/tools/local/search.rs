@@ -69,7 +69,7 @@ fn is_file(entry: &ignore::DirEntry) -> bool {
 
 fn walk(root: &Path, below: &Path, glob: Option<&str>) -> Result<ignore::Walk, ToolError> {
     let mut walk = WalkBuilder::new(root.join(below));
-    walk.hidden(false).parents(false).git_global(false).require_git(false);
+    walk.hidden(false).git_global(false).require_git(false);
     walk.sort_by_file_name(Ord::cmp).filter_entry(|entry| entry.file_name() != ".git");
     if let Some(glob) = glob {
         let mut overrides = OverrideBuilder::new(root);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 use rmcp::ServiceExt as _;
-use rmcp::model::{ClientConfig, Implementation, Tool};
+use rmcp::model::{ClientCapabilities, ClientConfig, Implementation, Tool};
 use rmcp::service::{NotificationContext, Peer, RoleClient, RunningService};
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
@@ -20,10 +20,10 @@ use super::super::config::McpConfig;
 use super::super::process::{AbortOnDrop, Group, command};
 
 /// A program that comes from a registry may have to be fetched first.
-const START: Duration = Duration::from_secs(60);
+const START: Duration = Duration::from_mins(1);
 const LIST: Duration = Duration::from_secs(30);
 /// The pause before the next start doubles from the first to the second.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(60));
+const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_mins(1));
 /// A server that ran this long is started again at once.
 const STABLE: Duration = Duration::from_secs(30);
 /// How much is kept of what a server writes to standard error.
@@ -76,7 +76,10 @@ struct Listener(Arc<Notify>);
 
 impl rmcp::ClientHandler for Listener {
     fn get_info(&self) -> ClientConfig {
-        ClientConfig::new(Default::default(), Implementation::new("respool", env!("CARGO_PKG_VERSION")))
+        ClientConfig::new(
+            ClientCapabilities::default(),
+            Implementation::new("respool", env!("CARGO_PKG_VERSION")),
+        )
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
@@ -168,7 +171,7 @@ async fn connect_program(program: &str, config: &McpConfig) -> Result<Connection
 async fn connect_url(url: &str, config: &McpConfig) -> Result<Connection, Problem> {
     let mut headers = HashMap::new();
     for (name, value) in &config.headers {
-        let wrong = |_| Problem { text: format!("the header {name} cannot be sent"), is_final: true };
+        let wrong = |()| Problem { text: format!("the header {name} cannot be sent"), is_final: true };
         let value = HeaderValue::from_str(value.expose()).map_err(|_| ()).map_err(wrong)?;
         headers.insert(HeaderName::try_from(name).map_err(|_| ()).map_err(wrong)?, value);
     }

@@ -111,7 +111,7 @@ mod tests {
 
     fn check(arguments: Value, commands: &[&str], paths: &[&str], hosts: &[Option<&str>]) {
         let Value::Object(arguments) = arguments else { panic!("an object") };
-        let found = subject(vec!["x".into()], &arguments, Some(Path::new("/home/me/work")));
+        let found = subject(vec!["x".into()], &arguments, Some(Path::new("/home/me/project")));
         assert_eq!(found.commands, commands, "{arguments:?}");
         assert_eq!(found.paths, paths, "{arguments:?}");
         assert_eq!(found.hosts.iter().map(Option::as_deref).collect::<Vec<_>>(), hosts, "{arguments:?}");
@@ -121,8 +121,8 @@ mod tests {
     fn arguments_are_known_by_name_and_looks() {
         use serde_json::json;
         check(json!({"path": "a/./b/../c"}), &[], &["a/c"], &[]);
-        check(json!({"file_path": "/home/me/work/src/a.rs"}), &[], &["src/a.rs"], &[]);
-        check(json!({"path": "/home/me/work"}), &[], &["."], &[]);
+        check(json!({"file_path": "/home/me/project/src/a.rs"}), &[], &["src/a.rs"], &[]);
+        check(json!({"path": "/home/me/project"}), &[], &["."], &[]);
         check(json!({"path": "src/../../x"}), &[], &["../x"], &[]);
         check(json!({"path": "/../etc//passwd"}), &[], &["/etc/passwd"], &[]);
         check(

@@ -7,7 +7,7 @@ fn rule(text: &str) -> Rule {
 
 fn policy(default: Verdict, rules: &[&str]) -> Policy {
     let config = PolicyConfig { default, rule: rules.iter().map(|text| rule(text)).collect() };
-    Policy::new(&config, Some(Path::new("/home/me/work"))).unwrap()
+    Policy::new(&config, Some(Path::new("/home/me/project"))).unwrap()
 }
 
 fn command(text: &str) -> Subject {
@@ -145,8 +145,8 @@ fn paths_inside_and_outside() {
     check("**", "../x", false, true);
     check("**", "~/x", false, true);
     check("/etc/**", "/etc/passwd", true, true);
-    check("/home/me/work/src/**", "src/a", true, true);
-    check("/home/me/work", "a/b", true, true);
+    check("/home/me/project/src/**", "src/a", true, true);
+    check("/home/me/project", "a/b", true, true);
     check("a.b[c]", "a.b[c]", true, true);
     check("a.b[c]", "axbc", false, false);
 }
@@ -201,6 +201,7 @@ fn an_allowing_rule_without_a_tool_speaks_of_everything_the_call_touches() {
     shell.paths = vec!["src/a".into()];
     assert_eq!(verdict(&["path = \"src/**\"\nthen = \"allow\""], &shell), Verdict::Ask);
     assert_eq!(verdict(&["path = \"src/**\"\ncommand = \"rm *\"\nthen = \"allow\""], &shell), Verdict::Allow);
+    assert_eq!(verdict(&["tool = \"*\"\npath = \"src/**\"\nthen = \"allow\""], &shell), Verdict::Ask);
     assert_eq!(verdict(&["then = \"allow\""], &shell), Verdict::Allow);
     assert_eq!(verdict(&["tool = \"exec\"\nthen = \"allow\""], &shell), Verdict::Allow);
     assert_eq!(
@@ -226,9 +227,9 @@ fn what_is_unknown_needs_confirmation() {
 
 /// Pieces of which shell programs are made, with a program `pwn` that must never run.
 const PIECES: &[&str] = &[
-    "git", "pwn", ";", "&", "|", "$(", ")", "(", "`", "'", "\"", "\\", "\n", "#", " ", " ", "<", ">", "{",
-    "}", "$", "a", "2>&1", "!", "=", "~", "*", "$'", "if", "then", "fi", "<<", "\t", "\r", "[[", "]]",
-    "time ",
+    "git", " git ", "pwn", ";", "&", "|", "$(", ")", "(", "`", "'", "\"", "\\", "\n", "#", " ", " ", "<",
+    ">", "{", "}", "$", "a", "2>&1", "!", "=", "~", "*", "$'", "if", "then", "fi", "<<", "\t", "\r", "[[",
+    "]]", "time ",
 ];
 
 fn shell_text() -> impl Strategy<Value = String> {
@@ -256,7 +257,9 @@ fn the_shell_runs_nothing_else_in_an_allowed_command() {
         shell.stdin(nothing()).stdout(nothing()).stderr(nothing()).status().unwrap();
         std::fs::read_dir(workspace.path()).unwrap().next().is_some()
     };
-    let policy = policy(Verdict::Deny, &["tool = \"exec\"\ncommand = \"git *\"\nthen = \"allow\""]);
+    let rules = ["git *", "git * | git *", "git * && git *; git *", "git * > /dev/null"];
+    let rules = rules.map(|command| format!("tool = \"exec\"\ncommand = {command:?}\nthen = \"allow\""));
+    let policy = policy(Verdict::Deny, &rules.each_ref().map(String::as_str));
     let allowed = std::cell::Cell::new(0);
     proptest!(ProptestConfig::with_cases(4000), |(text in shell_text())| {
         if policy.judge(&command(&text)).verdict == Verdict::Allow {
