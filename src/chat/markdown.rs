@@ -79,7 +79,7 @@ impl Markdown {
                 self.fence = None;
             }
             (Some(_), _) => {
-                out.push_str(&format!("  {}\n", self.paint.cyan(&line)));
+                out.extend(["  ", &self.paint.cyan(&line), "\n"]);
             }
             (None, None) => self.render(&line, out),
         }

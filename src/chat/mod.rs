@@ -96,13 +96,11 @@ pub fn run(setting: Setting, runtime: &Runtime) -> Result<(), String> {
 fn screen(has_prompt: bool) -> Screen {
     let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    match has_prompt {
-        true => {
-            let moves = io::stderr().is_terminal() && !dumb;
-            Screen::new(Box::new(io::stderr()), Paint(colours && moves), moves, false)
-        }
-        false => Screen::new(Box::new(io::stdout()), Paint(colours && !dumb), !dumb, true),
+    if has_prompt {
+        let moves = io::stderr().is_terminal() && !dumb;
+        return Screen::new(Box::new(io::stderr()), Paint(colours && moves), moves, false);
     }
+    Screen::new(Box::new(io::stdout()), Paint(colours && !dumb), !dumb, true)
 }
 
 async fn begin(setting: Setting, screen: Screen, terminal: bool) -> Result<Session, String> {

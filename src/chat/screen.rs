@@ -207,19 +207,17 @@ impl Screen {
         let before = if self.is_begun { std::mem::take(&mut self.breaks) } else { "\n".to_owned() };
         self.is_begun = true;
         self.write(&format!("{before}{text}\n"));
-        self.breaks = lines[text.len()..].get(1..).unwrap_or_default().to_owned();
+        lines[text.len()..].get(1..).unwrap_or_default().clone_into(&mut self.breaks);
     }
 
     fn replied(&mut self, content: &str, calls: usize) {
-        if !self.speaks {
-            let beside = content.trim();
-            if calls > 0 && !beside.is_empty() {
-                self.line(&self.paint.dim(&visible(beside)));
-            }
-        } else {
+        let beside = content.trim();
+        if self.speaks {
             let whole = if self.pieces == 0 { self.markdown.push(content) } else { String::new() };
             let rest = format!("{whole}{}", self.markdown.finish());
             self.text(&rest);
+        } else if calls > 0 && !beside.is_empty() {
+            self.line(&self.paint.dim(&visible(beside)));
         }
         self.status = None;
         self.wipe();
@@ -299,7 +297,7 @@ impl Screen {
                 Some(b'-') => self.paint.red(&line),
                 _ => self.paint.dim(&line),
             };
-            out.push_str(&format!("    {painted}\n"));
+            out.extend(["    ", &painted, "\n"]);
         }
         if lines.len() > DIFF_LINES {
             out.push_str(&self.paint.dim(&format!("    … {} more lines\n", lines.len() - DIFF_LINES)));
@@ -320,8 +318,7 @@ impl Screen {
             (None, Some(command))
                 if command.contains('\n') || command.len() > self.width.saturating_sub(20) =>
             {
-                let whole: String = visible(command).lines().map(|line| format!("    {line}\n")).collect();
-                self.write(&whole);
+                self.line(&format!("    {}", visible(command).replace('\n', "\n    ")));
             }
             _ => {}
         }

@@ -64,14 +64,13 @@ impl Session {
     pub(super) async fn take_up(&mut self) -> Result<(), String> {
         let taken = self.conversation.take_up().await;
         let taken = taken.map_err(|why| format!("the last conversation of this directory: {why}"))?;
-        let text = match taken {
-            false => "there is no conversation of this directory yet; this is a new one".to_owned(),
-            true => {
-                let turns = transcript::turns(self.conversation.entries());
-                let is_interrupted = self.conversation.is_interrupted();
-                let interrupted = if is_interrupted { "; its last turn was interrupted" } else { "" };
-                format!("going on with the last conversation ({}){interrupted}", counted(turns, "turn"))
-            }
+        let turns = transcript::turns(self.conversation.entries());
+        let is_interrupted = self.conversation.is_interrupted();
+        let interrupted = if is_interrupted { "; its last turn was interrupted" } else { "" };
+        let text = if taken {
+            format!("going on with the last conversation ({}){interrupted}", counted(turns, "turn"))
+        } else {
+            "there is no conversation of this directory yet; this is a new one".to_owned()
         };
         self.note(&text);
         Ok(())
@@ -169,7 +168,7 @@ impl Session {
         self.journal.begin_turn();
         self.screen.begin();
         let (conversation, view, allowed) = (&mut self.conversation, &mut self.screen, &self.allowed);
-        let mut work = std::pin::pin!(conversation.turn(text, audience, approver, stop.clone()));
+        let mut work = Box::pin(conversation.turn(text, audience, approver, stop.clone()));
         let outcome = loop {
             tokio::select! {
                 biased;

@@ -45,7 +45,7 @@ pub(super) struct ChatArgs {
     /// The model [default: the first that the endpoint lists]
     #[arg(long, value_name = "ID")]
     model: Option<String>,
-    /// The system prompt [default: systematic_exploration_prompt.md beside the configuration file, else respool's own]
+    /// The system prompt [default: `systematic_exploration_prompt.md` beside the configuration file, else respool's own]
     #[arg(long, value_name = "FILE", conflicts_with = "continue")]
     system: Option<PathBuf>,
     /// Run and change everything without asking; what the policy denies stays denied
@@ -59,7 +59,7 @@ pub(super) struct ChatArgs {
     prompt: Option<String>,
 }
 
-pub(super) fn chat(arguments: ChatArgs) -> Result<Result<(), String>, Problems> {
+pub(super) fn chat(arguments: &ChatArgs) -> Result<Result<(), String>, Problems> {
     let prompt = prompt(arguments.prompt.as_deref());
     let preset = Some(DEEPINFRA).filter(|preset| arguments.upstream.as_deref() == Some(preset.name));
     let upstream = preset.as_ref().map(|preset| preset.url.to_owned()).or_else(|| arguments.upstream.clone());
@@ -89,7 +89,7 @@ fn prompt(text: Option<&str>) -> Result<Option<String>, String> {
 }
 
 fn begin(
-    arguments: ChatArgs,
+    arguments: &ChatArgs,
     prompt: Option<String>,
     preset: Option<Preset>,
     loaded: &mut Loaded,

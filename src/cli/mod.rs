@@ -97,7 +97,7 @@ pub fn main() -> ExitCode {
         Command::Serve { flags, listen } => flags.load(listen).map(|loaded| serve::serve(&loaded)),
         Command::Demo => Ok(demo::demo()),
         Command::Check { flags } => flags.load(None).map(|loaded| check::check(&loaded)),
-        Command::Chat(arguments) => chat::chat(arguments),
+        Command::Chat(arguments) => chat::chat(&arguments),
         Command::Runs { flags, command } => flags.load(None).map(|loaded| runs::runs(&loaded, command)),
         Command::Config { command: ConfigCommand::Show { flags } } => flags.load(None).map(|loaded| {
             print!("{}", loaded.show());

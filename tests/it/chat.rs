@@ -36,7 +36,8 @@ impl Place {
     async fn chat(&self, upstream: &str, settings: &str, arguments: &[&str]) -> Output {
         let config = self.0.path().join("respool.toml");
         let state = self.0.path().join("state");
-        let toml = format!("state_dir = {state:?}\n{settings}\n[[upstream]]\nurl = {upstream:?}\n");
+        let toml =
+            format!("state_dir = '{}'\n{settings}\n[[upstream]]\nurl = '{upstream}'\n", state.display());
         std::fs::write(&config, toml).unwrap();
         command(&self.work(), &["--config", config.to_str().unwrap()], arguments).await
     }

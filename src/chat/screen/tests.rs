@@ -116,10 +116,11 @@ fn outcomes_are_short() {
 
 #[test]
 fn long_output_and_long_diffs_are_capped() {
-    let text: String = (0..100).map(|line| format!("line {line}\n")).collect();
+    let text: String =
+        (0..100).flat_map(|line| ["line ".to_owned(), line.to_string(), "\n".to_owned()]).collect();
     let out = shown(true, vec![ended("shell_command", How::Ok, &text, None)]);
     assert!(out.contains("… 94 lines\n    line 94\n") && out.ends_with("line 99\n"), "{out}");
-    let diff: String = (0..100).map(|line| format!("+line {line}\n")).collect();
+    let diff = format!("+{}", text.trim_end().replace('\n', "\n+"));
     let out = shown(true, vec![ended("write_file", How::Ok, "", Some(&diff))]);
     assert!(out.contains("+line 39\n    … 60 more lines\n") && !out.contains("+line 40\n"), "{out}");
 }
