@@ -210,7 +210,7 @@ impl Driver {
         let began = Instant::now();
         let line = self.line(run);
         let within = Duration::from_millis(call.within);
-        (self.audience)(Happening::Asks);
+        (self.audience)(Happening::Asks(call.why));
         let asked = tokio::time::timeout(within, self.ask(call, &line)).await;
         self.waited += began.elapsed();
         let what = match asked {
@@ -255,7 +255,9 @@ impl Driver {
             (false, _) => Route::Tools,
         };
         let opened = Arc::clone(&self.relay).answer(prepared, line.clone()).await?;
-        follow::turn(opened, &*self.audience).await.map(Some)
+        // A summary is the run's own business.
+        let audience: &Audience = if why == Why::Summary { &|_| {} } else { &*self.audience };
+        follow::turn(opened, audience).await.map(Some)
     }
 
     fn body(&self, call: ModelCall) -> Value {
@@ -281,7 +283,9 @@ impl Driver {
         match (doing, what) {
             (Doing::Model(why), What::Replied(said)) => {
                 self.telemetry.iteration(run, *why, said);
-                (self.audience)(Happening::Replied(said));
+                if *why != Why::Summary {
+                    (self.audience)(Happening::Replied(said));
+                }
             }
             (Doing::Model(_), What::ModelFailed(failure)) => {
                 let retried = run.outcome().is_none();

@@ -1,12 +1,13 @@
 //! What a run does, told while it does it. Plain data; made by `driver`, shown by `progress` (agents) and by the chat.
 
 use super::record::{Asked, Ended, ModelFailure, Said};
+use super::step::Why;
 
 /// Something that happens in a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Happening<'a> {
-    /// The model is asked.
-    Asks,
+    /// The model is asked. What it says to a summary is not told.
+    Asks(Why),
     /// A piece of reasoning, of a run that streams.
     Reasoning(&'a str),
     /// A piece of content, of a run that streams.

@@ -22,7 +22,7 @@ pub(super) fn text(happening: Happening<'_>) -> Option<String> {
         Happening::Begins { call, again } => Some(begins(call, again)),
         Happening::Ended { ended: how, .. } => Some(ended(how)),
         Happening::NotKept => Some("[this run cannot be kept on disk at present; it goes on]\n".to_owned()),
-        Happening::Asks | Happening::Reasoning(_) | Happening::Content(_) => None,
+        Happening::Asks(_) | Happening::Reasoning(_) | Happening::Content(_) => None,
     }
 }
 

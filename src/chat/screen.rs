@@ -13,8 +13,8 @@ use super::journal::path_of;
 use super::markdown::Markdown;
 use super::paint::Paint;
 use super::terminal::{CTRL_C, Quiet};
-use super::visible::{one_line, visible};
-use crate::agent::{Happening, How, ToolEnded};
+use super::visible::{columns, cut, one_line, visible};
+use crate::agent::{Happening, How, ToolEnded, Why};
 
 /// So many lines of a diff are shown.
 const DIFF_LINES: usize = 40;
@@ -25,13 +25,30 @@ const SPINNER: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '�
 /// Something to show: what happens in the run, or a question.
 #[derive(Debug)]
 pub(super) enum Shown {
-    Asks,
+    /// The model is asked for a summary, or for the next step.
+    Asks {
+        summary: bool,
+    },
     Reasoning(String),
     Content(String),
-    Replied { content: String, calls: usize },
-    ModelFailed { text: String, again: bool },
-    Begins { tool: String, arguments: Map<String, Value>, again: bool },
-    Ended { tool: String, ended: ToolEnded, display: Option<String> },
+    Replied {
+        content: String,
+        calls: usize,
+    },
+    ModelFailed {
+        text: String,
+        again: bool,
+    },
+    Begins {
+        tool: String,
+        arguments: Map<String, Value>,
+        again: bool,
+    },
+    Ended {
+        tool: String,
+        ended: ToolEnded,
+        display: Option<String>,
+    },
     NotKept,
     Asking(Asking),
 }
@@ -39,7 +56,7 @@ pub(super) enum Shown {
 impl Shown {
     pub(super) fn of(happening: Happening<'_>) -> Self {
         match happening {
-            Happening::Asks => Self::Asks,
+            Happening::Asks(why) => Self::Asks { summary: why == Why::Summary },
             Happening::Reasoning(text) => Self::Reasoning(text.to_owned()),
             Happening::Content(text) => Self::Content(text.to_owned()),
             Happening::Replied(said) => {
@@ -68,6 +85,8 @@ pub(super) enum Answer {
     Yes,
     No,
     Always,
+    /// Show all of the change, then ask again.
+    View,
     /// Stop the whole turn.
     Stop,
 }
@@ -156,11 +175,11 @@ impl Screen {
     /// Shows what is no question.
     pub(super) fn show(&mut self, shown: Shown) {
         match shown {
-            Shown::Asks => {
+            Shown::Asks { summary } => {
                 (self.pieces, self.is_begun) = (0, false);
                 self.thought.clear();
                 self.breaks.clear();
-                self.status("thinking");
+                self.status(if summary { "summarising what came before" } else { "thinking" });
             }
             Shown::Reasoning(text) => {
                 self.pieces += 1;
@@ -259,7 +278,7 @@ impl Screen {
         };
         self.line(&format!("  {} {painted}", self.paint.dim("└")));
         match display.filter(|_| !self.previewed) {
-            Some(diff) => self.diff(diff),
+            Some(diff) => self.diff(diff, DIFF_LINES),
             None if tool == "shell_command" && ended.how != How::Denied => self.output(&ended.text),
             None => {}
         }
@@ -275,23 +294,16 @@ impl Screen {
             out.push_str(&self.paint.dim(&format!("    … {skipped} lines\n")));
         }
         for line in &shown[skipped..] {
-            out.push_str(
-                &self.paint.dim(&format!("    {}\n", one_line_keeping(line, self.width.saturating_sub(4)))),
-            );
+            out.push_str(&self.paint.dim(&format!("    {}\n", cut(line, self.width.saturating_sub(4)))));
         }
         self.write(&out);
     }
 
-    fn diff(&mut self, diff: &str) {
-        let text = visible(diff);
-        let lines: Vec<&str> = text
-            .trim_end()
-            .lines()
-            .filter(|line| !line.starts_with("--- ") && !line.starts_with("+++ "))
-            .collect();
+    /// Shows a diff, at most so many lines of it.
+    fn diff(&mut self, diff: &str, most: usize) {
         let mut out = String::new();
-        for line in lines.iter().take(DIFF_LINES) {
-            let line = one_line_keeping(line, self.width.saturating_sub(4));
+        for line in diff_lines(diff).take(most) {
+            let line = cut(&visible(line), self.width.saturating_sub(4));
             let painted = match line.as_bytes().first() {
                 Some(b'+') => self.paint.green(&line),
                 Some(b'-') => self.paint.red(&line),
@@ -299,8 +311,9 @@ impl Screen {
             };
             out.extend(["    ", &painted, "\n"]);
         }
-        if lines.len() > DIFF_LINES {
-            out.push_str(&self.paint.dim(&format!("    … {} more lines\n", lines.len() - DIFF_LINES)));
+        let more = diff_lines(diff).count().saturating_sub(most);
+        if more > 0 {
+            out.push_str(&self.paint.dim(&format!("    … {more} more lines\n")));
         }
         self.write(&out);
     }
@@ -312,7 +325,12 @@ impl Screen {
         match (&asking.preview, command_of(&asking.tool, &asking.arguments)) {
             (Some(diff), _) => {
                 self.previewed = true;
-                self.diff(diff);
+                self.diff(diff, DIFF_LINES);
+            }
+            (None, None) if asking.tool != "read_file" => {
+                self.line(
+                    &self.paint.yellow("    the change cannot be shown: the file is large, or not text"),
+                );
             }
             // The head shows one line of it, and cut: here it stands whole.
             (None, Some(command))
@@ -323,17 +341,33 @@ impl Screen {
             _ => {}
         }
         let always = Always::of(&asking.tool, &asking.arguments).in_words();
-        let question = if asking.preview.is_some() { "Change it?" } else { "Run it?" };
-        let keys = self.paint.dim(&format!("[y]es  [n]o  [a]lways {}", one_line(&always, 60)));
-        self.write(&format!("  {} {keys} ", self.paint.yellow(question)));
+        let question = match asking.tool.as_str() {
+            "shell_command" => "Run it?",
+            "edit_file" | "write_file" => "Change it?",
+            _ => "Allow it?",
+        };
+        let hidden = asking.preview.as_deref().filter(|diff| diff_lines(diff).count() > DIFF_LINES);
+        let view = if hidden.is_some() { "  [v]iew all" } else { "" };
+        let keys = self.paint.dim(&format!("[y]es  [n]o  [a]lways {}{view}", one_line(&always, 60)));
+        let question = format!("  {} {keys} ", self.paint.yellow(question));
         let began = Instant::now();
-        let answer = key(quiet).await;
+        let answer = loop {
+            self.write(&question);
+            match (key(quiet).await, hidden) {
+                (Answer::View, Some(diff)) => {
+                    self.line("view");
+                    self.diff(diff, usize::MAX);
+                }
+                (Answer::View, None) => self.line(""),
+                (answer, _) => break answer,
+            }
+        };
         self.asked += began.elapsed();
         let said = match answer {
             Answer::Yes => "yes",
             Answer::No => "no",
             Answer::Always => "always",
-            Answer::Stop => "stop",
+            Answer::Stop | Answer::View => "stop",
         };
         self.line(said);
         if let Some(what) = what {
@@ -408,6 +442,7 @@ async fn key(quiet: &Arc<Quiet>) -> Answer {
                 Some(b'y' | b'Y') => return Answer::Yes,
                 Some(b'n' | b'N') => return Answer::No,
                 Some(b'a') => return Answer::Always,
+                Some(b'v') => return Answer::View,
                 Some(CTRL_C) | None => return Answer::Stop,
                 Some(_) => {}
             }
@@ -456,19 +491,22 @@ fn is_note(line: &str) -> bool {
     line == "[no output]" || line.starts_with("[exit code ") || line.starts_with("[ended by signal ")
 }
 
-/// One line of a text that is visible already, with its indentation.
-fn one_line_keeping(line: &str, width: usize) -> String {
-    if line.chars().count() <= width {
-        return line.to_owned();
-    }
-    format!("{}…", line.chars().take(width.saturating_sub(1)).collect::<String>())
+/// The lines of a diff without its head.
+fn diff_lines(diff: &str) -> impl Iterator<Item = &str> {
+    diff.trim_end().lines().filter(|line| !line.starts_with("--- ") && !line.starts_with("+++ "))
 }
 
 /// The end of a text, on one line of so many columns.
 fn end_of(text: &str, width: usize) -> String {
     let flat = visible(&text.replace(['\n', '\r', '\t'], " "));
-    let skipped = flat.trim_end().chars().count().saturating_sub(width);
-    flat.trim_end().chars().skip(skipped).collect::<String>().trim_start().to_owned()
+    let mut room = width;
+    let fits = |c: &char| {
+        let fits = columns(*c) <= room;
+        room = room.saturating_sub(columns(*c));
+        fits
+    };
+    let kept: Vec<char> = flat.trim_end().chars().rev().take_while(fits).collect();
+    kept.into_iter().rev().collect::<String>().trim_start().to_owned()
 }
 
 /// A duration for people.

@@ -306,7 +306,7 @@ async fn show(
         Answer::Always => {
             allowed.lock().unwrap_or_else(PoisonError::into_inner).add(Always::of(&tool, &arguments));
         }
-        Answer::Yes | Answer::No => {}
+        Answer::Yes | Answer::No | Answer::View => {}
     }
     // A turn that was stopped meanwhile does not wait for it.
     let _ = reply.send(matches!(answer, Answer::Yes | Answer::Always));

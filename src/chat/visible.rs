@@ -1,6 +1,8 @@
 //! Text of models, tools and files as it may stand on a terminal: nothing in it moves the cursor, changes colours or hides
 //! what is there. Pure.
 
+use unicode_width::UnicodeWidthChar as _;
+
 /// The text with control characters and invisible format characters written out (`\u{1b}`), line breaks as they are and
 /// tabs as spaces.
 pub(super) fn visible(text: &str) -> String {
@@ -18,14 +20,29 @@ pub(super) fn visible(text: &str) -> String {
     out
 }
 
-/// The same, on one line of at most so many columns (of one each: wide characters are counted as one).
+/// The same, on one line of at most so many columns.
 pub(super) fn one_line(text: &str, width: usize) -> String {
-    let flat = visible(&text.trim().replace(['\n', '\r', '\t'], " "));
-    if flat.chars().count() <= width {
-        return flat;
+    cut(&visible(&text.trim().replace(['\n', '\r', '\t'], " ")), width)
+}
+
+/// A line that is visible already, cut to so many columns.
+pub(super) fn cut(line: &str, width: usize) -> String {
+    if line.chars().map(columns).sum::<usize>() <= width {
+        return line.to_owned();
     }
-    let kept: String = flat.chars().take(width.saturating_sub(1)).collect();
+    let mut room = width.saturating_sub(1);
+    let fits = |c: &char| {
+        let fits = columns(*c) <= room;
+        room = room.saturating_sub(columns(*c));
+        fits
+    };
+    let kept: String = line.chars().take_while(fits).collect();
     format!("{kept}…")
+}
+
+/// The columns of a character.
+pub(super) fn columns(c: char) -> usize {
+    c.width().unwrap_or(0)
 }
 
 /// Characters that change how their neighbours are shown without being seen: direction marks, zero widths, tags.
@@ -52,6 +69,7 @@ mod tests {
         }
         assert_eq!(one_line("  a\nbc\u{8}", 80), "a bc\\u{8}");
         assert_eq!(one_line("abcdef", 4), "abc…");
+        assert_eq!((one_line("漢字漢字", 8), one_line("漢字漢字", 7)), ("漢字漢字".into(), "漢字漢…".into()));
     }
 
     proptest! {

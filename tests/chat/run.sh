@@ -108,6 +108,17 @@ await "You said no"
 grep -q "the person who was asked said no" "$dir/log" || fail "the model was not told of the denial"
 ok "a denied command does not run, and the model is told"
 
+say "Write a poem."
+await "[v]iew all"
+shows "… 21 more lines"
+keys v
+await "+verse 60"
+await "[v]iew all" 2
+keys n
+await "No poem."
+[ -e "$repo/poem.txt" ] && fail "a denied file was written"
+ok "a long change is shown whole on request"
+
 say "Wait for me."
 await "Run it?" 4
 keys y
@@ -152,7 +163,7 @@ await "left with 0"
 ok "/undo, /cost, completion, several lines, leaving"
 
 start --continue
-await "going on with the last conversation (5 turns)"
+await "going on with the last conversation (6 turns)"
 say "What did we do?"
 await "you undid it"
 grep -q "As before them again: calc.py" "$dir/log" || fail "the model does not know of the undo"
@@ -160,7 +171,7 @@ pid=$(pgrep -f "respool chat --config $dir/respool.toml --continue" | tail -1)
 kill -KILL "$pid"
 await "left with 137"
 start --continue
-await "going on with the last conversation (6 turns)"
+await "going on with the last conversation (7 turns)"
 keys Up
 await "❯ What did we do?"
 keys C-c

@@ -49,13 +49,13 @@ fn replied(content: &str, calls: usize) -> Shown {
 #[test]
 fn a_turn_reads_from_top_to_bottom() {
     let turn = vec![
-        Shown::Asks,
+        Shown::Asks { summary: false },
         Shown::Reasoning("I should look.".into()),
         content("I look.\n\n"),
         replied("I look.\n\n", 1),
         begins("shell_command", &json!({"command": "ls"})),
         ended("shell_command", How::Ok, "a\n\nb\n", None),
-        Shown::Asks,
+        Shown::Asks { summary: false },
         content("Two "),
         content("files.\n\n\nDone."),
         replied("Two files.\n\n\nDone.", 0),
@@ -68,14 +68,17 @@ fn a_turn_reads_from_top_to_bottom() {
 
 #[test]
 fn with_a_prompt_only_the_work_is_shown() {
-    let turn = |calls| vec![Shown::Asks, content("Text."), replied("Text.", calls)];
+    let turn = |calls| vec![Shown::Asks { summary: false }, content("Text."), replied("Text.", calls)];
     assert_eq!(shown(false, turn(0)), "", "the answer belongs elsewhere");
     assert_eq!(shown(false, turn(1)), "Text.\n");
 }
 
 #[test]
 fn a_reply_that_did_not_stream_is_shown_all_the_same() {
-    assert_eq!(shown(true, vec![Shown::Asks, replied("All at once.", 0)]), "\nAll at once.\n");
+    assert_eq!(
+        shown(true, vec![Shown::Asks { summary: false }, replied("All at once.", 0)]),
+        "\nAll at once.\n"
+    );
 }
 
 #[test]
@@ -129,14 +132,14 @@ fn long_output_and_long_diffs_are_capped() {
 fn nothing_that_is_shown_acts_on_the_terminal() {
     let evil = "\u{1b}[2J\u{1b}]0;owned\u{7}\r\u{202e}x\n\u{9b}31m";
     let turn = vec![
-        Shown::Asks,
+        Shown::Asks { summary: false },
         Shown::Reasoning(evil.into()),
         content(evil),
         replied(evil, 1),
         begins("shell_command", &json!({"command": evil})),
         ended("shell_command", How::Failed, evil, Some(evil)),
         Shown::ModelFailed { text: evil.into(), again: true },
-        Shown::Asks,
+        Shown::Asks { summary: false },
         replied(evil, 0),
     ];
     for speaks in [true, false] {
@@ -158,7 +161,7 @@ fn turn_again(turn: &[Shown]) -> Vec<Shown> {
         Shown::Ended { tool, ended, display } => {
             Shown::Ended { tool: tool.clone(), ended: ended.clone(), display: display.clone() }
         }
-        _ => Shown::Asks,
+        _ => Shown::Asks { summary: false },
     };
     turn.iter().map(again).collect()
 }
@@ -177,4 +180,11 @@ async fn without_a_terminal_every_question_is_answered_no() {
         answer,
     }));
     assert!(!answered.await.unwrap());
+}
+
+#[test]
+fn the_end_of_a_long_thought_fits_its_place() {
+    assert_eq!(end_of("one two three", 9), "two three");
+    assert_eq!(end_of("漢字漢字", 5), "漢字");
+    assert_eq!(end_of("a\nb\u{1b}", 20), "a b\\u{1b}");
 }
