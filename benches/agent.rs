@@ -112,6 +112,8 @@ async fn run(agents: &Arc<Agents>, number: usize) -> Duration {
     loop {
         if let Seen::End(ended) = watch.next().await {
             assert!(matches!(&ended.end, End::Finished(outcome) if outcome.content == "done"), "{ended:?}");
+            // Else the next run of the same task would get this one's answer.
+            agents.answered(&watch.run).await;
             return ended.overhead / u32::try_from(ITERATIONS).unwrap_or(1);
         }
     }

@@ -13,6 +13,7 @@ pub mod relay;
 pub mod server;
 pub mod sse;
 pub mod store;
+pub mod tokens;
 pub mod tool_parser;
 pub mod tools;
 pub mod translate;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use http::HeaderValue;
+use http::{HeaderMap, HeaderValue, header};
 use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -32,6 +32,8 @@ pub(super) const TAKEN_UP_WITHIN: u64 = 15 * 60_000;
 pub(super) const KEPT: u64 = 30 * 24 * 3_600_000;
 /// The pause between clearings.
 const CLEAR_EVERY: Duration = Duration::from_hours(1);
+/// What is assumed of a window that nobody tells of, in tokens.
+const WINDOW: u64 = 128 * 1024;
 /// Suspended runs that are held in memory because they could not be stored.
 pub(super) const MOST_PARKED: usize = 1_000;
 
@@ -47,8 +49,10 @@ pub struct Agent {
     pub relay: Arc<Relay>,
     /// Its own tools.
     pub tools: Arc<dyn Tools>,
-    /// The model's window, in tokens.
-    pub window: u64,
+    /// Its model as the upstreams know it.
+    pub target: String,
+    /// The model's window in tokens, where that is configured.
+    pub window: Option<u64>,
     /// The name under which reasoning and progress leave; `None`: not at all.
     pub reasoning: Option<&'static str>,
 }
@@ -151,7 +155,8 @@ impl Agents {
     ) -> Watch {
         let id = format!("run-{:032x}", rand::random::<u128>());
         let fingerprint = request.fingerprint.clone();
-        let setup = setup::setup(agent, request, rand::random(), now());
+        let window = agent.window(authorization.as_ref()).await;
+        let setup = setup::setup(agent, request, window, rand::random(), now());
         let run = NewRun {
             id: id.clone(),
             agent: agent.name.to_string(),
@@ -330,6 +335,18 @@ impl Agents {
 }
 
 impl Agent {
+    /// The smallest window that an upstream of the model has, as far as they tell.
+    pub(super) async fn window(&self, key: Option<&HeaderValue>) -> u64 {
+        if let Some(window) = self.window {
+            return window;
+        }
+        let headers: HeaderMap = key.map(|key| (header::AUTHORIZATION, key.clone())).into_iter().collect();
+        let asked = self.relay.upstreams().map(|upstream| upstream.learn_windows(&headers));
+        futures::future::join_all(asked).await;
+        let told = self.relay.upstreams().filter_map(|upstream| upstream.model_facts(&self.target).window);
+        told.min().unwrap_or(WINDOW)
+    }
+
     /// Whether the client sees what is being done.
     pub fn shows_progress(&self) -> bool {
         self.config.progress == Progress::Reasoning

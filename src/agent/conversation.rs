@@ -157,7 +157,9 @@ impl Conversation {
 
     async fn begin(&self, message: Value) -> Held {
         let id = format!("run-{:032x}", rand::random::<u128>());
-        let setup = setup::setup(&self.agent, AgentRequest::of_person(message), rand::random(), now());
+        let window = self.agent.window(None).await;
+        let request = AgentRequest::of_person(message);
+        let setup = setup::setup(&self.agent, request, window, rand::random(), now());
         let new = NewRun {
             id: id.clone(),
             agent: self.agent.name.to_string(),

@@ -7,7 +7,7 @@ use super::request::AgentRequest;
 use crate::tools::ToolSpec;
 
 /// The setup of a run that begins now.
-pub(super) fn setup(agent: &Agent, request: AgentRequest, seed: u64, at: u64) -> Setup {
+pub(super) fn setup(agent: &Agent, request: AgentRequest, window: u64, seed: u64, at: u64) -> Setup {
     let config = &agent.config;
     let mut tools: Vec<Offered> = agent.tools.specs().into_iter().map(|spec| offered(spec, config)).collect();
     // respool's own tool wins over a client's of the same name.
@@ -22,7 +22,7 @@ pub(super) fn setup(agent: &Agent, request: AgentRequest, seed: u64, at: u64) ->
         messages: request.messages,
         tools,
         style: style(config),
-        limits: limits(config, agent.window),
+        limits: limits(config, window),
     }
 }
 

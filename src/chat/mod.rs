@@ -124,18 +124,17 @@ async fn begin(setting: Setting, screen: Screen, terminal: bool) -> Result<Sessi
 
 /// The model to talk to. One that was named is taken at the user's word when the endpoint does not list its models.
 async fn model(setting: &Setting) -> Result<Model, String> {
-    let named = |id: &String| setting.relay.upstream_for(id);
-    let upstream = setting.model.as_ref().and_then(named).or_else(|| setting.relay.upstreams().next());
-    let upstream = upstream.ok_or("no upstream is configured")?;
-    let listed = models::models(upstream).await;
-    match (&setting.model, listed) {
-        (None, Ok(models)) => models.into_iter().next().ok_or_else(|| "it lists no models".into()),
-        (None, Err(why)) => Err(why),
-        (Some(id), listed) => {
-            let known = listed.unwrap_or_default().into_iter().find(|model| model.id == *id);
-            Ok(known.unwrap_or_else(|| Model { id: id.clone(), window: None }))
+    let Some(id) = &setting.model else {
+        let upstream = setting.relay.upstreams().next().ok_or("no upstream is configured")?;
+        return models::models(upstream).await?.into_iter().next().ok_or_else(|| "it lists no models".into());
+    };
+    for upstream in setting.relay.upstreams() {
+        let listed = models::models(upstream).await.unwrap_or_default();
+        if let Some(model) = listed.into_iter().find(|model| model.id == *id) {
+            return Ok(model);
         }
     }
+    Ok(Model { id: id.clone(), window: None })
 }
 
 fn agent(setting: &Setting, model: &Model, tools: Arc<Journal>) -> Agent {
@@ -150,13 +149,16 @@ fn agent(setting: &Setting, model: &Model, tools: Arc<Journal>) -> Agent {
         result_limit: Size::kib(32),
         ..AgentConfig::default()
     };
+    let target = setting.relay.aliases().find(|(alias, _)| *alias == model.id);
+    let target = target.map_or(model.id.as_str(), |(_, target)| target);
     Agent {
         name: NAME.into(),
         config,
         prompt: Some(setting.system.clone()),
         relay: Arc::clone(&setting.relay),
         tools,
-        window,
+        target: target.to_owned(),
+        window: model.window,
         reasoning: None,
     }
 }

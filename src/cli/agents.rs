@@ -11,23 +11,17 @@ use crate::observe::ErrorReport;
 use crate::relay::{ReasoningField, Relay, RelayLimits};
 use crate::store::Store;
 use crate::tools::Tools;
-use crate::upstream::Upstream;
-
-/// What is assumed of a model's window where nothing says otherwise, in tokens.
-const WINDOW: u64 = 128 * 1024;
-
-/// The upstreams of a relay, each with the models that it is said to serve.
-pub(super) type Upstreams = Vec<(Arc<Upstream>, Option<Vec<String>>)>;
+use crate::upstream::{Fleet, LISTS_EVERY};
 
 /// Opens an agent's own tools: those that its settings name.
 pub type OpenTools<'a> =
     dyn Fn(AgentConfig) -> BoxFuture<'a, Result<Arc<dyn Tools>, String>> + Send + Sync + 'a;
 
-/// The agents over these upstreams.
+/// The agents over this fleet.
 pub(super) async fn agents(
     settings: &Settings,
     relay: &Arc<Relay>,
-    upstreams: &[(Arc<Upstream>, Option<Vec<String>>)],
+    fleet: &Arc<Fleet>,
     bounds: RelayLimits,
     tools: &OpenTools<'_>,
     shutdown: CancellationToken,
@@ -37,14 +31,15 @@ pub(super) async fn agents(
         let fault = |why: String| format!("agent `{name}`: {why}");
         let relay = match config {
             AgentConfig { upstream: None, .. } if !config.reads_for_itself() => Arc::clone(relay),
-            _ => Arc::new(own_relay(settings, config, upstreams, bounds)),
+            _ => Arc::new(own_relay(settings, config, fleet, bounds)),
         };
         all.push(Agent {
             name: name.as_str().into(),
             prompt: prompt(config).map_err(fault)?,
             relay,
             tools: tools(config.clone()).await.map_err(fault)?,
-            window: WINDOW,
+            window: settings.relay.modes(&config.model).context_window,
+            target: settings.relay.target(&config.model).to_owned(),
             reasoning: reasoning(settings, config),
             config: config.clone(),
         });
@@ -55,19 +50,19 @@ pub(super) async fn agents(
 }
 
 /// A relay that knows the agent's upstream alone, and leaves it to the agent what a reply is good for.
-fn own_relay(
-    settings: &Settings,
-    config: &AgentConfig,
-    upstreams: &[(Arc<Upstream>, Option<Vec<String>>)],
-    bounds: RelayLimits,
-) -> Relay {
-    let is_wanted = |name: &str| config.upstream.as_deref().is_none_or(|wanted| wanted == name);
-    let wanted = upstreams.iter().filter(|(upstream, _)| is_wanted(&upstream.name)).cloned().collect();
+fn own_relay(settings: &Settings, config: &AgentConfig, fleet: &Arc<Fleet>, bounds: RelayLimits) -> Relay {
+    let fleet = match &config.upstream {
+        None => Arc::clone(fleet),
+        Some(name) => {
+            let wanted = fleet.iter().filter(|upstream| upstream.name == *name).cloned().collect();
+            Arc::new(Fleet::new(wanted, LISTS_EVERY))
+        }
+    };
     let mut relay = settings.relay.clone();
     if config.reads_for_itself() {
         relay.recovery.attempts = 0;
     }
-    Relay::new(relay, wanted, bounds)
+    Relay::new(relay, fleet, bounds)
 }
 
 fn prompt(config: &AgentConfig) -> Result<Option<String>, String> {

@@ -8,7 +8,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _};
 use tokio_util::sync::CancellationToken;
 
-use super::serve::{bounds, runtime, upstreams};
+use super::serve::{bounds, fleet, runtime};
 use crate::chat::{self, SYSTEM_PROMPT, Setting};
 use crate::config::{Flags, Loaded, Problems, Settings};
 use crate::observe::{self, ErrorReport};
@@ -147,7 +147,7 @@ async fn relay(settings: &Settings, abort: &CancellationToken) -> Result<Arc<Rel
         reasoning: ReasoningField::ReasoningContent,
         ..settings.relay.clone()
     };
-    Ok(Arc::new(Relay::new(config, upstreams(settings, abort).await?, bounds(settings))))
+    Ok(Arc::new(Relay::new(config, fleet(settings, abort).await?, bounds(settings))))
 }
 
 /// A conversation that cannot be kept is still one.

@@ -17,7 +17,7 @@ use crate::server::App;
 use crate::translate::Reply;
 use crate::turn::Note;
 use crate::upstream::Upstream;
-use crate::wire::ApiError;
+use crate::wire::{ApiError, Object};
 
 /// A model that thinks longer than this over one word is reported as slow.
 const TURN_WITHIN: Duration = Duration::from_mins(5);
@@ -82,6 +82,7 @@ async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(),
         if let Some(model) =
             config.models.iter().flatten().find(|model| models.contains(model)).or(models.first())
         {
+            counting_of(upstream, model, findings).await;
             round_trip(&app, model, findings).await;
         }
     }
@@ -154,6 +155,21 @@ async fn version_of(upstream: &Upstream, findings: &mut Findings) {
         Some((major, minor)) => findings.ok(&format!("vLLM {major}.{minor}")),
         None => findings.ok("it does not tell a vLLM version; respool adapts to what it refuses"),
     }
+}
+
+/// How the tokens of a prompt are counted, when it has to be known whether it fits.
+async fn counting_of(upstream: &Upstream, model: &str, findings: &mut Findings) {
+    upstream.learn_windows(&HeaderMap::new()).await;
+    let body = json!({"model": model, "messages": [{"role": "user", "content": "ping"}]}).to_string();
+    let Ok(request) = Object::parse(&body) else { return };
+    let way = if upstream.model_facts(model).is_harmony {
+        "by respool, as gpt-oss has them (o200k_harmony)"
+    } else if upstream.tokenize(&request, &HeaderMap::new()).await.is_some() {
+        "by the server (/tokenize)"
+    } else {
+        "not exactly: the server has no /tokenize, so respool learns from its replies and refusals"
+    };
+    findings.ok(&format!("model {model}: tokens are counted {way}"));
 }
 
 /// A call, its result, and the answer, over the relay's own path.

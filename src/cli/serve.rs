@@ -8,15 +8,15 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::agents::{OpenTools, Upstreams, agents};
+use super::agents::{OpenTools, agents};
 use crate::config::{Loaded, Settings};
 use crate::observe;
-use crate::relay::{OnOverflow, Relay, RelayLimits};
+use crate::relay::{Relay, RelayLimits};
 use crate::server::{App, Listen, Stop, router, run};
 use crate::tools::{Approver, Invocation, ToolError, ToolOutput, ToolSpec, Tools, ToolsConfig};
 use crate::translate::GuardLimits;
 use crate::upstream::replay::{self, Replay};
-use crate::upstream::{Address, Upstream, UpstreamConfig};
+use crate::upstream::{Address, Fleet, LISTS_EVERY, Upstream, UpstreamConfig};
 
 pub(super) fn serve(loaded: &Loaded) -> Result<(), String> {
     let flush = observe::init(&loaded.settings.log)?;
@@ -77,10 +77,10 @@ pub async fn app_with(
     abort: &CancellationToken,
     tools: &OpenTools<'_>,
 ) -> Result<App, String> {
-    let upstreams = upstreams(settings, abort).await?;
+    let fleet = fleet(settings, abort).await?;
     let bounds = bounds(settings);
-    let relay = Arc::new(Relay::new(settings.relay.clone(), upstreams.clone(), bounds));
-    let agents = agents(settings, &relay, &upstreams, bounds, tools, abort.clone()).await?;
+    let relay = Arc::new(Relay::new(settings.relay.clone(), Arc::clone(&fleet), bounds));
+    let agents = agents(settings, &relay, &fleet, bounds, tools, abort.clone()).await?;
     Ok(App {
         relay,
         agents,
@@ -90,14 +90,17 @@ pub async fn app_with(
     })
 }
 
-/// The configured upstreams, each with the models that it is said to serve.
-pub(super) async fn upstreams(settings: &Settings, abort: &CancellationToken) -> Result<Upstreams, String> {
+/// The configured upstreams; what they serve is asked again and again until `abort`.
+pub(super) async fn fleet(settings: &Settings, abort: &CancellationToken) -> Result<Arc<Fleet>, String> {
     let mut upstreams = Vec::new();
     for config in &settings.upstreams {
-        let config = started(config, abort).await?;
-        upstreams.push((Arc::new(Upstream::new(&config)?), config.models.clone()));
+        upstreams.push(Arc::new(Upstream::new(&started(config, abort).await?)?));
     }
-    Ok(upstreams)
+    let fleet = Arc::new(Fleet::new(upstreams, LISTS_EVERY));
+    if fleet.is_several() {
+        tokio::spawn(Arc::clone(&fleet).keep_lists(abort.clone()));
+    }
+    Ok(fleet)
 }
 
 pub(super) fn bounds(settings: &Settings) -> RelayLimits {
@@ -169,24 +172,8 @@ fn raise_descriptor_limit() {
 
 /// Settings that are accepted already, and whose feature is not built yet.
 fn warn_of_what_is_to_come(settings: &Settings) {
-    let relay = &settings.relay;
-    let shared = |upstream: &UpstreamConfig| upstream.max_concurrency.is_some() || upstream.weight != 1;
-    let open = settings.upstreams.iter().filter(|upstream| upstream.models.is_none()).count();
-    if open > 1 {
-        tracing::warn!(
-            target: "respool::server",
-            "several upstreams name no `models`: until respool asks them, the first of these gets every model that no \
-             other one names; write `models` under each [[upstream]]"
-        );
-    }
-    for (set, key) in [
-        (relay.context.on_overflow == OnOverflow::Trim, "context.on_overflow = \"trim\""),
-        (settings.upstreams.iter().any(shared), "upstream.max_concurrency, upstream.weight"),
-        (settings.tools != ToolsConfig::default(), "tools"),
-    ] {
-        if set {
-            tracing::warn!(target: "respool::server", key, "this setting is accepted, but has no effect in this version");
-        }
+    if settings.tools != ToolsConfig::default() {
+        tracing::warn!(target: "respool::server", key = "tools", "this setting is accepted, but has no effect in this version");
     }
 }
 

@@ -33,6 +33,18 @@ pub const SECOND_ATTEMPTS: &str = "respool_second_attempts_total";
 pub const RESCUES: &str = "respool_rescues_total";
 /// Heartbeats sent while an upstream was silent.
 pub const HEARTBEATS: &str = "respool_heartbeats_total";
+/// Requests at work at an upstream.
+pub const UPSTREAM_IN_FLIGHT: &str = "respool_upstream_in_flight";
+/// Requests that wait for a place at an upstream.
+pub const UPSTREAM_QUEUED: &str = "respool_upstream_queued";
+/// Seconds for which requests waited for a place at an upstream.
+pub const UPSTREAM_QUEUE: &str = "respool_upstream_queue_seconds";
+/// 1 while an upstream's circuit is open.
+pub const UPSTREAM_OPEN: &str = "respool_upstream_circuit_open";
+/// How often an upstream's circuit opened.
+pub const UPSTREAM_EJECTIONS: &str = "respool_upstream_ejections_total";
+/// Requests that went on to another upstream after this one had failed.
+pub const UPSTREAM_FAILOVERS: &str = "respool_upstream_failovers_total";
 
 /// Calls whose turn's reasoning is remembered.
 pub const MEMORY_ENTRIES: &str = "respool_reasoning_memory_entries";
@@ -122,6 +134,38 @@ impl Common {
     }
 }
 
+/// The series of one upstream, by its name in the configuration.
+#[derive(Debug)]
+pub struct OfUpstream {
+    /// [`UPSTREAM_IN_FLIGHT`].
+    pub in_flight: Gauge,
+    /// [`UPSTREAM_QUEUED`].
+    pub queued: Gauge,
+    /// [`UPSTREAM_QUEUE`].
+    pub queue: Histogram,
+    /// [`UPSTREAM_OPEN`].
+    pub open: Gauge,
+    /// [`UPSTREAM_EJECTIONS`].
+    pub ejections: Counter,
+    /// [`UPSTREAM_FAILOVERS`].
+    pub failovers: Counter,
+}
+
+impl OfUpstream {
+    /// Registers them.
+    pub fn new(name: &str) -> Self {
+        let name = name.to_owned();
+        Self {
+            in_flight: gauge!(UPSTREAM_IN_FLIGHT, "upstream" => name.clone()),
+            queued: gauge!(UPSTREAM_QUEUED, "upstream" => name.clone()),
+            queue: histogram!(UPSTREAM_QUEUE, "upstream" => name.clone()),
+            open: gauge!(UPSTREAM_OPEN, "upstream" => name.clone()),
+            ejections: counter!(UPSTREAM_EJECTIONS, "upstream" => name.clone()),
+            failovers: counter!(UPSTREAM_FAILOVERS, "upstream" => name),
+        }
+    }
+}
+
 /// A request has come.
 pub(super) fn arrived() {
     if let Some(common) = COMMON.get() {
@@ -205,6 +249,18 @@ fn describe() {
         "Requests with second attempts, by the last fault and whether they got an answer"
     );
     metrics::describe_counter!(HEARTBEATS, "Heartbeats sent while an upstream was silent");
+    metrics::describe_gauge!(UPSTREAM_IN_FLIGHT, "Requests at work at an upstream");
+    metrics::describe_gauge!(UPSTREAM_QUEUED, "Requests that wait for a place at an upstream");
+    metrics::describe_histogram!(
+        UPSTREAM_QUEUE,
+        "Seconds for which requests waited for a place at an upstream"
+    );
+    metrics::describe_gauge!(UPSTREAM_OPEN, "1 while an upstream's circuit is open");
+    metrics::describe_counter!(UPSTREAM_EJECTIONS, "How often an upstream's circuit opened");
+    metrics::describe_counter!(
+        UPSTREAM_FAILOVERS,
+        "Requests that went on to another upstream after this one failed"
+    );
     metrics::describe_gauge!(MEMORY_ENTRIES, "Calls whose turn's reasoning is remembered");
     metrics::describe_gauge!(MEMORY_BYTES, "Bytes of the remembered reasoning");
     metrics::describe_counter!(MEMORY_LOOKUPS, "Turns that came back without reasoning, by result");

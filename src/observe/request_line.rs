@@ -51,8 +51,12 @@ pub struct RequestLine {
     pub known_model: String,
     /// Whether the client asked for a stream.
     pub stream: bool,
-    /// The upstream's name.
+    /// The upstream's name; of several that were asked, the last one's.
     pub upstream: String,
+    /// How many upstreams were asked.
+    pub upstreams_tried: u32,
+    /// How long it waited for a place at an upstream.
+    pub queued: Duration,
     /// The upstream's status, when it answered.
     pub upstream_status: Option<u16>,
     /// The status that left.
@@ -63,6 +67,10 @@ pub struct RequestLine {
     pub loop_warned: Option<&'static str>,
     /// The kind of loop that was ended.
     pub loop_stopped: Option<&'static str>,
+    /// How the prompt's tokens were counted, when that had to be known beforehand.
+    pub counted: Option<&'static str>,
+    /// What was taken out of the conversation so that it fits.
+    pub trimmed: Option<String>,
     /// Attempts beyond the first.
     pub retries: u32,
     /// Heartbeats sent.
@@ -101,11 +109,15 @@ impl RequestLine {
             known_model: String::new(),
             stream: false,
             upstream: String::new(),
+            upstreams_tried: 0,
+            queued: Duration::ZERO,
             upstream_status: None,
             status: 0,
             edits: vec![],
             loop_warned: None,
             loop_stopped: None,
+            counted: None,
+            trimmed: None,
             retries: 0,
             heartbeats: 0,
             dialects: vec![],
@@ -141,6 +153,13 @@ impl RequestLine {
                 Note::Repaired(name) => self.repairs.push(name),
                 Note::Dropped { why, .. } => self.dropped.push(why.as_str()),
             }
+        }
+    }
+
+    /// One more change to the request.
+    pub fn edit(&mut self, name: &'static str) {
+        if !self.edits.contains(&name) {
+            self.edits.push(name);
         }
     }
 
@@ -252,6 +271,8 @@ impl Drop for RequestLine {
             model = self.model,
             stream = self.stream,
             upstream = self.upstream,
+            upstreams_tried = (self.upstreams_tried > 1).then_some(self.upstreams_tried),
+            queued_ms = some(self.queued).map(millis),
             upstream_status = self.upstream_status,
             status = self.status,
             outcome = self.outcome.as_str(),
@@ -259,6 +280,8 @@ impl Drop for RequestLine {
             edits = list(&self.edits),
             loop_warned = self.loop_warned,
             loop_stopped = self.loop_stopped,
+            counted = self.counted,
+            trimmed = self.trimmed,
             retries = some(self.retries),
             heartbeats = some(self.heartbeats),
             calls = some(self.calls),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::context::Weighed;
 use super::feed::{Again, Feed};
 use super::recovery::Recovery;
 use super::{Prepared, Relay, Route, forwarded};
@@ -46,7 +47,7 @@ impl Relay {
         let mut recovery = Recovery::new(&self.config.recovery, &prepared, &line);
         let mut useless = Vec::new();
         loop {
-            let Some(tried) = recovery.within(Box::pin(self.ask(&prepared, &line))).await else {
+            let Some(tried) = recovery.within(Box::pin(self.ask(&mut prepared, &line))).await else {
                 return settle(None, None, useless, &recovery, &line);
             };
             let (fault, usage) = match &tried {
@@ -75,7 +76,7 @@ impl Relay {
         }
     }
 
-    async fn ask(&self, prepared: &Prepared, line: &SharedLine) -> Result<Tried, UpstreamError> {
+    async fn ask(&self, prepared: &mut Prepared, line: &SharedLine) -> Result<Tried, UpstreamError> {
         let answer = self.dispatch(prepared, line).await?;
         match prepared.facts.route {
             Route::Tools => Ok(read(self.completion(answer, prepared, line).await?, prepared, line)),
@@ -83,6 +84,7 @@ impl Relay {
                 let name = prepared.upstream.name.as_str();
                 let body = self.json_body(answer, name).await?;
                 let (body, usage) = forwarded(body, name, &prepared.facts, line)?;
+                weigh(prepared, usage, line);
                 let fault = fault_of_text(&body, prepared);
                 Ok(Tried { opened: Opened::Body(body), usage, fault })
             }
@@ -116,9 +118,17 @@ impl Relay {
     }
 }
 
+/// Learns from a reply's usage how long the request's tokens are.
+fn weigh(prepared: &Prepared, usage: Option<Usage>, line: &SharedLine) {
+    if let Some(weighed) = Weighed::of(prepared, line) {
+        weighed.learn(usage);
+    }
+}
+
 /// Reads a whole completion.
 fn read(completion: Completion, prepared: &Prepared, line: &SharedLine) -> Tried {
     line.with(|line| line.usage = completion.usage);
+    weigh(prepared, completion.usage, line);
     if let Some((_, fingerprint)) = completion.tags.iter().find(|(key, _)| *key == "system_fingerprint") {
         prepared.upstream.learn_fingerprint(fingerprint);
     }

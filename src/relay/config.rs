@@ -81,6 +81,8 @@ pub struct Modes {
     pub tool_parsing: ToolParsing,
     /// The name under which reasoning leaves.
     pub reasoning: ReasoningField,
+    /// The window, when the server is not to be believed.
+    pub context_window: Option<u64>,
 }
 
 impl RelayConfig {
@@ -96,6 +98,7 @@ impl RelayConfig {
             tools_mode: own.iter().find_map(|model| model.tools_mode).unwrap_or(self.tools_mode),
             tool_parsing: own.iter().find_map(|model| model.tool_parsing).unwrap_or(self.tool_parsing),
             reasoning: own.iter().find_map(|model| model.reasoning).unwrap_or(self.reasoning),
+            context_window: own.iter().find_map(|model| model.context_window),
         }
     }
 
@@ -124,6 +127,8 @@ pub struct ModelConfig {
     pub tool_parsing: Option<ToolParsing>,
     /// The name under which reasoning leaves.
     pub reasoning: Option<ReasoningField>,
+    /// Its window in tokens.
+    pub context_window: Option<u64>,
 }
 
 /// `[recovery]`.

@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use tokio::time::{Instant, timeout_at};
 
+use super::context::Weighed;
 use super::memory::Recollection;
 use super::recovery::Recovery;
 use super::{Prepared, Relay};
@@ -38,6 +39,7 @@ pub struct Feed {
     reader: Reader,
     upstream: String,
     line: SharedLine,
+    weighed: Option<Weighed>,
     recollection: Option<Recollection>,
     out: BytesMut,
     /// The end of a reply that said nothing: it leaves only when asking again does not help.
@@ -108,6 +110,7 @@ impl Feed {
         reader: Reader,
         upstream: String,
         line: SharedLine,
+        weighed: Option<Weighed>,
         recollection: Option<Recollection>,
     ) -> Self {
         Self {
@@ -116,6 +119,7 @@ impl Feed {
             reader,
             upstream,
             line,
+            weighed,
             recollection,
             out: BytesMut::new(),
             held: BytesMut::new(),
@@ -228,13 +232,15 @@ impl Feed {
             return false;
         }
         self.answer = None;
+        // From now on the usage is that of several attempts.
+        self.weighed = None;
         self.out.clear();
         self.held.clear();
         self.frames = self.frames.anew();
         self.reader = self.successor(&again);
         let line = self.line.clone();
         self.asking = Some(Asking(Box::pin(async move {
-            let answer = again.relay.stream_again(&again.prepared, &line).await;
+            let answer = again.relay.stream_again(&mut again.prepared, &line).await;
             (again, answer)
         })));
         true
@@ -373,6 +379,9 @@ impl Feed {
         }
         self.held.unsplit(self.out.split());
         self.out = std::mem::take(&mut self.held);
+        if let Some(weighed) = &self.weighed {
+            weighed.learn(self.usage());
+        }
         match &mut self.reader {
             Reader::Passthrough(state) => {
                 state.missing_finishes().iter().for_each(|chunk| write_data(&mut self.out, chunk));

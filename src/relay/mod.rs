@@ -7,12 +7,16 @@
 
 mod attempts;
 pub mod config;
+mod context;
+mod conversation;
 mod dispatch;
 mod feed;
+mod forward;
 mod look_back;
 mod memory;
 mod prepare;
 mod recovery;
+mod round;
 
 use std::sync::Arc;
 
@@ -21,8 +25,10 @@ pub use config::{
     ContextConfig, ModelConfig, OnOverflow, ReasoningField, RecoveryConfig, RelayConfig, ToolParsing,
     ToolsMode,
 };
+use context::Weighed;
 use feed::Reader;
 pub use feed::{Batch, Feed};
+pub use forward::{Forward, Passing};
 use memory::{Memory, MemoryLimits};
 pub use prepare::{Facts, Prepared, Route};
 
@@ -32,14 +38,14 @@ use crate::observe::SharedLine;
 use crate::sse::Frames;
 use crate::translate::{ChunkRules, Ids, LiveRules, LiveTurn, Reply, StreamState, completion_json};
 use crate::turn::{FinishReason, Usage};
-use crate::upstream::{Answer, RetryPolicy, Upstream, UpstreamError, in_few_words};
+use crate::upstream::{Answer, Fleet, RetryPolicy, Upstream, UpstreamError, in_few_words};
 use crate::wire::{Completion, Edit, Editor, REPLY, Tag, prune, usage_from};
 
 /// Relays requests to the configured upstreams.
 #[derive(Debug)]
 pub struct Relay {
     config: RelayConfig,
-    upstreams: Vec<(Arc<Upstream>, Option<Vec<String>>)>,
+    fleet: Arc<Fleet>,
     retry: RetryPolicy,
     max_body: usize,
     guard: crate::translate::GuardLimits,
@@ -58,20 +64,16 @@ pub struct RelayLimits {
 }
 
 impl Relay {
-    /// `upstreams`: each with the models it is said to serve; the first one is the default.
-    pub fn new(
-        config: RelayConfig,
-        upstreams: Vec<(Arc<Upstream>, Option<Vec<String>>)>,
-        limits: RelayLimits,
-    ) -> Self {
+    /// Relays to these upstreams.
+    pub fn new(config: RelayConfig, fleet: Arc<Fleet>, limits: RelayLimits) -> Self {
         let retry = RetryPolicy::before(limits.commit_after);
         let memory = config.recovery.reasoning_memory.then(|| Arc::new(Memory::new(MemoryLimits::default())));
-        Self { config, upstreams, retry, max_body: limits.max_body, guard: limits.guard, memory }
+        Self { config, fleet, retry, max_body: limits.max_body, guard: limits.guard, memory }
     }
 
     /// The upstreams, the default one first.
     pub fn upstreams(&self) -> impl Iterator<Item = &Arc<Upstream>> {
-        self.upstreams.iter().map(|(upstream, _)| upstream)
+        self.fleet.iter()
     }
 
     /// Names that stand for other models.
@@ -79,21 +81,12 @@ impl Relay {
         self.config.aliases().map(|alias| (alias, self.config.target(alias)))
     }
 
-    /// The upstream for a model (as the upstream knows it): one that is said to serve it, else one of which nothing is
-    /// said, else the first.
-    pub fn upstream_for(&self, model: &str) -> Option<&Arc<Upstream>> {
-        let serves = |models: &Option<Vec<String>>| {
-            models.as_ref().is_some_and(|models| models.iter().any(|m| m == model))
-        };
-        let named = self.upstreams.iter().find(|(_, models)| serves(models));
-        let open = || self.upstreams.iter().find(|(_, models)| models.is_none());
-        named.or_else(open).or(self.upstreams.first()).map(|(upstream, _)| upstream)
-    }
-
     fn feed(&self, answer: Answer, prepared: &Prepared, line: SharedLine) -> Feed {
         let reader = self.reader(prepared, Usage::default());
+        let weighed = Weighed::of(prepared, &line);
         let upstream = prepared.upstream.name.clone();
-        Feed::new(answer, Frames::new(self.max_body), reader, upstream, line, prepared.recollection.clone())
+        let recollection = prepared.recollection.clone();
+        Feed::new(answer, Frames::new(self.max_body), reader, upstream, line, weighed, recollection)
     }
 
     /// `spent`: what earlier attempts cost.
@@ -105,7 +98,11 @@ impl Relay {
     }
 
     /// Asks for a stream once more.
-    async fn stream_again(&self, prepared: &Prepared, line: &SharedLine) -> Result<Answer, UpstreamError> {
+    async fn stream_again(
+        &self,
+        prepared: &mut Prepared,
+        line: &SharedLine,
+    ) -> Result<Answer, UpstreamError> {
         let answer = self.dispatch(prepared, line).await?;
         match answer.media_type().as_str() {
             "text/event-stream" => Ok(answer),

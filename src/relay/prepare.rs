@@ -1,21 +1,24 @@
 //! Reads a request once: what the client wants, where it goes, and the bytes that go there.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header};
 
-use super::Relay;
 use super::config::{Modes, ReasoningField, ToolParsing, ToolsMode};
 use super::look_back::LookBack;
 use super::memory::Recollection;
+use super::{Relay, conversation};
 use crate::observe::metrics;
 use crate::tool_parser::{Options, Tools};
-use crate::translate::{Additions, LoopFound, Outbound, ReplyRules, hidden_tools, needs_version, outbound};
+use crate::translate::{
+    Additions, LoopFound, Outbound, ReplyRules, hidden_tools, needs_version, outbound, token_limit,
+};
 use crate::turn::Turn;
-use crate::upstream::Upstream;
+use crate::upstream::{Serving, Upstream, Who, choose};
 use crate::wire::Object;
 use crate::wire::{ApiError, ChatRequest, ToolChoice, array, decode_string, encode_string};
 
@@ -48,7 +51,7 @@ impl Route {
 pub struct Facts {
     /// The model's name as the client wrote it; empty when it gave none.
     pub model: String,
-    /// True when an upstream's configuration names the model.
+    /// True when the configuration names the model, or an upstream is known to serve it.
     pub model_is_known: bool,
     /// A stream was asked for.
     pub stream: bool,
@@ -64,6 +67,8 @@ pub struct Facts {
     pub keep: Vec<String>,
     /// When the request came, in seconds since 1970.
     pub created: u64,
+    /// The model's window, when the configuration says it.
+    pub context_window: Option<u64>,
 }
 
 /// A request ready to be sent.
@@ -71,8 +76,14 @@ pub struct Facts {
 pub struct Prepared {
     /// What the client asked for.
     pub facts: Facts,
-    /// Who gets it.
+    /// Who gets it; once it is answered, who answered.
     pub upstream: Arc<Upstream>,
+    /// All that may get it, the conversation's own upstream first.
+    pub(super) order: Arc<[Arc<Upstream>]>,
+    /// Whose it is.
+    pub(super) who: Who,
+    /// Who broke off in the middle of the last reply.
+    pub(super) broke_off: Option<Arc<Upstream>>,
     /// Why the loop guard answers in the model's place.
     pub loop_found: Option<LoopFound>,
     /// What is added to the conversation.
@@ -93,7 +104,17 @@ pub struct Prepared {
 
 enum Draft {
     Ready(Box<Prepared>),
+    /// The request's form depends on this upstream's version.
     NeedsVersion(Arc<Upstream>),
+    /// Nobody is known to serve this model.
+    NeedsLists(String),
+}
+
+/// What was asked for already, and need not be again.
+#[derive(Clone, Copy, Default)]
+struct Asked {
+    version: bool,
+    lists: bool,
 }
 
 impl Prepared {
@@ -121,13 +142,17 @@ impl Relay {
         path_and_query: &str,
         request_id: &str,
     ) -> Result<Box<Prepared>, ApiError> {
-        let mut draft = match self.draft(&body, &headers, true)? {
-            Draft::Ready(draft) => draft,
-            Draft::NeedsVersion(upstream) => {
-                upstream.probe_version().await;
-                match self.draft(&body, &headers, false)? {
-                    Draft::Ready(draft) => draft,
-                    Draft::NeedsVersion(_) => return Err(no_upstream()),
+        let mut asked = Asked::default();
+        let mut draft = loop {
+            match self.draft(&body, &headers, asked)? {
+                Draft::Ready(draft) => break draft,
+                Draft::NeedsVersion(upstream) => {
+                    upstream.probe_version().await;
+                    asked.version = true;
+                }
+                Draft::NeedsLists(model) => {
+                    self.fleet.refreshed(&model).await;
+                    asked.lists = true;
                 }
             }
         };
@@ -138,16 +163,24 @@ impl Relay {
         Ok(draft)
     }
 
-    /// Everything that follows from the body. Its form may depend on the upstream's version: `may_ask` lets it say so
-    /// instead, when that is not known yet.
-    fn draft(&self, body: &Bytes, headers: &HeaderMap, may_ask: bool) -> Result<Draft, ApiError> {
+    /// Everything that follows from the body. Its form may depend on the upstream's version, and the upstream on lists of
+    /// models: it says so instead, when that is not known and was not asked for yet.
+    fn draft(&self, body: &Bytes, headers: &HeaderMap, asked: Asked) -> Result<Draft, ApiError> {
         let mut request = ChatRequest::parse(body).map_err(|fault| ApiError::from(&fault))?;
         let model = request.model();
         let target_model = self.config.target(&model).to_owned();
-        let upstream = self.upstream_for(&target_model).cloned().ok_or_else(no_upstream)?;
+        let who =
+            if self.fleet.tells_apart() { conversation::of_chat(headers, &request) } else { Who::default() };
+        let order: Arc<[_]> = match self.fleet.serving(&target_model, who.conversation) {
+            Serving::Known(order) => order.into(),
+            Serving::Perhaps(order) if asked.lists => order.into(),
+            Serving::Nobody if asked.lists => return Err(self.unknown_model(&model)),
+            Serving::Perhaps(_) | Serving::Nobody => return Ok(Draft::NeedsLists(target_model)),
+        };
+        let upstream = first_of(&order).ok_or_else(no_upstream)?;
         let LookBack { recollection, added, missed, loop_found } = self.look_back(&request, headers);
         let depends = needs_version(&request) || !added.reasoning.is_empty();
-        if may_ask && upstream.target().version.is_none() && depends {
+        if !asked.version && upstream.target().version.is_none() && depends {
             return Ok(Draft::NeedsVersion(upstream));
         }
         metrics::reasoning_recalled(added.reasoning.len(), missed);
@@ -174,6 +207,9 @@ impl Relay {
             path_and_query: String::new(),
             facts,
             upstream,
+            order,
+            who,
+            broke_off: None,
             loop_found,
             added,
             edits,
@@ -196,14 +232,19 @@ impl Relay {
         edited(&mut request, &prepared.original, &sending).0
     }
 
+    /// Several upstreams, and none serves it. One alone is asked, and says so itself.
+    fn unknown_model(&self, model: &str) -> ApiError {
+        let mut served = self.fleet.models();
+        served.extend(self.config.aliases().map(str::to_owned));
+        let message = format!("The model `{model}` does not exist. There are: {}", served.join(", "));
+        ApiError::new(404, "model_not_found", message).with_param("model")
+    }
+
     fn facts(&self, request: &ChatRequest<'_>, model: String, modes: Modes) -> Facts {
         let target = self.config.target(&model);
-        let named = |models: &Option<Vec<String>>| {
-            models.as_ref().is_some_and(|models| models.iter().any(|m| m == target))
-        };
         Facts {
             model_is_known: self.config.models.contains_key(&model)
-                || self.upstreams.iter().any(|(_, models)| named(models)),
+                || self.fleet.iter().any(|upstream| upstream.standing.serves(target) == Some(true)),
             model,
             stream: request.wants_stream(),
             route: route(request, modes.tools_mode),
@@ -216,8 +257,33 @@ impl Relay {
             },
             keep: self.config.keep_fields.clone(),
             created: now(),
+            context_window: modes.context_window,
         }
     }
+}
+
+impl Prepared {
+    /// The client's network address, for fairness among those who share a key.
+    pub fn came_from(&mut self, peer: Option<IpAddr>) {
+        self.who = conversation::from(self.who, peer);
+    }
+
+    /// Makes it a request for this upstream.
+    pub(super) async fn turn_to(&mut self, upstream: &Arc<Upstream>) {
+        if Arc::ptr_eq(&self.upstream, upstream) {
+            return;
+        }
+        // Boxed as it is rare: every request pays for the size of its future.
+        Box::pin(upstream.probe_version()).await;
+        self.upstream = Arc::clone(upstream);
+        self.body = Relay::edit_again(self);
+    }
+}
+
+/// The upstream that is likely to get the request: it is edited for that one.
+fn first_of(order: &[Arc<Upstream>]) -> Option<Arc<Upstream>> {
+    let loads: Vec<_> = order.iter().map(|upstream| upstream.standing.load(false)).collect();
+    choose(&loads).map(|at| Arc::clone(&order[at]))
 }
 
 fn how(route: Route) -> Outbound {
@@ -270,8 +336,6 @@ fn edited(
 }
 
 fn rules(request: &ChatRequest<'_>) -> ReplyRules {
-    let limit =
-        ["max_completion_tokens", "max_tokens"].into_iter().find_map(|key| request.object.number(key));
     ReplyRules {
         tools: Arc::new(tools(request)),
         options: Options {
@@ -280,7 +344,7 @@ fn rules(request: &ChatRequest<'_>) -> ReplyRules {
             json_wanted: request.wants_json(),
             fuzzy: false,
         },
-        token_limit: limit,
+        token_limit: token_limit(&request.object),
     }
 }
 

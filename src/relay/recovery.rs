@@ -4,6 +4,7 @@
 //! are counted, bounded in time, and noted in the request's line. The head of a stream, its role chunk and heartbeats do
 //! not count as sent. Called by `relay` (whole replies) and `feed` (streams).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -98,7 +99,7 @@ impl Recovery {
         if self.made >= self.allowed || Instant::now() >= self.deadline {
             return false;
         }
-        let Some((remedy, body)) = self.remedied(fault, prepared) else { return false };
+        let Some((remedy, body)) = self.remedied(fault, usage, prepared) else { return false };
         self.made += 1;
         self.last = Some(fault.clone());
         self.spent = self.spent.plus(usage.unwrap_or_default());
@@ -108,12 +109,13 @@ impl Recovery {
             Remedy::MoreTokens(limit) => Some(limit),
             _ => self.limit,
         };
+        prepared.broke_off = matches!(fault, Fault::Broken).then(|| Arc::clone(&prepared.upstream));
         prepared.original = body;
         prepared.body = Relay::edit_again(prepared);
         true
     }
 
-    fn remedied(&self, fault: &Fault, prepared: &Prepared) -> Option<(Remedy, Bytes)> {
+    fn remedied(&self, fault: &Fault, usage: Option<Usage>, prepared: &Prepared) -> Option<(Remedy, Bytes)> {
         let request = ChatRequest::parse(&self.original).ok()?;
         if !may_be_asked_again(fault, &request) {
             return None;
@@ -125,7 +127,7 @@ impl Recovery {
             is_raw: self.was_raw,
             is_harmony: prepared.target_model.to_lowercase().contains("gpt-oss"),
             limit: self.limit,
-            room: None,
+            room: usage.and_then(|usage| prepared.room(usage.prompt)),
         };
         let remedy = Remedy::plan(fault, self.made, &situation)?;
         let version = prepared.upstream.target().version;

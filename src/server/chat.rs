@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ use crate::wire::ApiError;
 
 type Pending<T> = Pin<Box<dyn Future<Output = Result<T, ApiError>> + Send>>;
 
-pub(super) async fn chat(app: App, request: http::Request<Incoming>) -> Response {
+pub(super) async fn chat(app: App, request: http::Request<Incoming>, peer: Option<IpAddr>) -> Response {
     let (parts, body) = request.into_parts();
     let id = respond::request_id(&parts.headers);
     let mut line = RequestLine::start(id.clone(), "POST /v1/chat/completions".to_owned());
@@ -41,7 +42,10 @@ pub(super) async fn chat(app: App, request: http::Request<Incoming>) -> Response
     let path = upstream_path(&parts.uri);
     let upstream_id = respond::upstream_id(&parts.headers, &id);
     match prepare(&app, body, parts.headers, &path, &upstream_id, &line).await {
-        Ok(prepared) => answer(app, prepared, line).await,
+        Ok(mut prepared) => {
+            prepared.came_from(peer);
+            answer(app, prepared, line).await
+        }
         Err(error) => respond::error(&error, &line),
     }
 }

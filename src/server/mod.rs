@@ -11,6 +11,7 @@ mod runs;
 mod transparent;
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +60,7 @@ pub fn router(app: App) -> Routes {
         .route("/metrics", get(respond::metrics))
         .fallback(transparent::transparent)
         .with_state(app.clone());
-    Routes { app, others }
+    Routes { app, others, peer: None }
 }
 
 /// Sends each request to its handler. The hot route is not the router's: its bookkeeping would be a tenth of a short
@@ -68,6 +69,18 @@ pub fn router(app: App) -> Routes {
 pub struct Routes {
     app: App,
     others: Router,
+    peer: Option<IpAddr>,
+}
+
+/// Where a request came from.
+#[derive(Clone, Copy, Debug)]
+struct Peer(IpAddr);
+
+impl Routes {
+    /// For a connection from this address.
+    fn to(&self, peer: IpAddr) -> Self {
+        Self { peer: Some(peer), ..self.clone() }
+    }
 }
 
 impl hyper::service::Service<Request<Incoming>> for Routes {
@@ -75,9 +88,12 @@ impl hyper::service::Service<Request<Incoming>> for Routes {
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
 
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         if request.method() == Method::POST && CHAT.contains(&request.uri().path()) {
-            return Box::pin(chat::chat(self.app.clone(), request).map(Ok));
+            return Box::pin(chat::chat(self.app.clone(), request, self.peer).map(Ok));
+        }
+        if let Some(peer) = self.peer {
+            request.extensions_mut().insert(Peer(peer));
         }
         Box::pin(self.others.clone().oneshot(request))
     }

@@ -12,11 +12,13 @@ use serde_json::{Value, json};
 use super::{App, READY_WITHIN, respond};
 use crate::agent::Agent;
 use crate::observe::{Outcome, RequestLine, SharedLine};
-use crate::upstream::UpstreamError;
+use crate::upstream::{Upstream, UpstreamError};
 use crate::wire::ApiError;
 
-/// A list of models takes no longer; a silent upstream must not hide those that answer.
+/// A list of models takes no longer.
 const LIST_WITHIN: Duration = Duration::from_secs(10);
+/// Of several upstreams a silent one must not hold up those that answer.
+const ONE_OF_SEVERAL_WITHIN: Duration = Duration::from_secs(3);
 
 pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
     let line = line(&app, &request, "GET /v1/models");
@@ -57,7 +59,9 @@ pub(super) async fn ready(State(app): State<App>) -> Response {
             Ok(Err(error)) => Some(error.error.message),
             Err(_) => Some(format!("it does not answer within {} s", READY_WITHIN.as_secs())),
         };
-        json!({"name": upstream.name, "ready": up, "problem": problem})
+        let (circuit, in_flight, queued) = upstream.standing.report();
+        json!({"name": upstream.name, "ready": up, "problem": problem, "circuit": circuit, "in_flight": in_flight,
+            "queued": queued, "models": upstream.standing.models()})
     });
     let upstreams: Vec<Value> = join_all(checks).await;
     let any = upstreams.iter().any(|upstream| upstream["ready"] == true);
@@ -87,25 +91,13 @@ fn ok(body: &Value, line: &SharedLine) -> Response {
 
 /// The models of all upstreams that answer, and the names that stand for them. Fails only when no upstream answers.
 async fn models(app: &App, headers: &HeaderMap, line: &SharedLine) -> Result<Vec<Value>, ApiError> {
-    let asked = join_all(app.relay.upstreams().map(|upstream| async {
-        let asked = tokio::time::timeout(LIST_WITHIN, upstream.get_json("/v1/models", headers.clone())).await;
-        let what = "does not answer /v1/models";
-        asked
-            .unwrap_or_else(|_| Err(UpstreamError::broken(&upstream.name, 504, "upstream_timeout", what, "")))
-    }))
-    .await;
-    let names: Vec<&str> = app.relay.upstreams().map(|upstream| upstream.name.as_str()).collect();
+    let several = app.relay.upstreams().nth(1).is_some();
+    let asked = join_all(app.relay.upstreams().map(|upstream| of(upstream, headers, several))).await;
     let mut found: Vec<Value> = Vec::new();
     let mut failed = None;
-    for (answer, name) in asked.into_iter().zip(names) {
-        match answer.and_then(|(status, body)| listed(name, status, &body)) {
-            Ok(models) => {
-                let new: Vec<Value> = models
-                    .into_iter()
-                    .filter(|model| found.iter().all(|known| known["id"] != model["id"]))
-                    .collect();
-                found.extend(new);
-            }
+    for answer in asked {
+        match answer {
+            Ok(models) => models.into_iter().for_each(|model| add(&mut found, model)),
             Err(error) => failed = Some(error),
         }
     }
@@ -114,9 +106,32 @@ async fn models(app: &App, headers: &HeaderMap, line: &SharedLine) -> Result<Vec
     }
     let aliases: Vec<Value> =
         app.relay.aliases().filter_map(|(alias, target)| alias_of(&found, alias, target)).collect();
+    // An alias is what a client gets who asks for a model of that name.
+    found.retain(|model| aliases.iter().all(|alias| alias["id"] != model["id"]));
     found.extend(aliases);
     found.extend(app.agents.iter().map(|agent| of_agent(agent)));
     Ok(found)
+}
+
+fn add(found: &mut Vec<Value>, model: Value) {
+    if found.iter().all(|known| known["id"] != model["id"]) {
+        found.push(model);
+    }
+}
+
+/// The models of one upstream; of one of several only those for which it is asked.
+async fn of(upstream: &Upstream, headers: &HeaderMap, several: bool) -> Result<Vec<Value>, UpstreamError> {
+    let within = if several { ONE_OF_SEVERAL_WITHIN } else { LIST_WITHIN };
+    let asked = tokio::time::timeout(within, upstream.get_json("/v1/models", headers.clone())).await;
+    let what = "does not answer /v1/models";
+    let silent = || UpstreamError::broken(&upstream.name, 504, "upstream_timeout", what, "");
+    let (status, body) = asked.unwrap_or_else(|_| Err(silent()))?;
+    let mut models = listed(&upstream.name, status, &body)?;
+    let id = |model: &Value| model["id"].as_str().map(str::to_owned);
+    if several && upstream.standing.names_its_models() {
+        models.retain(|model| id(model).is_some_and(|id| upstream.standing.serves(&id) == Some(true)));
+    }
+    Ok(models)
 }
 
 fn listed(name: &str, status: StatusCode, body: &[u8]) -> Result<Vec<Value>, UpstreamError> {

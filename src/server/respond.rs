@@ -11,6 +11,9 @@ use crate::wire::ApiError;
 /// The header that names a request in logs on both sides.
 pub(super) const REQUEST_ID: &str = "x-request-id";
 
+/// The header that says what was taken out of a conversation that the model's window cannot hold.
+const TRIMMED: &str = "x-respool-trimmed";
+
 /// The longest request id that is taken over.
 const LONGEST_ID: usize = 128;
 
@@ -70,13 +73,15 @@ pub(super) fn stream(body: Body, line: &SharedLine) -> Response {
 
 /// Puts the request id on a reply and notes its status.
 pub(super) fn leaves(response: &mut Response, line: &SharedLine) {
-    let id = line.with(|line| {
+    let (id, trimmed) = line.with(|line| {
         line.status = response.status().as_u16();
         line.first_byte();
-        line.id.clone()
+        (line.id.clone(), line.trimmed.clone())
     });
-    if let Ok(id) = HeaderValue::from_str(&id) {
-        response.headers_mut().insert(REQUEST_ID, id);
+    for (name, value) in [(REQUEST_ID, Some(id)), (TRIMMED, trimmed)] {
+        if let Some(value) = value.and_then(|value| HeaderValue::try_from(value).ok()) {
+            response.headers_mut().insert(name, value);
+        }
     }
 }
 

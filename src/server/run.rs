@@ -32,8 +32,8 @@ pub async fn run(listener: TcpListener, routes: Routes, stop: Stop, drain: Durat
             biased;
             () = stop.drain.cancelled() => break,
             accepted = listener.accept() => match accepted {
-                Ok((socket, _)) => {
-                    connections.spawn(serve(socket, routes.clone(), stop.drain.clone()));
+                Ok((socket, peer)) => {
+                    connections.spawn(serve(socket, routes.to(peer.ip()), stop.drain.clone()));
                 }
                 Err(error) => {
                     // Out of descriptors: those in use will be given back.

@@ -3,11 +3,17 @@
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
+use bytes::Bytes;
+use http::{HeaderMap, Method, header};
 
-use super::{App, respond};
+use super::{App, Peer, respond};
 use crate::observe::{Outcome, RequestLine, SharedLine};
-use crate::upstream::{Call, Incoming, Outgoing};
+use crate::relay::{Forward, Passing};
+use crate::upstream::{Incoming, Outgoing, Place};
 use crate::wire::ApiError;
+
+/// A body that is no longer is read before it is sent, when there are several upstreams.
+const SHORT: u64 = 1 << 20;
 
 pub(super) async fn transparent(State(app): State<App>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
@@ -16,20 +22,19 @@ pub(super) async fn transparent(State(app): State<App>, request: Request) -> Res
     let mut line = RequestLine::start(id.clone(), format!("{} {}", parts.method, uri.path()));
     line.route = "transparent";
     let line = SharedLine::new(line, app.log_content);
-    let Some(upstream) = app.relay.upstreams().next() else {
-        return respond::error(&ApiError::new(500, "no_upstream", "no upstream is configured"), &line);
-    };
-    line.with(|line| line.upstream.clone_from(&upstream.name));
     let mut headers = parts.headers;
     if let Ok(id) = http::HeaderValue::from_str(&id) {
         headers.insert(respond::REQUEST_ID, id);
     }
+    let body = match passing(&app, &parts.method, &headers, body).await {
+        Ok(body) => body,
+        Err(error) => return respond::error(&error, &line),
+    };
     let path_and_query = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
-    let bodiless = http_body::Body::is_end_stream(&body);
-    let body = if bodiless { Outgoing::empty() } else { Outgoing::streamed(body.into_data_stream()) };
-    let call = Call { method: parts.method, path_and_query, headers, body, verbatim: true };
+    let peer = parts.extensions.get::<Peer>().map(|peer| peer.0);
+    let request = Forward { method: parts.method, path_and_query, headers, body, peer };
     let sent = tokio::select! {
-        sent = upstream.send(call) => sent,
+        sent = app.relay.forward(request, &line) => sent,
         () = app.abort.cancelled() => {
             let stopped = ApiError::new(503, "shutting_down", "respool was stopped before the upstream answered");
             return respond::error(&stopped, &line);
@@ -41,8 +46,31 @@ pub(super) async fn transparent(State(app): State<App>, request: Request) -> Res
     }
 }
 
-fn passed_on(app: &App, parts: (http::StatusCode, http::HeaderMap, Incoming), line: SharedLine) -> Response {
-    let (status, headers, mut pieces) = parts;
+/// The body as it comes; whole, where it says which of several upstreams is meant and is short.
+async fn passing(app: &App, method: &Method, headers: &HeaderMap, body: Body) -> Result<Passing, ApiError> {
+    if http_body::Body::is_end_stream(&body) {
+        return Ok(Passing::Whole(Bytes::new()));
+    }
+    let is_json = headers
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+    let length = http_body::Body::size_hint(&body).exact();
+    let is_short = length.is_some_and(|length| length <= SHORT);
+    if !(app.relay.wants_models_of_others() && method == Method::POST && is_json && is_short) {
+        return Ok(Passing::Streamed(Some(Outgoing::streamed(body.into_data_stream()))));
+    }
+    let whole = axum::body::to_bytes(body, usize::MAX).await;
+    whole.map(Passing::Whole).map_err(|error| {
+        ApiError::bad_request("incomplete_body", format!("the request body broke off: {error}"))
+    })
+}
+
+fn passed_on(
+    app: &App,
+    parts: (http::StatusCode, HeaderMap, Incoming, Option<Place>),
+    line: SharedLine,
+) -> Response {
+    let (status, headers, mut pieces, place) = parts;
     line.with(|line| {
         line.upstream_status = Some(status.as_u16());
         line.outcome = Outcome::ClientGone;
@@ -54,6 +82,8 @@ fn passed_on(app: &App, parts: (http::StatusCode, http::HeaderMap, Incoming), li
     // A cut connection is the only honest way to say that a body of unknown form broke off.
     let abort = app.abort.clone();
     let watched = async_stream::stream! {
+        // Until this has ended, or is dropped.
+        let _place = place;
         loop {
             let piece = tokio::select! {
                 biased;

@@ -48,8 +48,9 @@ pub struct Situation<'a> {
     pub room: Option<u64>,
 }
 
-/// OpenClaw lowers the limit to this or less when it believes the context to be full: no reply is to be had then.
-pub(super) const TINY_LIMIT: u64 = 16;
+/// OpenClaw lowers the limit to what its own count of the context leaves, at least 1, and warns below 16
+/// (`MIN_USEFUL_OUTPUT_TOKENS`, read in 2026.9.6): no reply is to be had then.
+pub const TINY_LIMIT: u64 = 16;
 /// A limit that cut a reply grows by this factor, and at least to [`ROOMY`].
 const GROWTH: u64 = 4;
 const ROOMY: u64 = 4096;

@@ -20,7 +20,10 @@ use tokio::time::Instant;
 use super::body::{Incoming, Outgoing};
 use super::config::{Address, UpstreamConfig};
 use super::failure::{Tier, UpstreamError};
+use super::gate::Place;
 use super::pool::{Pool, Unanswered};
+use super::standing::Standing;
+use super::window::Windows;
 use crate::translate::Target;
 use crate::units::Secret;
 use crate::wire::Object;
@@ -50,12 +53,15 @@ static HOP_BY_HOP: [HeaderName; 9] = [
 pub struct Upstream {
     /// Its name in logs and errors.
     pub name: String,
+    /// Its health, load and models.
+    pub standing: Standing,
     address: Address,
     authorization: Option<HeaderValue>,
     timeout: Option<Duration>,
     pool: Pool,
     target: RwLock<Target>,
     probed: OnceCell<()>,
+    pub(super) windows: Windows,
 }
 
 /// A request to an upstream.
@@ -80,7 +86,10 @@ pub struct Answer {
     status: StatusCode,
     headers: HeaderMap,
     body: Incoming,
+    /// What was read ahead.
+    first: Option<Bytes>,
     deadline: Option<Instant>,
+    place: Option<Place>,
 }
 
 impl Upstream {
@@ -92,12 +101,14 @@ impl Upstream {
         let authorization = config.api_key.as_ref().map(|key| bearer(key, &config.name)).transpose()?;
         Ok(Self {
             name: config.name.clone(),
+            standing: Standing::new(config),
             address: config.url.clone(),
             authorization,
             timeout: config.timeout,
             pool: pool(&config.url).map_err(|error| format!("upstream `{}`: {error}", config.name))?,
             target: RwLock::default(),
             probed: OnceCell::new(),
+            windows: Windows::default(),
         })
     }
 
@@ -129,7 +140,8 @@ impl Upstream {
         let (head, body) = sent.map_err(|error| self.unanswered(&error))?.into_parts();
         let mut headers = head.headers;
         let body = if call.verbatim { Incoming::plain(body) } else { Incoming::decoded(body, &mut headers) };
-        Ok(Answer { upstream: self.name.clone(), status: head.status, headers, body, deadline })
+        let (upstream, status) = (self.name.clone(), head.status);
+        Ok(Answer { upstream, status, headers, body, first: None, deadline, place: None })
     }
 
     /// Asks once for vLLM's version; others wait meanwhile, later calls return at once. A server that does not tell is not
@@ -283,8 +295,26 @@ impl Answer {
         value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
     }
 
+    /// Holds a place at the upstream until the answer is read or dropped.
+    #[must_use]
+    pub fn holding(self, place: Option<Place>) -> Self {
+        Self { place, ..self }
+    }
+
+    /// Waits until the body has begun, or is known to be empty.
+    ///
+    /// # Errors
+    /// When it breaks off before.
+    pub async fn begun(&mut self) -> Result<(), UpstreamError> {
+        self.first = self.piece().await?;
+        Ok(())
+    }
+
     /// The next piece of the body as it arrives; `None` at its end. Safe to cancel.
     pub async fn piece(&mut self) -> Result<Option<Bytes>, UpstreamError> {
+        if let Some(first) = self.first.take() {
+            return Ok(Some(first));
+        }
         let piece = match self.deadline {
             None => self.body.piece().await,
             Some(at) => {
@@ -339,11 +369,11 @@ impl Answer {
         self.within(body.freeze(), limit)
     }
 
-    /// The head and the body for passing on; hop-by-hop headers are left out.
-    pub fn into_parts(self) -> (StatusCode, HeaderMap, Incoming) {
+    /// The head, the body and its place, for passing on; hop-by-hop headers are left out.
+    pub fn into_parts(self) -> (StatusCode, HeaderMap, Incoming, Option<Place>) {
         let mut headers = self.headers;
         strip_hop_by_hop(&mut headers);
-        (self.status, headers, self.body)
+        (self.status, headers, self.body, self.place)
     }
 
     fn within(&self, body: Bytes, limit: usize) -> Result<Bytes, UpstreamError> {

@@ -62,7 +62,7 @@ const GLITCHES: [&str; 6] = [
 
 static OVERFLOW: LazyLock<Regex> = LazyLock::new(|| {
     pattern(
-        r"(?i)maximum context length|context_length_exceeded|exceeds model's maximum|max_tokens must be at least 1, got -|longer than the maximum model length|context (?:window|length) (?:is )?exceeded",
+        r"(?i)maximum context length|context_length_exceeded|exceeds model's maximum|max_tokens must be at least 1, got -|longer than the maximum model length|longer than the model's context length|exceeds the available context size|context (?:window|length) (?:is )?exceeded",
     )
 });
 
@@ -91,6 +91,19 @@ impl UpstreamError {
         tame(name, &mut error);
         let loggable = loggable(&message);
         Self { tier, error, status: Some(status), param: said.param, said: said.message, loggable, internal }
+    }
+
+    /// The conversation does not fit, as respool found out itself. `text` holds nothing of the conversation.
+    pub fn overflow(text: String) -> Self {
+        Self {
+            tier: Tier::ContextOverflow,
+            loggable: text.clone(),
+            error: ApiError::new(400, "context_length_exceeded", text),
+            status: None,
+            param: None,
+            said: String::new(),
+            internal: String::new(),
+        }
     }
 
     /// Notes the failure in the request's line, and gives what the client is told.
@@ -185,7 +198,7 @@ fn overflow_text(message: &str) -> String {
         return message.to_owned();
     }
     format!(
-        "This model's maximum context length is exceeded by the messages; please reduce the length of the input messages. ({message})"
+        "This model's maximum context length is exceeded; please reduce the length of the messages. ({message})"
     )
 }
 

@@ -184,6 +184,36 @@ async fn one_line_per_request_also_when_the_client_hangs_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_line_says_who_was_asked_and_how_long_the_request_waited() {
+    let fake =
+        FakeVllm::always(Script::json(200, &replies::text("x")).delay(Duration::from_millis(200))).await;
+    let models = r#"["gpt-oss-20b"]"#;
+    let environment = [
+        ("RESPOOL__UPSTREAM__0__URL", "http://127.0.0.1:1"),
+        ("RESPOOL__UPSTREAM__0__MODELS", models),
+        ("RESPOOL__UPSTREAM__1__NAME", "works"),
+        ("RESPOOL__UPSTREAM__1__URL", &fake.url()),
+        ("RESPOOL__UPSTREAM__1__MODELS", models),
+        ("RESPOOL__UPSTREAM__1__MAX_CONCURRENCY", "1"),
+    ];
+    let served = Served::configured("http://127.0.0.1:1", &environment);
+    let mut body = tools_route::request();
+    let mut tried = Vec::new();
+    for number in 0..8 {
+        body["messages"][1]["content"] = format!("conversation {number}").into();
+        exchange(served.address, &Request::chat(&body)).await.stream(&Rules::default());
+        let line = served.request_line();
+        assert_eq!((&line["upstream"], &line["queued_ms"]), (&"works".into(), &Value::Null), "{line}");
+        tried.push((line["upstreams_tried"].as_u64(), line["retries"].as_u64()));
+    }
+    assert!(tried.contains(&(Some(2), Some(1))) && tried.contains(&(None, None)), "{tried:?}");
+    let request = Request::chat(&body);
+    tokio::join!(exchange(served.address, &request), exchange(served.address, &request));
+    let waited = [served.request_line(), served.request_line()].map(|line| line["queued_ms"].as_f64());
+    assert!(waited[0].is_none() && waited[1].is_some_and(|waited| waited > 50.0), "{waited:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn message_text_stays_out_of_the_log() {
     let echo = replies::error(400, "Unexpected message: SECRET-QUESTION", "BadRequestError");
     let text = Script::whole(200, "text/plain", "Dear SECRET, your diagnosis");

@@ -21,7 +21,7 @@ use super::script::{Fault, Script, Step};
 /// How long the waiting functions wait before they fail the test.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// What the fake tells about itself without being scripted.
-const PROBES: [&str; 3] = ["/v1/models", "/health", "/version"];
+const PROBES: [&str; 4] = ["/v1/models", "/health", "/version", "/tokenize"];
 
 /// A request that came, and what became of it.
 #[derive(Clone, Debug)]
@@ -63,6 +63,9 @@ struct Record {
     scripts: VecDeque<Script>,
     otherwise: Option<Script>,
     models: Vec<String>,
+    window: u64,
+    count: Option<u64>,
+    probes: Vec<Seen>,
     seen: Vec<Seen>,
     problems: Vec<String>,
     connections: usize,
@@ -104,13 +107,15 @@ pub struct FakeVllm {
 
 impl FakeVllm {
     /// Answers with these scripts, each once: a request gets the first that names its route, else the first that names
-    /// none. What no script takes is a failure, save `GET /v1/models`, `/health` and `/version`, which are answered as vLLM does.
+    /// none. What no script takes is a failure, save `GET /v1/models`, `/health` and `/version` and
+    /// `POST /tokenize`, which are answered as vLLM does.
     pub async fn start(scripts: impl IntoIterator<Item = Script>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let record = Record {
             scripts: scripts.into_iter().collect(),
             models: vec!["gpt-oss-20b".to_owned()],
+            window: 131_072,
             ..Record::default()
         };
         let shared = Arc::new(Shared {
@@ -142,6 +147,21 @@ impl FakeVllm {
     /// The models that `GET /v1/models` lists (`gpt-oss-20b` unless told).
     pub fn serve_models(&self, models: &[&str]) {
         self.shared.change(|record| record.models = models.iter().map(|&model| model.to_owned()).collect());
+    }
+
+    /// The window (`max_model_len`) that `GET /v1/models` gives each model (131072 unless told).
+    pub fn serve_window(&self, tokens: u64) {
+        self.shared.change(|record| record.window = tokens);
+    }
+
+    /// What `POST /tokenize` counts (a quarter of the body's bytes unless told).
+    pub fn count_as(&self, tokens: u64) {
+        self.shared.change(|record| record.count = Some(tokens));
+    }
+
+    /// The unscripted questions about itself that came so far.
+    pub fn probes(&self) -> Vec<Seen> {
+        self.shared.record().probes.clone()
     }
 
     /// A request whose body the peer breaks off is no failure.
@@ -330,6 +350,7 @@ impl Connection {
         shared.change(|record| {
             let Some(script) = record.take_script(&seen) else {
                 if let Some(probe) = record.probe(&seen) {
+                    record.probes.push(seen);
                     return (None, probe);
                 }
                 record.problems.push(format!("{name}: no script takes this request"));
@@ -414,16 +435,23 @@ impl Record {
     }
 
     fn probe(&self, seen: &Seen) -> Option<Script> {
-        if seen.method != "GET" {
+        if (seen.method == "POST") != (seen.path() == "/tokenize") {
             return None;
         }
         match seen.path() {
+            "/tokenize" => {
+                let count = self.count.unwrap_or(seen.body.len() as u64 / 4);
+                Some(Script::json(
+                    200,
+                    &json!({"count": count, "max_model_len": self.window, "tokens": [1], "token_strs": null}),
+                ))
+            }
             "/health" => Some(Script::whole(200, "", "")),
             "/version" => Some(Script::json(200, &json!({"version": "0.32.0"}))),
             "/v1/models" => {
                 let model = |id| {
                     json!({"id": id, "object": "model", "created": 1, "owned_by": "vllm", "root": id,
-                                        "parent": null, "max_model_len": 131_072, "permission": []})
+                                        "parent": null, "max_model_len": self.window, "permission": []})
                 };
                 let data: Vec<Value> = self.models.iter().map(model).collect();
                 Some(Script::json(200, &json!({"object": "list", "data": data})))

@@ -203,8 +203,10 @@ async fn bad_requests_are_told() {
     assert!(told.contains("content-type is \"\"") && told.contains("the body is no JSON"), "{told}");
 
     let fake = FakeVllm::start([ok()]).await;
-    let request =
-        format!("POST /tokenize HTTP/1.1\r\n{}content-length: 1\r\nte: trailers\r\n\r\n{{}}", host(&fake));
+    let request = format!(
+        "POST /v1/embeddings HTTP/1.1\r\n{}content-length: 1\r\nte: trailers\r\n\r\n{{}}",
+        host(&fake)
+    );
     let told = verdict(fake, request.as_bytes()).await;
     assert!(
         told.contains("hop-by-hop header passed on: te") && told.contains("bytes after the body"),

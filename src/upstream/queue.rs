@@ -1,0 +1,174 @@
+//! Who of those that wait is next: the client that was served least recently, of its conversations the one that was served
+//! least recently, of that the oldest request. So a client with fifty waiting requests delays another one by a single
+//! request, and a crowd of sub-agents does not hold up the conversation that started them. Pure; `gate` is the caller.
+
+use std::collections::HashMap;
+
+/// On whose behalf a request waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Who {
+    /// A digest of the client's key and address.
+    pub client: u64,
+    /// A digest of what names the conversation, or of its beginning.
+    pub conversation: u64,
+}
+
+/// Those that wait, each with what is needed to call it up.
+#[derive(Debug)]
+pub(super) struct FairQueue<T> {
+    /// In the order of their arrival.
+    waiting: Vec<Waiting<T>>,
+    clients: Served,
+    conversations: Served,
+    turns: u64,
+    tickets: u64,
+}
+
+#[derive(Debug)]
+struct Waiting<T> {
+    ticket: u64,
+    who: Who,
+    call: T,
+}
+
+/// The turn at which each was served last. Of two that were never served the one that waits longer is first.
+#[derive(Debug, Default)]
+struct Served(HashMap<u64, u64>);
+
+/// So many are remembered at least; those beyond were served so long ago that it no longer matters.
+const REMEMBERED: u64 = 1024;
+
+impl<T> Default for FairQueue<T> {
+    fn default() -> Self {
+        Self {
+            waiting: vec![],
+            clients: Served::default(),
+            conversations: Served::default(),
+            turns: 0,
+            tickets: 0,
+        }
+    }
+}
+
+impl<T> FairQueue<T> {
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Lines up; the ticket is for leaving early.
+    pub(super) fn push(&mut self, who: Who, call: T) -> u64 {
+        self.tickets += 1;
+        self.waiting.push(Waiting { ticket: self.tickets, who, call });
+        self.tickets
+    }
+
+    /// Takes out the one whose turn it is.
+    pub(super) fn pop(&mut self) -> Option<T> {
+        let last = |waiting: &Waiting<T>| {
+            (self.clients.last(waiting.who.client), self.conversations.last(waiting.who.conversation))
+        };
+        let (next, _) = self.waiting.iter().enumerate().min_by_key(|(_, waiting)| last(waiting))?;
+        let next = self.waiting.remove(next);
+        self.serve(next.who);
+        Some(next.call)
+    }
+
+    /// Takes note of one that was served, also of one that did not have to wait.
+    pub(super) fn serve(&mut self, who: Who) {
+        self.turns += 1;
+        self.clients.note(who.client, self.turns);
+        self.conversations.note(who.conversation, self.turns);
+    }
+
+    /// Takes out the holder of a ticket; false when it is not waiting any more.
+    pub(super) fn leave(&mut self, ticket: u64) -> bool {
+        let place = self.waiting.iter().position(|waiting| waiting.ticket == ticket);
+        place.map(|place| self.waiting.remove(place)).is_some()
+    }
+}
+
+impl Served {
+    fn last(&self, key: u64) -> u64 {
+        self.0.get(&key).copied().unwrap_or_default()
+    }
+
+    fn note(&mut self, key: u64, turn: u64) {
+        self.0.insert(key, turn);
+        if self.0.len() as u64 > 2 * REMEMBERED {
+            self.0.retain(|_, last| turn - *last < REMEMBERED);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn who(name: &str) -> Who {
+        let mut letters = name.bytes().map(u64::from);
+        Who { client: letters.next().unwrap(), conversation: letters.next().unwrap() }
+    }
+
+    /// Requests are named by client, conversation and number; they arrive in this order.
+    fn check(arriving: &str, served: &str) {
+        let mut queue = FairQueue::default();
+        for name in arriving.split_whitespace() {
+            queue.push(who(name), name.to_owned());
+        }
+        let order: Vec<String> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(order.join(" "), served);
+    }
+
+    #[test]
+    fn clients_take_turns_and_so_do_their_conversations() {
+        check("Ax1 Ax2 Ax3", "Ax1 Ax2 Ax3");
+        check("Ax1 Ax2 Ax3 Ax4 By1 By2", "Ax1 By1 Ax2 By2 Ax3 Ax4");
+        check("Ax1 Ax2 Ax3 Ay1 Az1", "Ax1 Ay1 Az1 Ax2 Ax3");
+        check("Aa1 Ab1 Ac1 Ad1 Bx1 Bx2", "Aa1 Bx1 Ab1 Bx2 Ac1 Ad1");
+    }
+
+    #[test]
+    fn whoever_comes_back_at_once_is_not_preferred() {
+        let mut queue = FairQueue::default();
+        for _ in 0..3 {
+            queue.push(who("Ax"), 'A');
+        }
+        let mut order = String::new();
+        for _ in 0..3 {
+            queue.push(who("By"), 'B');
+            order.extend([queue.pop().unwrap(), queue.pop().unwrap()]);
+        }
+        assert_eq!(order, "ABABAB");
+    }
+
+    #[test]
+    fn whoever_has_a_place_is_not_first_for_the_next() {
+        let mut queue = FairQueue::default();
+        queue.serve(who("Ax"));
+        queue.push(who("Ax"), 'A');
+        queue.push(who("By"), 'B');
+        assert_eq!(queue.pop(), Some('B'));
+    }
+
+    #[test]
+    fn who_leaves_is_gone() {
+        let mut queue = FairQueue::default();
+        let (first, _) = (queue.push(who("Ax"), 1), queue.push(who("Ax"), 2));
+        assert!(queue.leave(first) && !queue.leave(first));
+        assert_eq!((queue.pop(), queue.pop(), queue.len()), (Some(2), None, 0));
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut queue = FairQueue::default();
+        for key in 0..10_000 {
+            queue.push(Who { client: key, conversation: key }, ());
+            queue.pop();
+        }
+        assert!(
+            queue.clients.0.len() as u64 <= 2 * REMEMBERED
+                && queue.conversations.0.len() as u64 <= 2 * REMEMBERED
+        );
+    }
+}

@@ -1,0 +1,442 @@
+//! Several upstreams: who gets a request, and who when the first one fails.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::accumulate::Rules;
+use crate::support::client::{Reply, Request, exchange};
+use crate::support::fake_vllm::FakeVllm;
+use crate::support::replies;
+use crate::support::respool::Respool;
+use crate::support::script::{Fault, Script};
+use crate::{passthrough, tools_route};
+
+/// The pause before the first trial of an upstream that failed.
+const PAUSE: Duration = Duration::from_millis(1100);
+
+const ALL: &str = "models = [\"gpt-oss-20b\"]";
+
+/// In front of these servers: name, address, and further keys of its table.
+pub(crate) async fn before(upstreams: &[(&str, &str, &str)], extra: &str) -> Respool {
+    let tables = upstreams
+        .iter()
+        .map(|(name, url, keys)| format!("[[upstream]]\nname = \"{name}\"\nurl = \"{url}\"\n{keys}\n"));
+    Respool::configured(&format!("{extra}\n{}", tables.collect::<String>())).await
+}
+
+/// Two servers that answer with their own name, `a` and `b`, both with the same model.
+async fn pair() -> (FakeVllm, FakeVllm, Respool) {
+    pair_with("").await
+}
+
+async fn pair_with(extra: &str) -> (FakeVllm, FakeVllm, Respool) {
+    let (a, b) = (says("a").await, says("b").await);
+    let respool = before(&[("a", &a.url(), ALL), ("b", &b.url(), ALL)], extra).await;
+    (a, b, respool)
+}
+
+fn ok(name: &str) -> Script {
+    Script::json(200, &replies::text(name))
+}
+
+async fn says(name: &str) -> FakeVllm {
+    FakeVllm::always(ok(name)).await
+}
+
+/// A request of a conversation that begins with this.
+pub(crate) fn begins(with: &str) -> Value {
+    let mut body = tools_route::request();
+    body["messages"][1]["content"] = with.into();
+    body
+}
+
+async fn ask(respool: &Respool, body: &Value) -> Reply {
+    exchange(respool.address, &Request::chat(body)).await
+}
+
+/// What answered, which is the name of the server.
+async fn who(respool: &Respool, body: &Value) -> String {
+    ask(respool, body).await.stream(&Rules::default()).choices[&0].content.clone()
+}
+
+/// A conversation whose own upstream is this one.
+async fn one_of(respool: &Respool, name: &str) -> Value {
+    one_like(respool, name, &tools_route::request()).await
+}
+
+/// The same with requests of this form.
+async fn one_like(respool: &Respool, name: &str, form: &Value) -> Value {
+    let user = form["messages"].as_array().unwrap().len() - 1;
+    for number in 0..64 {
+        let mut body = form.clone();
+        body["messages"][user]["content"] = format!("conversation {number}").into();
+        if who(respool, &body).await == name {
+            return body;
+        }
+    }
+    panic!("64 conversations, and none for {name}");
+}
+
+async fn standing(respool: &Respool, name: &str) -> Value {
+    let ready = exchange(respool.address, &Request::get("/ready")).await.json();
+    let found = ready["upstreams"].as_array().unwrap().iter().find(|upstream| upstream["name"] == name);
+    found.unwrap().clone()
+}
+
+/// Waits until the models of all upstreams are known.
+async fn lists_known(respool: &Respool, names: &[&str]) {
+    for _ in 0..100 {
+        let mut known = true;
+        for name in names {
+            known &= standing(respool, name).await["models"].is_array();
+        }
+        if known {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("the lists of models did not come");
+}
+
+#[tokio::test]
+async fn a_conversation_stays_where_it_is() {
+    let (a, b, respool) = pair().await;
+    for number in 0..12 {
+        let mut body = begins(&format!("conversation {number}"));
+        let first = who(&respool, &body).await;
+        for later in ["Go on.", "And then?"] {
+            let messages = body["messages"].as_array_mut().unwrap();
+            messages.push(json!({"role": "assistant", "content": first}));
+            messages.push(json!({"role": "user", "content": later}));
+            assert_eq!(who(&respool, &body).await, first);
+        }
+    }
+    assert!(a.requests().len() >= 6 && b.requests().len() >= 6, "both take part");
+}
+
+#[tokio::test]
+async fn a_conversation_is_known_by_openclaws_session() {
+    let (_a, _b, respool) = pair().await;
+    for header in ["session_id", "x-session-affinity"] {
+        for session in 0..6 {
+            let mut first: Option<String> = None;
+            for beginning in ["one", "another", "a third", "a fourth"] {
+                let request = Request::chat(&begins(beginning)).header(header, &format!("{session}:0"));
+                let reply = exchange(respool.address, &request).await.stream(&Rules::default());
+                let name = reply.choices[&0].content.clone();
+                assert_eq!(*first.get_or_insert_with(|| name.clone()), name, "{header}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn shares_follow_the_weights() {
+    let (a, b) = (says("a").await, says("b").await);
+    let heavy = format!("{ALL}\nweight = 4");
+    let respool = before(&[("a", &a.url(), ALL), ("b", &b.url(), &heavy)], "").await;
+    for number in 0..100 {
+        who(&respool, &begins(&format!("conversation {number}"))).await;
+    }
+    let found = b.requests().len();
+    assert!((70..=90).contains(&found), "{found} of 100 instead of 80");
+}
+
+#[tokio::test]
+async fn each_model_goes_to_its_server_also_under_another_name() {
+    let (a, b) = (says("a").await, says("b").await);
+    b.serve_models(&["org/other"]);
+    let alias = "[models.\"fast\"]\ntarget = \"org/other\"";
+    let respool = before(&[("a", &a.url(), ""), ("b", &b.url(), "")], alias).await;
+    for (model, server) in [("gpt-oss-20b", "a"), ("org/other", "b"), ("fast", "b"), ("gpt-oss-20b", "a")] {
+        let mut body = begins(model);
+        body["model"] = model.into();
+        assert_eq!(who(&respool, &body).await, server, "{model}");
+    }
+    assert_eq!(b.requests()[1].json()["model"], "org/other");
+    let mut body = begins("hi");
+    body["model"] = "nobody's".into();
+    let reply = ask(&respool, &body).await;
+    assert_eq!((reply.status, &reply.error()["code"]), (404, &json!("model_not_found")));
+    let text = reply.error()["message"].as_str().unwrap().to_owned();
+    assert!(text.contains("gpt-oss-20b, org/other, fast"), "{text}");
+    let embeddings = Request::post("/v1/embeddings", r#"{"model": "org/other", "input": "x"}"#);
+    exchange(respool.address, &embeddings).await;
+    assert_eq!(b.requests().last().unwrap().path(), "/v1/embeddings");
+}
+
+#[tokio::test]
+async fn a_dead_and_a_silent_server_hold_nobody_up() {
+    let (works, silent) = (says("works").await, FakeVllm::start([]).await);
+    silent.otherwise(Script::silence().on("GET", "/v1/models"));
+    works.serve_models(&["gpt-oss-20b", "twice"]);
+    let upstreams =
+        [("dead", "http://127.0.0.1:1", ""), ("silent", &silent.url(), ""), ("works", &works.url(), "")];
+    let began = std::time::Instant::now();
+    let respool = before(&upstreams, "").await;
+    assert_eq!(who(&respool, &begins("hi")).await, "works");
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    let list = exchange(respool.address, &Request::get("/v1/models")).await.json();
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    assert_eq!(list["data"].as_array().unwrap().len(), 2, "{list}");
+}
+
+#[tokio::test]
+async fn a_server_whose_models_are_not_known_may_be_the_right_one() {
+    let (a, b) = (says("a").await, says("b").await);
+    b.otherwise(ok("b"));
+    b.then(Script::json(401, &json!({"error": "Unauthorized"})).on("GET", "/v1/models"));
+    let respool = before(&[("a", &a.url(), ""), ("b", &b.url(), "")], "").await;
+    lists_known(&respool, &["a"]).await;
+    let mut body = begins("hi");
+    body["model"] = "of-b".into();
+    assert_eq!(who(&respool, &body).await, "b");
+    assert_eq!(who(&respool, &begins("hi")).await, "a", "it is known to serve this one");
+}
+
+#[tokio::test]
+async fn lists_of_models_are_merged() {
+    let (a, b) = (says("a").await, says("b").await);
+    a.serve_models(&["one", "both"]);
+    b.serve_models(&["both", "two", "not-named"]);
+    let alias = "[models.\"two\"]\ntarget = \"one\"\n[models.\"fast\"]\ntarget = \"both\"";
+    let named = "models = [\"both\", \"other\"]";
+    let respool = before(&[("a", &a.url(), ""), ("b", &b.url(), named)], alias).await;
+    let list = exchange(respool.address, &Request::get("/v1/models")).await.json();
+    let ids: Vec<&str> =
+        list["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["one", "both", "fast", "two"]);
+}
+
+#[tokio::test]
+async fn another_one_stands_in_for_one_that_fails() {
+    let head_only = Script::sse(replies::text_stream(&["x"], false)).reset_after(0);
+    let in_the_head = Script::raw("HTTP/1.1 200 OK\r\ncontent-ty");
+    let unknown = Script::json(404, &replies::error(404, "The model `x` does not exist.", "NotFoundError"));
+    for (script, name) in [
+        (
+            Script::json(
+                500,
+                &replies::error(500, "EngineCore encountered an issue.", "InternalServerError"),
+            ),
+            "500",
+        ),
+        (Script::json(503, &json!({"error": {"message": "overloaded"}})), "503"),
+        (Script::json(429, &replies::error(429, "slow down", "RateLimit")), "429"),
+        (Script::no_reply(Fault::Reset), "reset before the head"),
+        (in_the_head, "end in the head"),
+        (head_only, "reset after the head"),
+        (unknown, "unknown model"),
+    ] {
+        for form in [tools_route::request(), passthrough::request()] {
+            let (a, _b, respool) = pair().await;
+            let body = one_like(&respool, "a", &form).await;
+            a.otherwise(script.clone());
+            assert_eq!(who(&respool, &body).await, "b", "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn another_one_stands_in_for_one_that_is_not_there() {
+    let b = says("b").await;
+    let respool = before(&[("gone", "http://127.0.0.1:1", ALL), ("b", &b.url(), ALL)], "").await;
+    for number in 0..6 {
+        for form in [tools_route::request(), passthrough::request()] {
+            let mut body = form;
+            body["messages"][0]["content"] = format!("conversation {number}").into();
+            assert_eq!(who(&respool, &body).await, "b");
+        }
+    }
+    assert_eq!(b.requests().len(), 12);
+    let metrics = exchange(respool.address, &Request::get("/metrics")).await.text();
+    let series = |name: &str| {
+        let begin = format!("respool_upstream_{name}{{upstream=\"gone\"}} ");
+        metrics.lines().find_map(|line| line.strip_prefix(&begin)?.parse::<u64>().ok())
+    };
+    assert!(series("failovers_total") >= Some(3), "{metrics}");
+    assert_eq!((series("circuit_open"), series("in_flight"), series("queued")), (Some(1), Some(0), Some(0)));
+    assert!(series("ejections_total") >= Some(1));
+}
+
+#[tokio::test]
+async fn a_second_attempt_goes_elsewhere_when_the_first_broke_off() {
+    let early = replies::text_stream(&["x"], false)[..1].to_vec();
+    for (form, script, other) in [
+        (tools_route::request(), Script::json(200, &replies::text("x")).close_early_after(100), ok("b")),
+        (
+            passthrough::request(),
+            Script::sse(early).reset(),
+            Script::sse(replies::text_stream(&["b"], false)),
+        ),
+    ] {
+        let (a, b, respool) = pair().await;
+        let body = one_like(&respool, "a", &form).await;
+        a.otherwise(script);
+        b.otherwise(other);
+        let before = a.requests().len();
+        assert_eq!(who(&respool, &body).await, "b");
+        assert_eq!(a.requests().len() - before, 1);
+    }
+}
+
+#[tokio::test]
+async fn the_request_is_made_anew_for_the_other_servers_version() {
+    let (a, b, respool) = pair().await;
+    let mut old = replies::text("a");
+    old["system_fingerprint"] = json!("vllm-0.10.2-0");
+    a.otherwise(Script::json(200, &old));
+    let mut body = one_of(&respool, "a").await;
+    body["messages"].as_array_mut().unwrap().extend([
+        json!({"role": "assistant", "content": null, "reasoning_content": "why", "tool_calls": [
+            {"id": "call00001", "type": "function", "function": {"name": "read", "arguments": "{\"path\":\"a\"}"}}]}),
+        json!({"role": "tool", "tool_call_id": "call00001", "content": "text"}),
+    ]);
+    assert_eq!(who(&respool, &body).await, "a");
+    a.otherwise(Script::json(503, &json!({})));
+    assert_eq!(who(&respool, &body).await, "b");
+    let reasoning = |fake: &FakeVllm, key: &str| {
+        let sent = fake.requests().iter().rfind(|seen| seen.method == "POST").unwrap().json();
+        sent["messages"][2].get(key).cloned()
+    };
+    assert_eq!((reasoning(&a, "reasoning_content"), reasoning(&a, "reasoning")), (Some(json!("why")), None));
+    assert_eq!((reasoning(&b, "reasoning_content"), reasoning(&b, "reasoning")), (None, Some(json!("why"))));
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_the_request_is_asked_once() {
+    for (status, message, left) in [
+        (400, "temperature must be non-negative", 400),
+        (400, "This model's maximum context length is 10 tokens.", 400),
+        (401, "Unauthorized", 422),
+        (500, "unexpected tokens remaining in message header: Some(\"x\")", 502),
+    ] {
+        let (a, b, respool) = pair_with("[recovery]\nattempts = 0").await;
+        for fake in [&a, &b] {
+            fake.otherwise(Script::json(status, &replies::error(status, message, "BadRequestError")));
+        }
+        for _ in 0..4 {
+            assert_eq!(ask(&respool, &begins("hi")).await.status, left);
+        }
+        assert_eq!(a.requests().len() + b.requests().len(), 4, "{message}");
+        assert_eq!(
+            (
+                standing(&respool, "a").await["circuit"].clone(),
+                standing(&respool, "b").await["circuit"].clone()
+            ),
+            (json!("closed"), json!("closed"))
+        );
+    }
+}
+
+#[tokio::test]
+async fn when_all_fail_the_client_is_told_once_and_honestly() {
+    let (a, b, respool) = pair().await;
+    a.otherwise(Script::json(503, &json!({"error": {"message": "overloaded"}})));
+    b.otherwise(Script::json(404, &replies::error(404, "The model `x` does not exist.", "NotFoundError")));
+    let reply = ask(&respool, &begins("hi")).await;
+    assert_eq!(reply.status, 503, "the one that knows the model: {}", reply.text());
+    assert!(reply.error()["message"].as_str().unwrap().contains("upstream `a` failed"), "{}", reply.text());
+    assert!(a.requests().len() <= 4 && b.requests().len() <= 4, "retries are brief");
+}
+
+#[tokio::test]
+async fn one_that_keeps_failing_is_left_out_and_tried_again() {
+    let (a, _b, respool) = pair().await;
+    let body = one_of(&respool, "a").await;
+    a.otherwise(Script::json(503, &json!({})));
+    let before = a.requests().len();
+    for _ in 0..6 {
+        assert_eq!(who(&respool, &body).await, "b");
+    }
+    assert_eq!(a.requests().len() - before, 3, "three failures in a row");
+    assert_eq!(standing(&respool, "a").await["circuit"], "open");
+    a.otherwise(ok("a").delay(Duration::from_millis(700)));
+    tokio::time::sleep(PAUSE).await;
+    let trial = who(&respool, &body);
+    let meanwhile = async {
+        a.wait_for_requests(before + 4).await;
+        assert_eq!(standing(&respool, "a").await["circuit"], "half_open");
+        who(&respool, &body).await
+    };
+    let (trial, meanwhile) = tokio::join!(trial, meanwhile);
+    assert_eq!((trial.as_str(), meanwhile.as_str()), ("a", "b"), "one request at a time tries it");
+    assert_eq!(who(&respool, &body).await, "a", "it is back");
+    assert_eq!(standing(&respool, "a").await["circuit"], "closed");
+}
+
+#[tokio::test]
+async fn a_trial_that_fails_costs_the_client_nothing_and_one_that_is_given_up_locks_nothing() {
+    let (a, _b, respool) = pair().await;
+    let body = one_of(&respool, "a").await;
+    a.otherwise(Script::json(503, &json!({})));
+    for _ in 0..3 {
+        who(&respool, &body).await;
+    }
+    tokio::time::sleep(PAUSE).await;
+    let before = a.requests().len();
+    assert_eq!((who(&respool, &body).await, who(&respool, &body).await), ("b".to_owned(), "b".to_owned()));
+    assert_eq!(a.requests().len() - before, 1, "one trial, and the pause begins anew");
+    a.otherwise(Script::silence());
+    tokio::time::sleep(2 * PAUSE).await;
+    let gives_up = crate::support::client::Client::sending(respool.address, &Request::chat(&body)).await;
+    a.wait_for_requests(before + 2).await;
+    a.otherwise(ok("a"));
+    drop(gives_up);
+    a.wait_until_closed(before + 1).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(who(&respool, &body).await, "a");
+}
+
+#[tokio::test]
+async fn a_single_server_is_never_turned_away() {
+    let fake = FakeVllm::always(Script::json(503, &json!({}))).await;
+    let respool = Respool::before(&fake).await;
+    assert_eq!(ask(&respool, &begins("hi")).await.status, 503);
+    assert_eq!(
+        (standing(&respool, "box").await["circuit"].clone(), fake.requests().len()),
+        (json!("open"), 4)
+    );
+    fake.otherwise(ok("back"));
+    assert_eq!(who(&respool, &begins("hi")).await, "back", "at once");
+    assert_eq!(standing(&respool, "box").await["circuit"], "closed");
+}
+
+#[tokio::test]
+async fn other_routes_go_to_one_that_works() {
+    let b = FakeVllm::always(Script::json(200, &json!({"data": []})).unchecked()).await;
+    let respool = before(&[("gone", "http://127.0.0.1:1", ALL), ("b", &b.url(), ALL)], "").await;
+    for request in [
+        Request::get("/load"),
+        Request::post("/pooling", r#"{"model": "gpt-oss-20b", "prompt": "x"}"#),
+        Request::post("/v1/embeddings", r#"{"model": "gpt-oss-20b", "input": "x"}"#),
+    ] {
+        assert_eq!(exchange(respool.address, &request).await.status, 200);
+    }
+    assert_eq!(b.requests()[1].body, br#"{"model": "gpt-oss-20b", "prompt": "x"}"#);
+}
+
+#[tokio::test]
+async fn with_one_that_comes_and_goes_no_turn_is_lost() {
+    let (a, b, c) = (says("a").await, says("b").await, says("c").await);
+    let keys = format!("{ALL}\nmax_concurrency = 4\nmax_queue = 200");
+    let respool = before(&[("a", &a.url(), &keys), ("b", &b.url(), &keys), ("c", &c.url(), &keys)], "").await;
+    let turns = futures::future::join_all((0..150).map(|number| {
+        let (body, respool) = (begins(&format!("conversation {number}")), &respool);
+        async move { who(respool, &body).await }
+    }));
+    let flapping = async {
+        for script in [Script::no_reply(Fault::Reset), ok("a"), Script::json(503, &json!({}))].iter().cycle()
+        {
+            a.otherwise(script.clone());
+            tokio::time::sleep(Duration::from_millis(15)).await;
+        }
+    };
+    let all = tokio::select! { all = turns => all, () = flapping => vec![] };
+    assert_eq!(all.len(), 150);
+    for name in ["a", "b", "c"] {
+        let left = standing(&respool, name).await;
+        assert_eq!((&left["in_flight"], &left["queued"]), (&json!(0), &json!(0)), "{name}");
+    }
+}
