@@ -111,19 +111,29 @@ impl Loaded {
     /// # Errors
     /// Everything that is wrong, with where it was written and what to do about it.
     pub fn from_process(flags: &Flags) -> Result<Self, Problems> {
-        let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
-        let environment: Environment =
-            std::env::vars_os().map(|(name, value)| (lossy(name), lossy(value))).collect();
+        let environment = process_environment();
         match search::find(flags.config.as_deref(), &environment)? {
             Some((path, text)) => resolve(Some(FileText { path: &path, text: &text }), &environment, flags),
             None => resolve(None, &environment, flags),
         }
     }
 
+    /// Where other files of the configuration are looked for: beside the file that was used, else in the user's
+    /// configuration directory.
+    pub fn directory(&self) -> Option<PathBuf> {
+        let beside = self.file.as_ref().and_then(|file| file.parent()).map(Path::to_owned);
+        beside.or_else(|| search::user_dir(&process_environment()))
+    }
+
     /// The effective values as TOML, each line with where its value came from; secrets are `"***"`.
     pub fn show(&self) -> String {
         show::show(&self.tree, self.file.as_deref())
     }
+}
+
+fn process_environment() -> Environment {
+    let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+    std::env::vars_os().map(|(name, value)| (lossy(name), lossy(value))).collect()
 }
 
 /// What the merged and cleaned layers look like.

@@ -15,10 +15,10 @@ use super::driver::{Driver, End, Stops, now};
 use super::record::What;
 use super::request::AgentRequest;
 use super::run::Run;
-use super::setup;
 use super::taking_up::told;
 use super::telemetry::Telemetry;
 use super::watch::{Ended, Live, Watch};
+use super::{progress, setup};
 use crate::observe::ErrorReport;
 use crate::relay::Relay;
 use crate::store::{NewRun, Store, StoreError};
@@ -29,7 +29,7 @@ const BEHIND: usize = 256;
 /// A repeated request takes up an interrupted run that is not older than this, in milliseconds.
 pub(super) const TAKEN_UP_WITHIN: u64 = 15 * 60_000;
 /// Runs that are over, or wait for a client, are kept so long, in milliseconds.
-const KEPT: u64 = 30 * 24 * 3_600_000;
+pub(super) const KEPT: u64 = 30 * 24 * 3_600_000;
 /// The pause between clearings.
 const CLEAR_EVERY: Duration = Duration::from_hours(1);
 /// What is assumed of a window that nobody tells of, in tokens.
@@ -260,7 +260,12 @@ impl Agents {
             store,
             seq,
             authorization,
-            progress,
+            audience: Box::new(move |happening| {
+                // Nobody may be looking.
+                let _ = progress::text(happening).map(|text| progress.send(text));
+            }),
+            approver: None,
+            streams: false,
             stops,
             telemetry: telemetry.clone(),
             backlog: Vec::new(),
@@ -331,7 +336,7 @@ impl Agents {
 
 impl Agent {
     /// The smallest window that an upstream of the model has, as far as they tell.
-    async fn window(&self, key: Option<&HeaderValue>) -> u64 {
+    pub(super) async fn window(&self, key: Option<&HeaderValue>) -> u64 {
         if let Some(window) = self.window {
             return window;
         }

@@ -96,14 +96,17 @@ fn shrink_exchange(exchange: &mut Exchange, limit: usize) -> bool {
     shrunk
 }
 
-/// The exchanges that a summary may stand for: all but the last, as far as they stand together; `None` when there are none.
+/// The entries that a summary may stand for: the oldest exchanges that stand together, never the last one, nor what the
+/// person said last; `None` when there are none.
 pub(super) fn oldest(entries: &[Entry]) -> Option<Range<usize>> {
-    let last = entries.iter().rposition(|entry| matches!(entry, Entry::Exchange(_)))?;
-    let ours = |entry: &Entry| !matches!(entry, Entry::Given(_));
-    let start = entries.iter().position(ours)?;
-    let end = start + entries[start..last].iter().take_while(|entry| ours(entry)).count();
-    let worth = entries[start..end].iter().any(|entry| matches!(entry, Entry::Exchange(_)));
-    worth.then_some(start..end)
+    let is_exchange = |entry: &Entry| matches!(entry, Entry::Exchange(_));
+    let last = entries.iter().rposition(is_exchange)?;
+    let turn = entries.iter().rposition(|entry| matches!(entry, Entry::Turn(_)));
+    let ours = |place: &usize| !matches!(entries[*place], Entry::Given(_)) && Some(*place) != turn;
+    let first = entries[..last].iter().position(is_exchange)?;
+    let start = first - (0..first).rev().take_while(ours).count();
+    let end = first + (first..last).take_while(ours).count();
+    Some(start..end)
 }
 
 #[cfg(test)]
@@ -166,5 +169,18 @@ mod tests {
         let entries = [given(), exchange("a"), Entry::Note("n".into()), exchange("b"), exchange("c")];
         assert_eq!(oldest(&entries), Some(1..4));
         assert_eq!(oldest(&[given(), Entry::Summary("s".into()), exchange("c")]), None);
+        let entries = [given(), exchange("a"), given(), exchange("b"), exchange("c")];
+        assert_eq!(oldest(&entries), Some(1..2));
+    }
+
+    #[test]
+    fn earlier_turns_are_summarised_together_and_the_last_words_of_the_person_stay() {
+        let turn = || Entry::Turn(serde_json::json!({"role": "user", "content": "x"}));
+        let given = || Entry::Given(serde_json::json!({"role": "user", "content": "x"}));
+        let mut entries =
+            vec![given(), exchange("a"), turn(), exchange("b"), turn(), exchange("c"), exchange("d")];
+        assert_eq!(oldest(&entries), Some(1..4));
+        entries.splice(1..4, [Entry::Summary("s".into())]);
+        assert_eq!(oldest(&entries), Some(3..4), "then those of this turn");
     }
 }

@@ -15,6 +15,16 @@ pub(super) const NOTHING: &str = "(nothing that could be read)";
 pub(super) const OUTCOME_UNKNOWN: &str = "the outcome is unknown: respool was interrupted while this call ran. It may have \
      taken effect, in whole or in part. Find out before you repeat it.";
 
+/// For a call that was under way when somebody stopped the turn.
+pub(super) const STOPPED_CALL: &str =
+    "stopped before it ended; it may have taken effect, in whole or in part";
+
+/// For the calls behind it.
+pub(super) const NOT_BEGUN: &str = "not run: the turn was stopped before it";
+
+/// Between a turn that did not end with an answer and the next one.
+pub(super) const STOPPED: &str = "The turn before this ended without an answer.";
+
 /// The message before the last call.
 pub(super) fn last_words(limit: &Limit) -> Value {
     let text = format!(
@@ -106,14 +116,20 @@ pub(super) fn tally(entries: &[Entry]) -> String {
                     let _ = writeln!(text, "- {} {arguments}: {how}", call.name);
                 }
             }
+            Entry::Turn(message) => {
+                let said = super::prompt::plain(&message["content"]);
+                let _ = writeln!(text, "- The person: {}", super::context::head_and_tail(&said, 200).0);
+            }
             Entry::Given(_) | Entry::Note(_) => {}
         }
     }
     text.trim_end().to_owned()
 }
 
-/// What a run that ends without an answer has achieved; empty when that is nothing.
+/// What a run, or the last turn of a conversation, has achieved without an answer; empty when that is nothing.
 pub(super) fn achieved(entries: &[Entry]) -> String {
+    let turn = entries.iter().rposition(|entry| matches!(entry, Entry::Turn(_)));
+    let entries = &entries[turn.map_or(0, |turn| turn + 1)..];
     let said = entries.iter().rev().find_map(|entry| match entry {
         Entry::Exchange(exchange) if exchange.content != NOTHING && !exchange.content.trim().is_empty() => {
             Some(exchange.content.trim().to_owned())

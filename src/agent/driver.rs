@@ -7,22 +7,21 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header};
 use serde_json::{Value, json};
-use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use super::budget::Tokens;
+use super::happening::{Audience, Happening};
 use super::outcome::Outcome;
 use super::record::{Asked, Ended, Event, FailureKind, How, ModelFailure, Said, What};
 use super::run::Run;
 use super::step::{ModelCall, Step, Suspension, ToolCall, Why};
 use super::telemetry::Telemetry;
-use super::{progress, reading};
+use super::{follow, reading};
 use crate::observe::{Outcome as LineOutcome, RequestLine, SharedLine};
 use crate::relay::{Relay, Route};
 use crate::store::{Append, Status, Store, StoreError};
-use crate::tools::{Invocation, ToolError, Tools};
-use crate::translate::Reply;
-use crate::turn::{FinishReason, Note};
+use crate::tools::{Approver, Invocation, ToolError, ToolOutput, Tools};
+use crate::turn::{FinishReason, Note, Turn};
 use crate::wire::ApiError;
 
 /// What a run works with.
@@ -37,7 +36,11 @@ pub(super) struct Driver {
     pub(super) seq: u64,
     /// The client's own key, for upstreams that have none.
     pub(super) authorization: Option<HeaderValue>,
-    pub(super) progress: broadcast::Sender<String>,
+    pub(super) audience: Box<Audience>,
+    /// Who is asked when the policy says `ask`.
+    pub(super) approver: Option<Arc<dyn Approver>>,
+    /// Replies are asked for as streams, so that the audience sees them come.
+    pub(super) streams: bool,
     pub(super) stops: Stops,
     pub(super) telemetry: Telemetry,
     /// What could not be committed yet; tried again with every further step.
@@ -175,9 +178,7 @@ impl Driver {
             Ok(true) => self.stops.cancel.cancel(),
             Err(error) if self.backlog.len() == 1 => {
                 self.telemetry.not_durable(run, &error);
-                let _ = self
-                    .progress
-                    .send("[this run cannot be kept on disk at present; it goes on]\n".to_owned());
+                (self.audience)(Happening::NotKept);
             }
             Ok(false) | Err(_) => {}
         }
@@ -209,10 +210,11 @@ impl Driver {
         let began = Instant::now();
         let line = self.line(run);
         let within = Duration::from_millis(call.within);
+        (self.audience)(Happening::Asks(call.why));
         let asked = tokio::time::timeout(within, self.ask(call, &line)).await;
         self.waited += began.elapsed();
         let what = match asked {
-            Ok(Ok(Some(reply))) => What::Replied(said(reply, since(began))),
+            Ok(Ok(Some(turn))) => What::Replied(said(turn, since(began))),
             Ok(Ok(None)) => What::Looping,
             Ok(Err(error)) => What::ModelFailed(failure(&error)),
             Err(_) => What::ModelFailed(too_slow(within)),
@@ -235,7 +237,7 @@ impl Driver {
     }
 
     /// `None`: the conversation goes in circles.
-    async fn ask(&self, call: ModelCall, line: &SharedLine) -> Result<Option<Reply>, ApiError> {
+    async fn ask(&self, call: ModelCall, line: &SharedLine) -> Result<Option<Turn>, ApiError> {
         let why = call.why;
         let body = Bytes::from(self.body(call).to_string());
         let mut headers = HeaderMap::new();
@@ -246,16 +248,26 @@ impl Driver {
         if prepared.loop_found.is_some() && why == Why::Iteration {
             return Ok(None);
         }
-        // Read whole, also where no tools are declared.
-        prepared.facts.route = Route::Tools;
-        Arc::clone(&self.relay).turn(prepared, line.clone()).await.map(Some)
+        prepared.facts.route = match (self.streams, prepared.facts.route) {
+            // Read by the engine, also where no tools are declared.
+            (true, Route::Stream) => Route::Live,
+            (true, route) => route,
+            (false, _) => Route::Tools,
+        };
+        let opened = Arc::clone(&self.relay).answer(prepared, line.clone()).await?;
+        // A summary is the run's own business.
+        let audience: &Audience = if why == Why::Summary { &|_| {} } else { &*self.audience };
+        follow::turn(opened, audience).await.map(Some)
     }
 
     fn body(&self, call: ModelCall) -> Value {
         let mut body = json!({
             "model": self.model, "messages": call.messages, "temperature": self.temperature,
-            "max_tokens": call.max_tokens, "stream": false,
+            "max_tokens": call.max_tokens, "stream": self.streams,
         });
+        if self.streams {
+            body["stream_options"] = json!({"include_usage": true});
+        }
         if !call.tools.is_empty() {
             body["tools"] = Value::Array(call.tools);
             body["tool_choice"] = "auto".into();
@@ -271,18 +283,15 @@ impl Driver {
         match (doing, what) {
             (Doing::Model(why), What::Replied(said)) => {
                 self.telemetry.iteration(run, *why, said);
-                let beside = said.content.trim();
-                if !said.calls.is_empty() && !beside.is_empty() {
-                    let _ = self.progress.send(format!("{beside}\n"));
+                if *why != Why::Summary {
+                    (self.audience)(Happening::Replied(said));
                 }
             }
             (Doing::Model(_), What::ModelFailed(failure)) => {
                 let retried = run.outcome().is_none();
                 self.telemetry.model_failed(run, failure, retried);
-                // Before anything was done, a failure may still become a true HTTP status.
-                if retried && !run.iterations().is_empty() {
-                    let _ = self.progress.send(format!("[model: {}]\n", failure.code));
-                }
+                let is_first = run.iterations().is_empty();
+                (self.audience)(Happening::ModelFailed { failure, again: retried, is_first });
             }
             (Doing::Tool(step), What::Returned(ended)) => {
                 self.telemetry.tool(run, &step.call, ended, ended.how == How::Transient && !step.again);
@@ -293,7 +302,7 @@ impl Driver {
 
     async fn call_tool(&mut self, run: &mut Run, step: ToolCall) -> What {
         self.happened(run, What::Began).await;
-        let _ = self.progress.send(progress::begins(&step.call, step.again));
+        (self.audience)(Happening::Begins { call: &step.call, again: step.again });
         let invocation = Invocation {
             name: step.call.name.clone(),
             arguments: serde_json::from_str(&step.call.arguments).unwrap_or_default(),
@@ -301,14 +310,23 @@ impl Driver {
             timeout: Duration::from_millis(step.within),
         };
         let began = Instant::now();
-        // The set stops what takes too long; this is for one that does not.
-        let grace = invocation.timeout + Duration::from_secs(2);
-        let called = tokio::time::timeout(grace, self.tools.call(&invocation, None)).await;
+        let called = self.call(&invocation).await;
         self.waited += began.elapsed();
-        let called = called.unwrap_or_else(|_| Err(ToolError::TimedOut(too_long(invocation.timeout))));
+        let display = called.as_ref().ok().and_then(|output| output.display.clone());
         let ended = ended(called, since(began));
-        let _ = self.progress.send(progress::ended(&ended));
+        (self.audience)(Happening::Ended { call: &step.call, ended: &ended, display: display.as_deref() });
         What::Returned(ended)
+    }
+
+    /// The set stops what takes too long; the limit here is for one that does not. A person may take any time to answer.
+    async fn call(&self, invocation: &Invocation) -> Result<ToolOutput, ToolError> {
+        let called = self.tools.call(invocation, self.approver.as_deref());
+        if self.approver.is_some() {
+            return called.await;
+        }
+        let grace = invocation.timeout + Duration::from_secs(2);
+        let called = tokio::time::timeout(grace, called).await;
+        called.unwrap_or_else(|_| Err(ToolError::TimedOut(too_long(invocation.timeout))))
     }
 }
 
@@ -330,7 +348,7 @@ fn status_of(run: &Run) -> (Status, Vec<String>) {
     (status, awaited)
 }
 
-fn ended(called: Result<crate::tools::ToolOutput, ToolError>, took: u64) -> Ended {
+fn ended(called: Result<ToolOutput, ToolError>, took: u64) -> Ended {
     match called {
         Ok(output) => Ended { how: How::Ok, text: output.text, took },
         Err(error) => {
@@ -345,10 +363,9 @@ fn ended(called: Result<crate::tools::ToolOutput, ToolError>, took: u64) -> Ende
     }
 }
 
-/// The first choice of a reply as the run keeps it.
-fn said(reply: Reply, took: u64) -> Said {
-    let usage = reply.usage.unwrap_or_default();
-    let turn = reply.choices.into_iter().next().map(|choice| choice.turn).unwrap_or_default();
+/// A reply as the run keeps it.
+fn said(turn: Turn, took: u64) -> Said {
+    let usage = turn.usage.unwrap_or_default();
     let dialect = |note: &Note| match note {
         Note::Dialect(name) => Some((*name).to_owned()),
         _ => None,

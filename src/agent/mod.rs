@@ -4,8 +4,11 @@ pub mod agents;
 mod budget;
 pub mod config;
 mod context;
+mod conversation;
 mod correction;
 mod driver;
+mod follow;
+mod happening;
 mod harmless;
 mod outcome;
 mod progress;
@@ -24,7 +27,9 @@ mod watch;
 pub use agents::{Agent, Agents};
 pub use budget::Tokens;
 pub use config::{AgentConfig, OnDisconnect, Parser, Progress, ReadFirst};
+pub use conversation::Conversation;
 pub use driver::End;
+pub use happening::{Audience, Happening};
 pub use outcome::{Limit, Outcome};
 pub use record::{
     Asked, Ended as ToolEnded, Entry, Event, Exchange, FailureKind, Form, How, Iteration, Limits,

@@ -62,6 +62,11 @@ impl Outcome {
         Self { content, cancelled: true, ..Self::default() }
     }
 
+    /// True when the content is the model's own answer, maybe at a limit.
+    pub fn answered(&self) -> bool {
+        !self.cancelled && self.failure.is_none() && !self.content.trim().is_empty()
+    }
+
     /// A stable name for the store, logs and metrics.
     pub fn as_str(&self) -> &'static str {
         match self {

@@ -1,20 +1,39 @@
-//! What the client sees of the work: one line for each tool call. Pure. Used by `driver`.
+//! What an agent's client sees of the work: one line for each tool call. Pure. Used by `agents`.
 
 use serde_json::{Map, Value};
 
+use super::happening::Happening;
 use super::record::{Asked, Ended, How};
 
 /// So much of the arguments is shown, in bytes.
 const WIDEST: usize = 160;
 
+/// The text for what happens, where there is one.
+pub(super) fn text(happening: Happening<'_>) -> Option<String> {
+    match happening {
+        Happening::Replied(said) => {
+            let beside = said.content.trim();
+            (!said.calls.is_empty() && !beside.is_empty()).then(|| format!("{beside}\n"))
+        }
+        // Before anything was done, a failure may still become a true HTTP status.
+        Happening::ModelFailed { failure, again, is_first } => {
+            (again && !is_first).then(|| format!("[model: {}]\n", failure.code))
+        }
+        Happening::Begins { call, again } => Some(begins(call, again)),
+        Happening::Ended { ended: how, .. } => Some(ended(how)),
+        Happening::NotKept => Some("[this run cannot be kept on disk at present; it goes on]\n".to_owned()),
+        Happening::Asks(_) | Happening::Reasoning(_) | Happening::Content(_) => None,
+    }
+}
+
 /// The first half of a line: which tool, on what.
-pub(super) fn begins(call: &Asked, again: bool) -> String {
+fn begins(call: &Asked, again: bool) -> String {
     let again = if again { ", again" } else { "" };
     format!("[{}{again}: {}] ", call.name, on_what(&call.arguments))
 }
 
 /// The second half: outcome and time.
-pub(super) fn ended(ended: &Ended) -> String {
+fn ended(ended: &Ended) -> String {
     let seconds = ended.took / 1_000;
     let tenths = ended.took % 1_000 / 100;
     match ended.how {

@@ -26,6 +26,7 @@ pub(super) fn messages(setup: &Setup, entries: &[Entry], with_tools: bool) -> Ve
         match entry {
             Entry::Given(message) if form == Form::Native => out.push(message.clone()),
             Entry::Given(message) => out.push(without_roles(message)),
+            Entry::Turn(message) => user(&plain(&message["content"]), &mut out),
             Entry::Exchange(exchange) if form == Form::Native => native(exchange, &mut out),
             Entry::Exchange(exchange) => textual(exchange, form, &mut out),
             Entry::Note(text) => user(&format!("[respool] {text}"), &mut out),
@@ -84,6 +85,7 @@ pub(super) fn summary(setup: &Setup, entries: &[Entry]) -> Vec<Value> {
     for entry in entries {
         let _ = match entry {
             Entry::Given(_) => Ok(()),
+            Entry::Turn(message) => writeln!(text, "\nThe person: {}", plain(&message["content"])),
             Entry::Note(note) | Entry::Summary(note) => writeln!(text, "\n{note}"),
             Entry::Exchange(exchange) => writeln!(text, "\n{}", in_words(exchange)),
         };

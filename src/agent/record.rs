@@ -138,6 +138,10 @@ pub enum What {
     Resumed,
     /// Somebody ended it.
     Cancelled,
+    /// The person says something more: the next turn of a conversation begins.
+    WentOn(Value),
+    /// Something happened between two turns of a conversation that the model has to know.
+    Told(String),
 }
 
 impl What {
@@ -153,6 +157,8 @@ impl What {
             Self::Looping => "looping",
             Self::Resumed => "resumed",
             Self::Cancelled => "cancelled",
+            Self::WentOn(_) => "went_on",
+            Self::Told(_) => "told",
         }
     }
 }
@@ -271,6 +277,8 @@ impl How {
 pub enum Entry {
     /// A message of the client's.
     Given(Value),
+    /// What the person said to begin a further turn of a conversation.
+    Turn(Value),
     /// A reply of the model with its calls and their results.
     Exchange(Exchange),
     /// respool's own words to the model.

@@ -46,6 +46,19 @@ impl AgentRequest {
         let (results, tail) = brought(&messages);
         Ok(Self { messages, tools, stream, usage, fingerprint, results, tail })
     }
+
+    /// What a person says first.
+    pub(super) fn of_person(message: Value) -> Self {
+        Self {
+            messages: vec![message],
+            tools: Vec::new(),
+            stream: true,
+            usage: true,
+            fingerprint: String::new(),
+            results: Vec::new(),
+            tail: Vec::new(),
+        }
+    }
 }
 
 fn unsupported(request: &ChatRequest<'_>) -> Result<(), ApiError> {

@@ -69,6 +69,8 @@ pub struct Run {
     squeezes: u32,
     summaries: u32,
     corrected: bool,
+    /// The outcome of the last turn is in the transcript already.
+    is_closed: bool,
     worked: u64,
     now: u64,
 }
@@ -91,6 +93,7 @@ impl Run {
             squeezes: 0,
             summaries: 0,
             corrected: false,
+            is_closed: false,
             worked: 0,
             now: setup.at,
             setup,
@@ -155,6 +158,11 @@ impl Run {
         }
     }
 
+    /// How the last turn of a conversation ended, as long as that is not in the transcript.
+    pub fn open_outcome(&self) -> Option<&Outcome> {
+        self.outcome().filter(|_| !self.is_closed)
+    }
+
     /// The tool call that is next, or under way.
     pub fn next_tool(&self) -> Option<ToolCall> {
         match &self.phase {
@@ -185,6 +193,12 @@ impl Run {
         match (std::mem::replace(&mut self.phase, Phase::Model), event.what) {
             (phase @ Phase::Done(_), What::Resumed | What::Cancelled) => self.phase = phase,
             (phase, What::Resumed) => self.resumed(phase),
+            (phase, What::WentOn(message)) => self.went_on(&phase, message),
+            (phase @ Phase::Done(_), What::Told(text)) => {
+                self.close_turn(&phase);
+                self.entries.push(Entry::Note(text));
+                self.phase = phase;
+            }
             (_, What::Cancelled) => self.end(Outcome::cancelled(self.achieved())),
             (Phase::Model, What::Replied(said)) => self.replied(said),
             (Phase::Model, What::ModelFailed(failure)) => self.model_failed(failure),
@@ -207,7 +221,8 @@ impl Run {
 
     /// Only work counts: not the time for which the client kept the run waiting, nor that in which nobody worked on it.
     fn pass_time(&mut self, at: u64, what: &What) {
-        let idle = matches!(what, What::Resumed | What::ClientReturned { .. });
+        let idle =
+            matches!(what, What::Resumed | What::ClientReturned { .. } | What::WentOn(_) | What::Told(_));
         if !idle {
             self.worked += at.saturating_sub(self.now);
         }
@@ -561,6 +576,47 @@ impl Run {
         let content = self.achieved();
         let (limit, reasoning) = (self.limit.clone(), String::new());
         self.end(Outcome { content, reasoning, cut: false, limit, failure: Some(failure), cancelled: false });
+    }
+
+    /// The next turn of a conversation: the limits count anew.
+    fn went_on(&mut self, phase: &Phase, message: Value) {
+        self.close_turn(phase);
+        self.entries.push(Entry::Turn(message));
+        self.is_closed = false;
+        (self.limit, self.corrected, self.told) = (None, false, self.spent);
+        (self.rounds, self.attempts, self.squeezes, self.summaries, self.worked) = (0, 0, 0, 0, 0);
+        self.ask();
+    }
+
+    /// What came of the last turn becomes part of the transcript.
+    fn close_turn(&mut self, phase: &Phase) {
+        if std::mem::replace(&mut self.is_closed, true) {
+            return;
+        }
+        self.settle_calls();
+        match phase {
+            Phase::Done(outcome) if outcome.answered() => {
+                let content = outcome.content.clone();
+                self.entries.push(Entry::Exchange(Exchange { content, ..Exchange::default() }));
+            }
+            _ => self.entries.push(Entry::Note(correction::STOPPED.to_owned())),
+        }
+    }
+
+    /// Calls that were left without a result get one: the first of them may have been under way.
+    fn settle_calls(&mut self) {
+        let last = self.entries.iter().rev().find_map(|entry| match entry {
+            Entry::Exchange(exchange) => Some(exchange),
+            _ => None,
+        });
+        let has_result =
+            |exchange: &Exchange, call: &Asked| exchange.results.iter().any(|it| it.id == call.id);
+        let open = last.map(|it| it.calls.iter().filter(|call| !has_result(it, call)).collect::<Vec<_>>());
+        let ids: Vec<String> = open.into_iter().flatten().map(|call| call.id.clone()).collect();
+        for (place, id) in ids.into_iter().enumerate() {
+            let text = if place == 0 { correction::STOPPED_CALL } else { correction::NOT_BEGUN };
+            self.put(ToolResult { id, ok: false, text: text.to_owned() });
+        }
     }
 
     /// A call that ran when the process ended is made again only if that is safe.

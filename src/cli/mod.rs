@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is where respool speaks to a terminal")]
 
 mod agents;
+mod chat;
 mod check;
 mod demo;
 mod runs;
@@ -49,6 +50,8 @@ enum Command {
         #[command(flatten)]
         flags: Configured,
     },
+    /// Talk with a coding assistant that works in this directory.
+    Chat(chat::ChatArgs),
     /// Look at the runs of agents, take one up, end one.
     Runs {
         #[command(flatten)]
@@ -94,6 +97,7 @@ pub fn main() -> ExitCode {
         Command::Serve { flags, listen } => flags.load(listen).map(|loaded| serve::serve(&loaded)),
         Command::Demo => Ok(demo::demo()),
         Command::Check { flags } => flags.load(None).map(|loaded| check::check(&loaded)),
+        Command::Chat(arguments) => chat::chat(&arguments),
         Command::Runs { flags, command } => flags.load(None).map(|loaded| runs::runs(&loaded, command)),
         Command::Config { command: ConfigCommand::Show { flags } } => flags.load(None).map(|loaded| {
             print!("{}", loaded.show());

@@ -84,7 +84,21 @@ pub async fn app_with(
     abort: &CancellationToken,
     tools: &OpenTools<'_>,
 ) -> Result<App, String> {
-    let limits = &settings.server.limits;
+    let fleet = fleet(settings, abort).await?;
+    let bounds = bounds(settings);
+    let relay = Arc::new(Relay::new(settings.relay.clone(), Arc::clone(&fleet), bounds));
+    let agents = agents(settings, &relay, &fleet, bounds, tools, abort.clone()).await?;
+    Ok(App {
+        relay,
+        agents,
+        limits: settings.server.limits.clone(),
+        log_content: settings.log.content,
+        abort: abort.clone(),
+    })
+}
+
+/// The configured upstreams; what they serve is asked again and again until `abort`.
+pub(super) async fn fleet(settings: &Settings, abort: &CancellationToken) -> Result<Arc<Fleet>, String> {
     let mut upstreams = Vec::new();
     for config in &settings.upstreams {
         upstreams.push(Arc::new(Upstream::new(&started(config, abort).await?)?));
@@ -93,14 +107,16 @@ pub async fn app_with(
     if fleet.is_several() {
         tokio::spawn(Arc::clone(&fleet).keep_lists(abort.clone()));
     }
-    let bounds = RelayLimits {
+    Ok(fleet)
+}
+
+pub(super) fn bounds(settings: &Settings) -> RelayLimits {
+    let limits = &settings.server.limits;
+    RelayLimits {
         max_body: limits.max_body.bytes(),
         commit_after: limits.commit_after,
         guard: GuardLimits { max_tool_results: limits.max_tool_results, max_repeats: limits.max_repeats },
-    };
-    let relay = Arc::new(Relay::new(settings.relay.clone(), Arc::clone(&fleet), bounds));
-    let agents = agents(settings, &relay, &fleet, bounds, tools, abort.clone()).await?;
-    Ok(App { relay, agents, limits: limits.clone(), log_content: settings.log.content, abort: abort.clone() })
+    }
 }
 
 async fn started(config: &UpstreamConfig, abort: &CancellationToken) -> Result<UpstreamConfig, String> {

@@ -41,12 +41,16 @@ pub(super) fn find(
 
 /// Where a file is looked for when none was named, in order.
 fn places(environment: &Environment) -> Vec<PathBuf> {
-    let user =
-        base_directory(environment, "XDG_CONFIG_HOME", ".config").map(|base| base.join("respool").join(FILE));
+    let user = user_dir(environment).map(|dir| dir.join(FILE));
     [Some(PathBuf::from(FILE)), user, Some(Path::new("/etc/respool").join(FILE))]
         .into_iter()
         .flatten()
         .collect()
+}
+
+/// The user's configuration directory: `$XDG_CONFIG_HOME/respool`, else `~/.config/respool`.
+pub(super) fn user_dir(environment: &Environment) -> Option<PathBuf> {
+    base_directory(environment, "XDG_CONFIG_HOME", ".config").map(|base| base.join("respool"))
 }
 
 /// The default of `state_dir`: `$XDG_STATE_HOME/respool`, else `~/.local/state/respool`, else (a service without a home)

@@ -39,6 +39,19 @@ pub fn init(config: &LogConfig) -> Result<Flush, String> {
     Ok(Flush { _batches: all })
 }
 
+/// Installs a logger that writes to the configured file alone, for a command whose standard error is for people.
+///
+/// # Errors
+/// As [`init`].
+pub fn init_file(config: &LogConfig) -> Result<Flush, String> {
+    let Some(path) = &config.file else { return Ok(Flush { _batches: Vec::new() }) };
+    let (file, batches) = writer::start(open(path)?);
+    let layer = fmt::layer().event_format(JsonLines).with_writer(move || file.clone());
+    let registry = tracing_subscriber::registry().with(layer.with_filter(filter(config.level)));
+    registry.try_init().map_err(|error| format!("logging cannot be set up: {error}"))?;
+    Ok(Flush { _batches: vec![batches] })
+}
+
 fn stderr_layer(config: &LogConfig, stderr: LineWriter) -> Box<dyn Layer<Registry> + Send + Sync> {
     let terminal = io::stderr().is_terminal();
     let json = match config.format {

@@ -11,5 +11,5 @@ mod writer;
 
 pub use config::{Level, LogConfig, LogFormat};
 pub use error_report::{ErrorReport, Failure};
-pub use init::{Flush, init};
+pub use init::{Flush, init, init_file};
 pub use request_line::{Outcome, RequestLine, SharedLine};

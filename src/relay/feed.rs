@@ -161,6 +161,14 @@ impl Feed {
         }
     }
 
+    /// The first choice's turn as far as it came; `None` on the passthrough, which reads none.
+    pub fn turn(&self) -> Option<Turn> {
+        match &self.reader {
+            Reader::Passthrough(_) => None,
+            Reader::Live(turn) => turn.turns().next().cloned(),
+        }
+    }
+
     fn has_spoken(&self) -> bool {
         match &self.reader {
             Reader::Passthrough(state) => state.has_spoken(),

@@ -1,8 +1,8 @@
 //! The one path to a model: a client's request in, a turn or a stream of its chunks out.
 //!
 //! Four routes, one preparation ([`Route`]): a request with tools is asked whole and read by the tool-call engine
-//! ([`Relay::turn`]), or read as it streams ([`Relay::open`]); one without is forwarded as it streams ([`Relay::open`]) or
-//! as it stands ([`Relay::whole`]). Nothing here knows HTTP's server
+//! ([`Relay::turn`]), or read as it streams ([`Relay::answer`]); one without is forwarded as it streams ([`Relay::answer`]) or
+//! as it stands ([`Relay::answer`]). Nothing here knows HTTP's server
 //! side: `server` decides when a head leaves. Dropping any of the futures drops the upstream request.
 
 mod attempts;

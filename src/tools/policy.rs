@@ -12,7 +12,7 @@ mod pattern;
 use std::path::Path;
 
 use super::config::{PolicyConfig, Rule, Verdict};
-use command::CommandPattern;
+pub use command::CommandPattern;
 use pattern::{HostPattern, PathPattern, wildcard};
 use regex::Regex;
 

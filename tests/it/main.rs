@@ -14,6 +14,7 @@ mod architecture;
 mod captures;
 mod captures_page;
 mod cases;
+mod chat;
 mod context;
 mod errors;
 mod faults;

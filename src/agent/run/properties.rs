@@ -16,6 +16,7 @@ enum Chance {
     ToolEnds(u8, usize),
     Crash,
     Cancel,
+    GoOn,
 }
 
 fn chance() -> impl Strategy<Value = Chance> {
@@ -28,6 +29,7 @@ fn chance() -> impl Strategy<Value = Chance> {
         10 => (0..5_u8, 0..20_000_usize).prop_map(|(how, length)| Chance::ToolEnds(how, length)),
         2 => Just(Chance::Crash),
         1 => Just(Chance::Cancel),
+        2 => Just(Chance::GoOn),
     ]
 }
 
@@ -37,6 +39,8 @@ const TOOLS: [(&str, &str); 3] =
 /// The events that a chance amounts to at this step.
 fn events(run: &Run, chance: &Chance) -> Vec<What> {
     match (run.next(), chance) {
+        (_, Chance::GoOn) => vec![What::WentOn(serde_json::json!({"role": "user", "content": "more"}))],
+        (Step::Finish(_), Chance::Refused) => vec![What::Told("Undone.".into())],
         (Step::Finish(_), _) => vec![],
         (_, Chance::Cancel) => vec![What::Cancelled],
         (Step::CallTool(_), Chance::Crash) => vec![What::Began, What::Resumed],
@@ -121,7 +125,8 @@ proptest! {
         (setup.limits.window, setup.limits.iterations) = (6_000, 12);
         let mut run = Run::new(setup);
         let mut at = 1_000;
-        for chance in chances.iter().filter(|chance| !matches!(chance, Chance::Crash)) {
+        let endless = |chance: &&Chance| matches!(chance, Chance::Crash | Chance::GoOn);
+        for chance in chances.iter().filter(|chance| !endless(chance)) {
             for what in events(&run, chance) {
                 at += millis;
                 run.apply(Event { at, what }).unwrap();

@@ -622,3 +622,62 @@ fn an_event_that_does_not_fit_is_refused_and_changes_nothing() {
         assert_eq!(sim.run, before);
     }
 }
+
+fn more(text: &str) -> What {
+    What::WentOn(json!({"role": "user", "content": text}))
+}
+
+#[test]
+fn a_conversation_goes_on_with_the_answer_in_it_and_the_limits_anew() {
+    let mut sim = sim(|setup| setup.limits.iterations = 2);
+    sim.says(calls(&[READ])).ends(How::Ok, "hello").says(text("It says hello."));
+    assert_eq!(sim.outcome().content, "It says hello.");
+    sim.after(900_000, more("And now?"));
+    let call = sim.model_call();
+    let last: Vec<&str> =
+        call.messages.iter().rev().take(2).filter_map(|it| it["content"].as_str()).collect();
+    assert_eq!((last, call.why), (vec!["And now?", "It says hello."], Why::Iteration));
+    assert_eq!(sim.run.spent_since_answer(), Tokens::default());
+    sim.says(calls(&[READ])).ends(How::Ok, "hello");
+    assert_eq!(
+        sim.model_call().why,
+        Why::Iteration,
+        "the second of two, also after fifteen minutes of silence"
+    );
+}
+
+#[test]
+fn a_turn_that_was_stopped_leaves_no_call_without_a_result() {
+    let mut sim = sim(|_| {});
+    sim.says(calls(&[READ, EXEC]))
+        .after(0, What::Began)
+        .after(10, What::Cancelled)
+        .after(0, more("Why so long?"));
+    let messages = sim.model_call().messages;
+    let results: Vec<&str> =
+        messages.iter().filter(|it| it["role"] == "tool").filter_map(|it| it["content"].as_str()).collect();
+    assert!(
+        results.len() == 2 && results[0].contains("in part") && results[1].contains("not run"),
+        "{results:?}"
+    );
+    assert!(sim.last_words().contains("Why so long?"), "{}", sim.last_words());
+}
+
+#[test]
+fn what_happened_between_two_turns_is_told_behind_the_answer_and_once() {
+    let mut sim = sim(|_| {});
+    sim.says(text("Done.")).after(0, What::Told("Undone.".into())).after(0, What::Told("Twice.".into()));
+    assert_eq!((sim.run.open_outcome(), sim.outcome().content.as_str()), (None, "Done."));
+    sim.after(0, more("And?"));
+    let messages = sim.model_call().messages;
+    let said: Vec<&str> = messages[2..].iter().filter_map(|it| it["content"].as_str()).collect();
+    assert_eq!(said, ["Done.", "[respool] Undone.\n\n[respool] Twice.\n\nAnd?"]);
+}
+
+#[test]
+fn what_is_shown_of_a_turn_without_an_answer_is_of_this_turn() {
+    let mut sim = sim(|_| {});
+    sim.says(text("Long ago.")).after(0, more("More.")).says(calls(&[READ])).ends(How::Ok, "x");
+    sim.after(0, What::Cancelled);
+    assert!(!sim.outcome().content.contains("Long ago"), "{}", sim.outcome().content);
+}

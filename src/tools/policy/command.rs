@@ -9,7 +9,7 @@ use super::pattern::{starred, wildcard};
 
 /// A pattern for command lines; `*` is any text, but never an operator.
 #[derive(Debug)]
-pub(super) struct CommandPattern {
+pub struct CommandPattern {
     text: String,
     /// The pattern between its operators, and those operators; `None` when it cannot be read.
     parts: Option<(Vec<Regex>, Vec<char>)>,
@@ -21,7 +21,11 @@ pub(super) struct CommandPattern {
 const OPERATORS: [char; 8] = [';', '&', '|', '<', '>', '(', ')', '\n'];
 
 impl CommandPattern {
-    pub(super) fn new(pattern: &str) -> Result<Self, regex::Error> {
+    /// Reads a pattern.
+    ///
+    /// # Errors
+    /// When it is too large.
+    pub fn new(pattern: &str) -> Result<Self, regex::Error> {
         let text = plain_ending(pattern).to_owned();
         let parts = match split(&text) {
             Some((parts, operators)) => {
@@ -36,7 +40,7 @@ impl CommandPattern {
     }
 
     /// For `allow`: the same operators in the same order, with matching text between them; or the very text of the pattern.
-    pub(super) fn allows(&self, command: &str) -> bool {
+    pub fn allows(&self, command: &str) -> bool {
         let command = plain_ending(command);
         if !self.text.contains('*') && self.text == command {
             return true;

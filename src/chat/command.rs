@@ -1,0 +1,104 @@
+//! `/commands`: which there are, what they are called with. Pure. One table makes the help, the completion and the reading.
+
+/// What the person wants of the chat itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Command {
+    Help,
+    /// Show the models, or take this one.
+    Model(Option<String>),
+    Tools,
+    Cost,
+    Clear,
+    /// Write the conversation to this file.
+    Save(Option<String>),
+    Undo,
+    Quit,
+}
+
+/// Name, argument, what it does.
+pub(super) const COMMANDS: [(&str, &str, &str); 8] = [
+    ("/help", "", "this list"),
+    ("/model", "[ID]", "show the models, or go on with another one"),
+    ("/tools", "", "what the assistant can do, and what it has to ask for"),
+    ("/cost", "", "tokens of this conversation"),
+    ("/clear", "", "begin a new conversation"),
+    ("/save", "[FILE]", "write this conversation to a Markdown file"),
+    ("/undo", "", "put back the files that were changed by the last turn that changed any"),
+    ("/quit", "", "leave (also Ctrl-D)"),
+];
+
+/// Reads a line; `None` when it is meant for the model. A path at its beginning is no command.
+///
+/// # Errors
+/// What is wrong with the command, for the person.
+pub(super) fn read(line: &str) -> Option<Result<Command, String>> {
+    let line = line.trim();
+    let (name, argument) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    if !name.starts_with('/') || name[1..].contains('/') || line.contains('\n') {
+        return None;
+    }
+    let argument = Some(argument.trim()).filter(|text| !text.is_empty()).map(str::to_owned);
+    let command = match name {
+        "/model" => Command::Model(argument),
+        "/save" => Command::Save(argument),
+        _ if argument.is_some() && COMMANDS.iter().any(|(known, ..)| *known == name) => {
+            return Some(Err(format!("{name} takes nothing behind it")));
+        }
+        "/help" | "/?" => Command::Help,
+        "/tools" => Command::Tools,
+        "/cost" => Command::Cost,
+        "/clear" | "/new" => Command::Clear,
+        "/undo" => Command::Undo,
+        "/quit" | "/exit" => Command::Quit,
+        _ => return Some(Err(format!("there is no command {name}; /help lists those there are"))),
+    };
+    Some(Ok(command))
+}
+
+/// The commands that begin like this.
+pub(super) fn beginning(text: &str) -> Vec<&'static str> {
+    COMMANDS.iter().map(|(name, ..)| *name).filter(|name| name.starts_with(text)).collect()
+}
+
+/// The list of commands and keys.
+pub(super) fn help() -> String {
+    let commands =
+        COMMANDS.map(|(name, argument, what)| format!("  {:<15} {what}\n", format!("{name} {argument}")));
+    format!(
+        "{}\n  Alt-Enter, or \\ at the end of a line: a further line. Ctrl-C: stop the turn; on an empty line twice: leave.\n",
+        commands.concat()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_commands_or_for_the_model() {
+        let check = |line: &str, expected: Option<Result<Command, &str>>| {
+            let found = read(line);
+            match (&found, &expected) {
+                (Some(Err(text)), Some(Err(part))) => assert!(text.contains(part), "{text}"),
+                _ => assert_eq!(found, expected.map(|it| it.map_err(str::to_owned)), "{line}"),
+            }
+        };
+        check("/help", Some(Ok(Command::Help)));
+        check(" /model gpt-oss-20b ", Some(Ok(Command::Model(Some("gpt-oss-20b".into())))));
+        check("/model", Some(Ok(Command::Model(None))));
+        check("/undo now", Some(Err("takes nothing")));
+        check("/nope", Some(Err("no command /nope")));
+        check("/etc/hosts is wrong", None);
+        check("fix it", None);
+        check("/help\nand more", None);
+    }
+
+    #[test]
+    fn every_command_of_the_table_is_read_and_helped_with() {
+        for (name, ..) in COMMANDS {
+            assert!(matches!(read(name), Some(Ok(_))), "{name}");
+            assert!(help().contains(name));
+        }
+        assert_eq!(beginning("/c"), ["/cost", "/clear"]);
+    }
+}

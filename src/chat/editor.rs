@@ -1,0 +1,145 @@
+//! The line editor: several lines by Alt-Enter, a trailing backslash or pasting; history; completion of `/commands`.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rustyline::completion::Completer;
+use rustyline::error::ReadlineError;
+use rustyline::highlight::Highlighter;
+use rustyline::hint::Hinter;
+use rustyline::history::FileHistory;
+use rustyline::validate::{ValidationContext, ValidationResult, Validator};
+use rustyline::{
+    Cmd, ConditionalEventHandler, Config, Context, Editor, Event, EventContext, EventHandler, Helper,
+    KeyCode, KeyEvent, Modifiers, Movement, RepeatCount,
+};
+
+use super::command;
+use super::paint::Paint;
+
+const PROMPT: &str = "❯ ";
+const MOST_HISTORY: usize = 1_000;
+
+/// What the person did.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Input {
+    /// Wrote this.
+    Text(String),
+    /// Ctrl-C on an empty line.
+    Interrupt,
+    /// Ctrl-D, or the terminal is gone.
+    End,
+}
+
+/// The editor with its history.
+pub(super) struct Lines {
+    editor: Editor<Keys, FileHistory>,
+    history: PathBuf,
+}
+
+impl Lines {
+    /// `state_dir`: where the history is kept. One that cannot be kept is no reason not to talk.
+    pub(super) fn open(state_dir: &Path, paint: Paint) -> Result<Self, String> {
+        let failed = |error: ReadlineError| format!("the line editor cannot be started: {error}");
+        let config = Config::builder().max_history_size(MOST_HISTORY).map_err(failed)?;
+        let config = config.history_ignore_dups(true).map_err(failed)?.auto_add_history(false).build();
+        let mut editor = Editor::with_config(config).map_err(failed)?;
+        editor.set_helper(Some(Keys { paint }));
+        let alt_enter = KeyEvent(KeyCode::Enter, Modifiers::ALT);
+        editor.bind_sequence(alt_enter, EventHandler::Simple(Cmd::Newline));
+        editor.bind_sequence(KeyEvent::ctrl('c'), EventHandler::Conditional(Box::new(Clear)));
+        let history = state_dir.join("chat_history");
+        let _ = editor.load_history(&history);
+        Ok(Self { editor, history })
+    }
+
+    /// Waits for a whole input. Blocks.
+    pub(super) fn read(&mut self) -> Input {
+        match self.editor.readline(PROMPT) {
+            Ok(text) => {
+                let text = without_continuations(&text);
+                self.remember(&text);
+                Input::Text(text)
+            }
+            Err(ReadlineError::Interrupted) => Input::Interrupt,
+            Err(_) => Input::End,
+        }
+    }
+
+    fn remember(&mut self, text: &str) {
+        if !text.trim().is_empty() && self.editor.add_history_entry(text).unwrap_or(false) {
+            let _ = self
+                .editor
+                .append_history(&self.history)
+                .or_else(|_| self.editor.save_history(&self.history));
+            let _ = fs::set_permissions(&self.history, fs::Permissions::from_mode(0o600));
+        }
+    }
+}
+
+/// The text without the backslashes that only said that it goes on.
+fn without_continuations(text: &str) -> String {
+    text.replace("\\\n", "\n")
+}
+
+/// Ctrl-C throws a line away; on an empty one it is the person's wish to leave.
+struct Clear;
+
+impl ConditionalEventHandler for Clear {
+    fn handle(&self, _: &Event, _: RepeatCount, _: bool, context: &EventContext<'_>) -> Option<Cmd> {
+        (!context.line().is_empty()).then_some(Cmd::Kill(Movement::WholeBuffer))
+    }
+}
+
+struct Keys {
+    paint: Paint,
+}
+
+impl Helper for Keys {}
+
+impl Hinter for Keys {
+    type Hint = String;
+}
+
+impl Highlighter for Keys {
+    fn highlight_prompt<'b, 's: 'b, 'p: 'b>(&'s self, prompt: &'p str, _: bool) -> std::borrow::Cow<'b, str> {
+        self.paint.cyan(prompt).into()
+    }
+}
+
+impl Completer for Keys {
+    type Candidate = String;
+
+    fn complete(&self, line: &str, at: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<String>)> {
+        let begun = &line[..at];
+        let names = if begun.starts_with('/') { command::beginning(begun) } else { Vec::new() };
+        Ok((0, names.into_iter().map(|name| format!("{name} ")).collect()))
+    }
+}
+
+impl Validator for Keys {
+    fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
+        let goes_on = context.input().ends_with('\\');
+        Ok(if goes_on { ValidationResult::Incomplete } else { ValidationResult::Valid(None) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backslash_at_the_end_of_a_line_only_joins() {
+        assert_eq!(without_continuations("a\\\nb\nc \\d"), "a\nb\nc \\d");
+    }
+
+    #[test]
+    fn commands_are_completed_and_words_are_not() {
+        let keys = Keys { paint: Paint(false) };
+        let history = FileHistory::new();
+        let complete = |line: &str| keys.complete(line, line.len(), &Context::new(&history)).unwrap().1;
+        assert_eq!(complete("/mo"), ["/model "]);
+        assert_eq!(complete("mo"), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,373 @@
+//! Remembers what files were before `edit_file` and `write_file` changed them, turn by turn, so that a turn can be undone.
+//!
+//! Stands between the loop and the tools, and changes nothing of what they do or ask. What commands change is not seen here;
+//! that they ran is counted, so that nobody believes all is undone.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write as _};
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::future::BoxFuture;
+use serde_json::{Map, Value};
+
+use crate::tools::{Approver, Invocation, Question, ToolError, ToolOutput, ToolSpec, Tools};
+
+/// Larger files are not remembered.
+const LARGEST: u64 = 16 << 20;
+/// So many turns can be undone, the last one first.
+const MOST_TURNS: usize = 20;
+
+/// The tools of a chat, with their memory.
+pub(super) struct Journal {
+    inner: Arc<dyn Tools>,
+    /// The workspace, without symlinks.
+    root: PathBuf,
+    turns: Mutex<Vec<Turn>>,
+}
+
+/// What one turn did.
+#[derive(Debug, Default)]
+struct Turn {
+    files: BTreeMap<PathBuf, Change>,
+    /// Files whose old content was not kept.
+    lost: Vec<PathBuf>,
+    commands: usize,
+}
+
+/// A file before and after; `None`: there was none.
+#[derive(Debug)]
+struct Change {
+    before: Option<Vec<u8>>,
+    after: Option<Vec<u8>>,
+}
+
+/// What a file was when it was looked at.
+#[derive(Debug)]
+enum Seen {
+    Nothing,
+    File(Vec<u8>),
+    TooLarge,
+}
+
+/// What an undo did.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Undone {
+    /// The files that are as they were, relative to the workspace.
+    pub(super) files: Vec<PathBuf>,
+    /// Commands of that turn, whose effects stay.
+    pub(super) commands: usize,
+    /// Files that were changed and could not be put back.
+    pub(super) lost: Vec<PathBuf>,
+}
+
+impl Journal {
+    /// `root`: the workspace of the tools.
+    pub(super) fn new(inner: Arc<dyn Tools>, root: PathBuf) -> Self {
+        Self { inner, root, turns: Mutex::default() }
+    }
+
+    fn turns(&self) -> MutexGuard<'_, Vec<Turn>> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A turn begins.
+    pub(super) fn begin_turn(&self) {
+        let mut turns = self.turns();
+        if turns.last().is_some_and(|turn| turn.files.is_empty() && turn.lost.is_empty()) {
+            turns.pop();
+        }
+        if turns.len() >= MOST_TURNS {
+            turns.remove(0);
+        }
+        turns.push(Turn::default());
+    }
+
+    /// Puts back the files that the last turn with changes changed: all of them, or none.
+    ///
+    /// # Errors
+    /// Why nothing was undone, for the person.
+    pub(super) fn undo(&self) -> Result<Undone, String> {
+        let mut turns = self.turns();
+        turns.retain(|turn| !turn.files.is_empty() || !turn.lost.is_empty());
+        let Some(turn) = turns.last() else {
+            return Err("no file was changed that could be put back".into());
+        };
+        let same = |path: &Path, change: &Change| match (look(path), &change.after) {
+            (Seen::File(now), Some(after)) => now == *after,
+            (Seen::Nothing, None) => true,
+            _ => false,
+        };
+        let changed = turn.files.iter().filter(|(path, change)| !same(path, change));
+        let changed: Vec<String> = changed.map(|(path, _)| self.name(path).display().to_string()).collect();
+        if !changed.is_empty() {
+            return Err(format!("nothing was undone: {} changed since", changed.join(", ")));
+        }
+        let mut undone = Undone { commands: turn.commands, ..Undone::default() };
+        undone.lost = turn.lost.iter().map(|path| self.name(path)).collect();
+        for (path, change) in &turn.files {
+            put_back(path, change.before.as_deref()).map_err(|error| {
+                let done: Vec<String> = undone.files.iter().map(|path| path.display().to_string()).collect();
+                let done = if done.is_empty() { "nothing".to_owned() } else { done.join(", ") };
+                format!("{} cannot be put back: {error}; undone was: {done}", self.name(path).display())
+            })?;
+            undone.files.push(self.name(path));
+        }
+        turns.pop();
+        Ok(undone)
+    }
+
+    /// A path for people.
+    fn name(&self, path: &Path) -> PathBuf {
+        path.strip_prefix(&self.root).unwrap_or(path).to_owned()
+    }
+
+    /// The file that a call changes, if it changes one.
+    fn subject(&self, invocation: &Invocation) -> Option<PathBuf> {
+        let changes = matches!(invocation.name.as_str(), "edit_file" | "write_file");
+        let path = path_of(&invocation.arguments).filter(|_| changes)?;
+        Some(without_dots(&self.root.join(path)))
+    }
+
+    async fn recorded(
+        &self,
+        invocation: &Invocation,
+        path: PathBuf,
+        approver: Option<&dyn Approver>,
+    ) -> Result<ToolOutput, ToolError> {
+        let before = Mutex::new(look_aside(&path).await);
+        let looking = Looking { approver, path: &path, before: &before };
+        let approver = approver.map(|_| &looking as &dyn Approver);
+        let done = self.inner.call(invocation, approver).await;
+        // A call that timed out may have written all the same.
+        let real = path.canonicalize().unwrap_or(path.clone());
+        let before = before.into_inner().unwrap_or_else(PoisonError::into_inner);
+        self.record(real, before, look_aside(&path).await);
+        done
+    }
+
+    fn record(&self, path: PathBuf, before: Seen, after: Seen) {
+        let mut turns = self.turns();
+        let Some(turn) = turns.last_mut() else { return };
+        let (before, after) = match (before, after) {
+            (Seen::File(before), Seen::File(after)) if before == after => return,
+            (Seen::Nothing, Seen::Nothing) => return,
+            (Seen::TooLarge, _) | (_, Seen::TooLarge) => {
+                turn.files.remove(&path);
+                turn.lost.push(path);
+                return;
+            }
+            (before, after) => (before.content(), after.content()),
+        };
+        turn.files
+            .entry(path)
+            .and_modify(|change| change.after.clone_from(&after))
+            .or_insert(Change { before, after });
+    }
+}
+
+impl Seen {
+    fn content(self) -> Option<Vec<u8>> {
+        match self {
+            Self::File(bytes) => Some(bytes),
+            Self::Nothing | Self::TooLarge => None,
+        }
+    }
+}
+
+impl Tools for Journal {
+    fn specs(&self) -> Vec<ToolSpec> {
+        self.inner.specs()
+    }
+
+    fn call<'a>(
+        &'a self,
+        invocation: &'a Invocation,
+        approver: Option<&'a dyn Approver>,
+    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        match self.subject(invocation) {
+            Some(path) => Box::pin(self.recorded(invocation, path, approver)),
+            None => Box::pin(async move {
+                let done = self.inner.call(invocation, approver).await;
+                let ran = invocation.name == "shell_command" && !matches!(done, Err(ToolError::Denied(_)));
+                if let Some(turn) = self.turns().last_mut().filter(|_| ran) {
+                    turn.commands += 1;
+                }
+                done
+            }),
+        }
+    }
+}
+
+/// Looks at the file once more when the person has answered: it may have changed while they thought.
+struct Looking<'a> {
+    approver: Option<&'a dyn Approver>,
+    path: &'a Path,
+    before: &'a Mutex<Seen>,
+}
+
+impl Approver for Looking<'_> {
+    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool> {
+        Box::pin(async move {
+            let Some(approver) = self.approver else { return false };
+            let may = approver.approve(question).await;
+            let now = look_aside(self.path).await;
+            *self.before.lock().unwrap_or_else(PoisonError::into_inner) = now;
+            may
+        })
+    }
+}
+
+/// The path in a call's arguments, under any of its names.
+pub(super) fn path_of(arguments: &Map<String, Value>) -> Option<&str> {
+    ["file_path", "path"].iter().find_map(|name| arguments.get(*name)?.as_str())
+}
+
+fn without_dots(path: &Path) -> PathBuf {
+    path.components().fold(PathBuf::new(), |mut whole, part| {
+        match part {
+            Component::ParentDir => drop(whole.pop()),
+            Component::CurDir => {}
+            part => whole.push(part),
+        }
+        whole
+    })
+}
+
+async fn look_aside(path: &Path) -> Seen {
+    let path = path.to_owned();
+    tokio::task::spawn_blocking(move || look(&path)).await.unwrap_or(Seen::TooLarge)
+}
+
+/// What there is; anything but a file of a bearable size is not kept.
+fn look(path: &Path) -> Seen {
+    match std::fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Seen::Nothing,
+        Ok(found) if found.is_file() && found.len() <= LARGEST => {
+            std::fs::read(path).map_or(Seen::TooLarge, Seen::File)
+        }
+        _ => Seen::TooLarge,
+    }
+}
+
+/// Writes the old content beside the file and moves it into place; a file that was new is deleted.
+fn put_back(path: &Path, before: Option<&[u8]>) -> io::Result<()> {
+    let Some(before) = before else {
+        return match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        };
+    };
+    let dir = path.parent().unwrap_or(Path::new("."));
+    let aside = dir.join(format!(".respool-{:016x}.tmp", rand::random::<u64>()));
+    let write = || {
+        let mut file = std::fs::File::create_new(&aside)?;
+        if let Ok(now) = std::fs::metadata(path) {
+            file.set_permissions(now.permissions())?;
+        }
+        file.write_all(before)?;
+        file.sync_all()?;
+        std::fs::rename(&aside, path)
+    };
+    write().inspect_err(|_| drop(std::fs::remove_file(&aside)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tools::{PolicyConfig, ToolSet, ToolsConfig, Verdict};
+    use serde_json::json;
+
+    struct Yes<'a>(&'a Path);
+
+    impl Approver for Yes<'_> {
+        fn approve<'a>(&'a self, _: Question<'a>) -> BoxFuture<'a, bool> {
+            std::fs::write(self.0, "changed by hand\n").unwrap();
+            Box::pin(std::future::ready(true))
+        }
+    }
+
+    fn journal(default: Verdict) -> (tempfile::TempDir, Journal) {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        std::fs::write(root.join("a.txt"), "one\n").unwrap();
+        let policy = PolicyConfig { default, ..PolicyConfig::default() };
+        let set = ToolSet::for_chat(&ToolsConfig::default(), &policy, &root).unwrap();
+        (dir, Journal::new(Arc::new(set), root))
+    }
+
+    async fn call(journal: &Journal, name: &str, arguments: &Value) -> Result<ToolOutput, ToolError> {
+        journal.call(&invocation(name, arguments), None).await
+    }
+
+    fn invocation(name: &str, arguments: &Value) -> Invocation {
+        Invocation {
+            name: name.into(),
+            arguments: arguments.as_object().cloned().unwrap(),
+            key: "k".into(),
+            timeout: std::time::Duration::from_secs(10),
+        }
+    }
+
+    fn read(journal: &Journal, name: &str) -> Option<String> {
+        std::fs::read_to_string(journal.root.join(name)).ok()
+    }
+
+    #[tokio::test]
+    async fn a_turn_is_undone_as_a_whole() {
+        let (_dir, journal) = journal(Verdict::Allow);
+        journal.begin_turn();
+        for new in ["two\n", "three\n"] {
+            call(&journal, "write_file", &json!({"file_path": "./x/../a.txt", "content": new}))
+                .await
+                .unwrap();
+        }
+        call(&journal, "write_file", &json!({"file_path": "new/b.txt", "content": "b"})).await.unwrap();
+        call(&journal, "shell_command", &json!({"command": "true"})).await.unwrap();
+        journal.begin_turn();
+        let undone = journal.undo().unwrap();
+        assert_eq!(undone.files, [PathBuf::from("a.txt"), PathBuf::from("new/b.txt")]);
+        assert_eq!((undone.commands, undone.lost), (1, vec![]));
+        assert_eq!((read(&journal, "a.txt").as_deref(), read(&journal, "new/b.txt")), (Some("one\n"), None));
+        assert!(journal.undo().unwrap_err().contains("no file was changed"));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_undone_when_one_of_the_files_changed_since() {
+        let (_dir, journal) = journal(Verdict::Allow);
+        journal.begin_turn();
+        call(&journal, "write_file", &json!({"file_path": "b.txt", "content": "b"})).await.unwrap();
+        call(&journal, "edit_file", &json!({"file_path": "a.txt", "old_string": "one", "new_string": "1"}))
+            .await
+            .unwrap();
+        std::fs::write(journal.root.join("a.txt"), "mine\n").unwrap();
+        let why = journal.undo().unwrap_err();
+        assert!(why.contains("a.txt changed since") && !why.contains("b.txt"), "{why}");
+        assert_eq!(
+            (read(&journal, "a.txt").unwrap(), read(&journal, "b.txt").unwrap()),
+            ("mine\n".into(), "b".into())
+        );
+    }
+
+    #[tokio::test]
+    async fn what_counts_is_the_file_when_the_person_has_answered() {
+        let (_dir, journal) = journal(Verdict::Ask);
+        journal.begin_turn();
+        let write = invocation("write_file", &json!({"file_path": "a.txt", "content": "two\n"}));
+        let path = journal.root.join("a.txt");
+        journal.call(&write, Some(&Yes(&path))).await.unwrap();
+        journal.undo().unwrap();
+        assert_eq!(read(&journal, "a.txt").unwrap(), "changed by hand\n");
+    }
+
+    #[tokio::test]
+    async fn denied_calls_and_other_people_s_files_are_not_remembered() {
+        let (dir, journal) = journal(Verdict::Deny);
+        journal.begin_turn();
+        let outside = dir.path().parent().unwrap().join("nothing-here");
+        for path in ["a.txt", outside.to_str().unwrap()] {
+            call(&journal, "write_file", &json!({"file_path": path, "content": "x"})).await.unwrap_err();
+        }
+        assert!(journal.undo().is_err());
+    }
+}

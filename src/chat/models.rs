@@ -1,0 +1,73 @@
+//! Which models an endpoint has, and how much of a conversation they can read.
+
+use std::time::Duration;
+
+use http::HeaderMap;
+use serde_json::Value;
+
+use crate::upstream::Upstream;
+
+/// How long an endpoint may take to tell its models.
+const WITHIN: Duration = Duration::from_secs(15);
+
+/// A model as the endpoint lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Model {
+    pub(super) id: String,
+    /// Tokens, where the endpoint tells.
+    pub(super) window: Option<u64>,
+}
+
+/// The models of an endpoint.
+///
+/// # Errors
+/// What is wrong, for people.
+pub(super) async fn models(upstream: &Upstream) -> Result<Vec<Model>, String> {
+    let asked = tokio::time::timeout(WITHIN, upstream.get_json("/v1/models", HeaderMap::new())).await;
+    let (status, body) = match asked {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(error)) => return Err(error.error.message),
+        Err(_) => return Err(format!("`{}` does not answer within {} s", upstream.name, WITHIN.as_secs())),
+    };
+    match status.as_u16() {
+        200 => read(&body).ok_or_else(|| format!("`{}` lists no models: is its URL right?", upstream.name)),
+        401..=403 => Err(format!(
+            "`{}` refuses the key (HTTP {status}): set `api_key` or `api_key_env` of this [[upstream]]",
+            upstream.name,
+            status = status.as_u16()
+        )),
+        status => Err(format!("`{}` answers HTTP {status} when asked for its models", upstream.name)),
+    }
+}
+
+fn read(body: &[u8]) -> Option<Vec<Model>> {
+    let list: Value = serde_json::from_slice(body).ok()?;
+    let model = |model: &Value| Some(Model { id: model["id"].as_str()?.to_owned(), window: window(model) });
+    let models: Vec<Model> = list["data"].as_array()?.iter().filter_map(model).collect();
+    (!models.is_empty()).then_some(models)
+}
+
+/// vLLM says `max_model_len`; others have other names.
+fn window(model: &Value) -> Option<u64> {
+    let metadata = &model["metadata"];
+    [&model["max_model_len"], &model["context_length"], &model["context_window"], &metadata["context_length"]]
+        .into_iter()
+        .find_map(Value::as_u64)
+        .filter(|window| *window > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_have_many_names() {
+        let body = br#"{"data":[{"id":"a","max_model_len":4096},{"id":"b","metadata":{"context_length":131072}},{"id":"c"},{}]}"#;
+        let found: Vec<(String, Option<u64>)> =
+            read(body).unwrap().into_iter().map(|model| (model.id, model.window)).collect();
+        let expected = [("a", Some(4096)), ("b", Some(131_072)), ("c", None)];
+        assert_eq!(found, expected.map(|(id, window)| (id.to_owned(), window)));
+        assert_eq!(read(b"{\"data\":[]}"), None);
+        assert_eq!(read(b"<html>"), None);
+    }
+}

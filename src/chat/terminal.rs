@@ -1,0 +1,86 @@
+//! The person's terminal while a turn runs: what is typed is not echoed into the output, and single keys can be read.
+//! Reads `/dev/tty`, so it does not matter where standard input comes from.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::sys::termios::{
+    FlushArg, LocalFlags, SetArg, SpecialCharacterIndices, Termios, tcflush, tcgetattr, tcsetattr,
+};
+
+/// The terminal as it was found, to be left like that however the process ends.
+#[derive(Debug)]
+pub(super) struct Found {
+    tty: File,
+    settings: nix::libc::termios,
+}
+
+impl Found {
+    /// `None` without a terminal.
+    pub(super) fn now() -> Option<Self> {
+        let tty = File::options().read(true).write(true).open("/dev/tty").ok()?;
+        let settings = tcgetattr(&tty).ok()?.into();
+        Some(Self { tty, settings })
+    }
+
+    pub(super) fn restore(&self) {
+        // A terminal that is gone needs nothing.
+        let _ = tcsetattr(&self.tty, SetArg::TCSANOW, &Termios::from(self.settings));
+    }
+}
+
+/// A terminal that does not echo. Dropping it puts the settings back; keys that were typed meanwhile are still there.
+#[derive(Debug)]
+pub(super) struct Quiet(Found);
+
+/// Ctrl-C as a key.
+pub(super) const CTRL_C: u8 = 3;
+const ESCAPE: u8 = 27;
+
+impl Quiet {
+    /// `None` without a terminal.
+    pub(super) fn begin() -> Option<Self> {
+        let quiet = Self(Found::now()?);
+        quiet.set(true).then_some(quiet)
+    }
+
+    /// `signals`: Ctrl-C interrupts instead of being a key. Reading waits for at most a tenth of a second.
+    fn set(&self, signals: bool) -> bool {
+        let mut quiet = Termios::from(self.0.settings);
+        quiet.local_flags.remove(LocalFlags::ECHO | LocalFlags::ICANON);
+        quiet.local_flags.set(LocalFlags::ISIG, signals);
+        quiet.control_chars[SpecialCharacterIndices::VMIN as usize] = 0;
+        quiet.control_chars[SpecialCharacterIndices::VTIME as usize] = 1;
+        tcsetattr(&self.0.tty, SetArg::TCSANOW, &quiet).is_ok()
+    }
+
+    /// Waits for a key that is typed from now on: what was typed before the question is no answer to it. Gives up when
+    /// `gone`. Blocks.
+    pub(super) fn key(&self, gone: &AtomicBool) -> Option<u8> {
+        self.set(false);
+        let _ = tcflush(&self.0.tty, FlushArg::TCIFLUSH);
+        let mut byte = [0];
+        let key = loop {
+            if gone.load(Ordering::Relaxed) {
+                break None;
+            }
+            match (&self.0.tty).read(&mut byte) {
+                // An arrow or another special key: its bytes are no letters.
+                Ok(1..) if byte[0] == ESCAPE => while matches!((&self.0.tty).read(&mut byte), Ok(1..)) {},
+                Ok(1..) => break Some(byte[0]),
+                Ok(0) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(_) => break None,
+            }
+        };
+        self.set(true);
+        key
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        self.0.restore();
+    }
+}

@@ -1,0 +1,81 @@
+//! Text of models, tools and files as it may stand on a terminal: nothing in it moves the cursor, changes colours or hides
+//! what is there. Pure.
+
+use unicode_width::UnicodeWidthChar as _;
+
+/// The text with control characters and invisible format characters written out (`\u{1b}`), line breaks as they are and
+/// tabs as spaces.
+pub(super) fn visible(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '\n' => out.push(c),
+            '\t' => out.push_str("    "),
+            '\r' if chars.peek() == Some(&'\n') => {}
+            c if c.is_control() || is_invisible(c) => out.extend(c.escape_unicode()),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// The same, on one line of at most so many columns.
+pub(super) fn one_line(text: &str, width: usize) -> String {
+    cut(&visible(&text.trim().replace(['\n', '\r', '\t'], " ")), width)
+}
+
+/// A line that is visible already, cut to so many columns.
+pub(super) fn cut(line: &str, width: usize) -> String {
+    if line.chars().map(columns).sum::<usize>() <= width {
+        return line.to_owned();
+    }
+    let mut room = width.saturating_sub(1);
+    let fits = |c: &char| {
+        let fits = columns(*c) <= room;
+        room = room.saturating_sub(columns(*c));
+        fits
+    };
+    let kept: String = line.chars().take_while(fits).collect();
+    format!("{kept}…")
+}
+
+/// The columns of a character.
+pub(super) fn columns(c: char) -> usize {
+    c.width().unwrap_or(0)
+}
+
+/// Characters that change how their neighbours are shown without being seen: direction marks, zero widths, tags.
+fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_would_act_is_written_out() {
+        for (text, expected) in [
+            ("plain\n\ttext\r\n", "plain\n    text\n"),
+            ("\u{1b}[2J\u{1b}]0;x\u{7}", "\\u{1b}[2J\\u{1b}]0;x\\u{7}"),
+            ("10%\rrm", "10%\\u{d}rm"),
+            ("a\u{202e}b\u{9b}c", "a\\u{202e}b\\u{9b}c"),
+            ("grün 👩‍💻", "grün 👩‍💻"),
+        ] {
+            assert_eq!(visible(text), expected);
+        }
+        assert_eq!(one_line("  a\nbc\u{8}", 80), "a bc\\u{8}");
+        assert_eq!(one_line("abcdef", 4), "abc…");
+        assert_eq!((one_line("漢字漢字", 8), one_line("漢字漢字", 7)), ("漢字漢字".into(), "漢字漢…".into()));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_acts(text: String) {
+            prop_assert!(visible(&text).chars().all(|c| c == '\n' || !c.is_control()));
+        }
+    }
+}

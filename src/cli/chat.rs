@@ -1,0 +1,198 @@
+//! `respool chat`: from arguments and configuration to what the chat works with.
+
+use std::io::{self, IsTerminal as _, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory as _};
+use tokio_util::sync::CancellationToken;
+
+use super::serve::{bounds, fleet, runtime};
+use crate::chat::{self, SYSTEM_PROMPT, Setting};
+use crate::config::{Flags, Loaded, Problems, Settings};
+use crate::observe::{self, ErrorReport};
+use crate::relay::{ReasoningField, Relay, RelayConfig, ToolsMode};
+use crate::store::Store;
+use crate::units::Secret;
+
+/// The file that replaces the system prompt.
+const SYSTEM_FILE: &str = "systematic_exploration_prompt.md";
+
+/// An endpoint that has a name of its own here.
+struct Preset {
+    name: &'static str,
+    url: &'static str,
+    model: &'static str,
+    key: &'static str,
+}
+
+const DEEPINFRA: Preset = Preset {
+    name: "deepinfra",
+    url: "https://api.deepinfra.com/v1/openai",
+    model: "openai/gpt-oss-120b",
+    key: "DEEPINFRA_API_KEY",
+};
+
+#[derive(Args, Debug)]
+pub(super) struct ChatArgs {
+    /// The configuration file [default: as for serve]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// An OpenAI-compatible endpoint, or `deepinfra` [default: the configured upstreams]
+    #[arg(long, value_name = "URL")]
+    upstream: Option<String>,
+    /// The model [default: the first that the endpoint lists]
+    #[arg(long, value_name = "ID")]
+    model: Option<String>,
+    /// The system prompt [default: `systematic_exploration_prompt.md` beside the configuration file, else respool's own]
+    #[arg(long, value_name = "FILE", conflicts_with = "continue")]
+    system: Option<PathBuf>,
+    /// Run and change everything without asking; what the policy denies stays denied
+    #[arg(long)]
+    yes: bool,
+    /// Take up the last conversation of this directory
+    #[arg(long)]
+    r#continue: bool,
+    /// Answer this and end: the answer on standard output, all else on standard error; `-` reads standard input
+    #[arg(short = 'p', long = "prompt", value_name = "TEXT")]
+    prompt: Option<String>,
+}
+
+pub(super) fn chat(arguments: &ChatArgs) -> Result<Result<(), String>, Problems> {
+    let prompt = prompt(arguments.prompt.as_deref());
+    let preset = Some(DEEPINFRA).filter(|preset| arguments.upstream.as_deref() == Some(preset.name));
+    let upstream = preset.as_ref().map(|preset| preset.url.to_owned()).or_else(|| arguments.upstream.clone());
+    let flags = Flags { listen: None, upstream, config: arguments.config.clone() };
+    let mut loaded = Loaded::from_process(&flags)?;
+    Ok(prompt.and_then(|prompt| begin(arguments, prompt, preset, &mut loaded)))
+}
+
+/// The prompt of the command line; `-` stands for what standard input holds.
+fn prompt(text: Option<&str>) -> Result<Option<String>, String> {
+    let usage = |why: &str| super::Cli::command().error(ErrorKind::ValueValidation, why).exit();
+    let text = match text {
+        None if io::stdin().is_terminal() && io::stdout().is_terminal() => return Ok(None),
+        None => usage("there is no terminal to talk on; give a prompt, as respool chat -p \"…\""),
+        Some("-") => {
+            let mut text = String::new();
+            let read = io::stdin().read_to_string(&mut text);
+            read.map_err(|error| format!("standard input cannot be read: {error}"))?;
+            text
+        }
+        Some(text) => text.to_owned(),
+    };
+    if text.trim().is_empty() {
+        usage("the prompt is empty");
+    }
+    Ok(Some(text))
+}
+
+fn begin(
+    arguments: &ChatArgs,
+    prompt: Option<String>,
+    preset: Option<Preset>,
+    loaded: &mut Loaded,
+) -> Result<(), String> {
+    if arguments.upstream.is_some() {
+        // Asked for by name: no other one answers in its place.
+        loaded.settings.upstreams.truncate(1);
+    }
+    let model = arguments.model.clone().or_else(|| preset.as_ref().map(|preset| preset.model.to_owned()));
+    if let Some(preset) = preset {
+        with_key(&mut loaded.settings, &preset, std::env::var(preset.key).ok())?;
+    }
+    let flush = observe::init_file(&loaded.settings.log)?;
+    let runtime = runtime()?;
+    let abort = CancellationToken::new();
+    let setting = Setting {
+        system: system(arguments.system.as_deref(), loaded.directory())?,
+        relay: runtime.block_on(relay(&loaded.settings, &abort))?,
+        tools: loaded.settings.tools.clone(),
+        store: store(&loaded.settings),
+        report: ErrorReport::new(loaded.settings.store.state_dir.join(&loaded.settings.log.errors_dir)),
+        log_content: loaded.settings.log.content,
+        state_dir: loaded.settings.store.state_dir.clone(),
+        workspace: std::env::current_dir()
+            .map_err(|error| format!("this directory cannot be used: {error}"))?,
+        model,
+        yes: arguments.yes,
+        resume: arguments.r#continue,
+        prompt,
+    };
+    let done = chat::run(setting, &runtime);
+    abort.cancel();
+    // A thread that waits for a key does not hold the end up.
+    runtime.shutdown_background();
+    drop(flush);
+    done
+}
+
+/// Gives the preset's endpoint its key, unless the configuration has one for it.
+fn with_key(settings: &mut Settings, preset: &Preset, key: Option<String>) -> Result<(), String> {
+    let Some(upstream) = settings.upstreams.first_mut() else { return Ok(()) };
+    if upstream.api_key.is_none() {
+        let key = key.filter(|key| !key.trim().is_empty()).ok_or_else(|| {
+            format!("{} needs a key: set the environment variable {}", preset.name, preset.key)
+        })?;
+        upstream.api_key = Some(Secret::new(key.trim()));
+    }
+    Ok(())
+}
+
+/// As configured, but what can stream streams: somebody is looking.
+async fn relay(settings: &Settings, abort: &CancellationToken) -> Result<Arc<Relay>, String> {
+    let config = RelayConfig {
+        tools_mode: ToolsMode::Live,
+        reasoning: ReasoningField::ReasoningContent,
+        ..settings.relay.clone()
+    };
+    Ok(Arc::new(Relay::new(config, fleet(settings, abort).await?, bounds(settings))))
+}
+
+/// A conversation that cannot be kept is still one.
+fn store(settings: &Settings) -> Option<Arc<Store>> {
+    let opened = Store::open(&settings.store);
+    opened.map(Arc::new).inspect_err(|error| eprintln!("respool: conversations are not kept: {error}")).ok()
+}
+
+fn system(file: Option<&Path>, directory: Option<PathBuf>) -> Result<String, String> {
+    let read = |path: &Path| {
+        let text = std::fs::read_to_string(path);
+        text.map_err(|error| format!("the system prompt {} cannot be read: {error}", path.display()))
+    };
+    match (file, directory.map(|directory| directory.join(SYSTEM_FILE))) {
+        (Some(file), _) => read(file),
+        (None, Some(own)) if own.exists() => read(&own),
+        _ => Ok(SYSTEM_PROMPT.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deepinfra_needs_its_key_and_has_its_own_base() {
+        let url: crate::upstream::Address = DEEPINFRA.url.parse().unwrap();
+        assert_eq!(
+            url.endpoint("/v1/chat/completions").as_deref(),
+            Some("https://api.deepinfra.com/v1/openai/chat/completions")
+        );
+        let mut settings = Settings::default();
+        let why = with_key(&mut settings, &DEEPINFRA, Some(" ".into())).unwrap_err();
+        assert!(why.contains("DEEPINFRA_API_KEY"), "{why}");
+        with_key(&mut settings, &DEEPINFRA, Some("k\n".into())).unwrap();
+        assert_eq!(settings.upstreams[0].api_key, Some(Secret::new("k")));
+    }
+
+    #[test]
+    fn a_file_of_the_name_replaces_the_prompt() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = || Some(dir.path().to_owned());
+        assert_eq!(system(None, directory()).unwrap(), SYSTEM_PROMPT);
+        std::fs::write(dir.path().join(SYSTEM_FILE), "mine").unwrap();
+        assert_eq!(system(None, directory()).unwrap(), "mine");
+        assert!(system(Some(Path::new("nowhere")), directory()).unwrap_err().contains("nowhere"));
+    }
+}

@@ -1,0 +1,190 @@
+#!/usr/bin/env bash
+# Drives `respool chat` in a real terminal (tmux) against a scripted model, in a real git repository: approves an edit, denies
+# a command, interrupts a command and a reply, undoes, leaves, is killed, goes on. See README.md.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+cargo build --quiet --locked --manifest-path "$root/Cargo.toml"
+respool=${CARGO_TARGET_DIR:-$root/target}/debug/respool
+
+dir=$(mktemp -d)
+tmux() { command tmux -S "$dir/tmux" -f /dev/null "$@"; }
+end() {
+    status=$?
+    if [ "$status" != 0 ]; then
+        echo "--- the screen:" >&2
+        screen >&2 || true
+    fi
+    tmux kill-server 2>/dev/null || true
+    kill "$model" 2>/dev/null || true
+    rm -rf "$dir"
+    exit "$status"
+}
+trap end EXIT
+
+python3 "$here/upstream.py" "$here/script.json" "$dir/port" "$dir/log" &
+model=$!
+for _ in $(seq 100); do [ -s "$dir/port" ] && break; sleep 0.05; done
+
+repo=$dir/repo
+mkdir "$repo" "$dir/home"
+cat > "$dir/respool.toml" <<TOML
+state_dir = "$dir/state"
+[[upstream]]
+url = "http://127.0.0.1:$(cat "$dir/port")"
+TOML
+cat > "$repo/calc.py" <<'PY'
+def total(prices):
+    result = 0
+    for i in range(1, len(prices)):
+        result += prices[i]
+    return result
+
+
+print(total([1, 2, 3]))
+PY
+echo "A calculator." > "$repo/README.md"
+git -C "$repo" init -q
+git -C "$repo" add -A
+git -C "$repo" -c user.name=t -c user.email=t@example.org commit -qm first
+
+screen() { tmux capture-pane -p -S - -t chat; }
+keys() { tmux send-keys -t chat "$@"; }
+say() { keys -l "$1"; keys Enter; }
+fail() { echo "FAILED: $*" >&2; exit 1; }
+# await TEXT [COUNT]: until the screen (or what scrolled off it) shows TEXT so often.
+await() {
+    for _ in $(seq 150); do
+        [ "$(screen | grep -cF -- "$1")" -ge "${2:-1}" ] && return
+        sleep 0.1
+    done
+    fail "the screen never showed: $1 (${2:-1} times)"
+}
+shows() { grep -qF -- "$1" <<<"$(screen)" || fail "the screen does not show: $1"; }
+ok() { printf '  ok  %s\n' "$*"; }
+
+# A second session keeps the server up between the chats.
+tmux new-session -d -s keep "sleep 600"
+start() {
+    tmux kill-session -t chat 2>/dev/null || true
+    tmux new-session -d -x 90 -y 40 -s chat \
+        "cd '$repo' && TERM=xterm-256color '$respool' chat --config '$dir/respool.toml' $*; echo left with \$?; sleep 100"
+}
+
+start
+await "asks before it changes or runs anything"
+say "The total is wrong. Fix it."
+await "Run it?"
+shows "git status --short && ls"
+keys y
+await "Change it?"
+shows "-    for i in range(1, len(prices)):"
+shows "+    for i in range(len(prices)):"
+git -C "$repo" diff --quiet || fail "the file changed before the answer"
+keys y
+await "+1 −1"
+await "python3 calc.py"
+await "Run it?" 2
+keys a
+await "It now begins at 0"
+await "4 model calls"
+[ "$(python3 "$repo/calc.py")" = 6 ] || fail "the edit is not there"
+shows "│before│5"
+grep -qF '**' <<<"$(screen)" && fail "Markdown marks are on the screen"
+[ -n "${SCREEN:-}" ] && screen | sed 's/ *$//' > "$SCREEN"
+ok "an edit, asked for with its diff, approved, verified; the answer rendered"
+
+say "Delete the readme."
+await "Run it?" 3
+shows "[a]lways \`rm …\`"
+# Neither type-ahead nor an arrow is an answer.
+keys Up
+keys x
+sleep 0.4
+[ -e "$repo/README.md" ] || fail "an arrow approved"
+keys n
+await "You said no"
+[ -e "$repo/README.md" ] || fail "a denied command ran"
+grep -q "the person who was asked said no" "$dir/log" || fail "the model was not told of the denial"
+ok "a denied command does not run, and the model is told"
+
+say "Write a poem."
+await "[v]iew all"
+shows "… 21 more lines"
+keys v
+await "+verse 60"
+await "[v]iew all" 2
+keys n
+await "No poem."
+[ -e "$repo/poem.txt" ] && fail "a denied file was written"
+ok "a long change is shown whole on request"
+
+say "Wait for me."
+await "Run it?" 4
+keys y
+for _ in $(seq 50); do [ -e "$repo/begun.txt" ] && break; sleep 0.1; done
+pgrep -f "sleep 300; echo ended" >/dev/null || fail "the command does not run"
+keys C-c
+await "└ stopped"
+for _ in $(seq 20); do pgrep -f "sleep 300; echo ended" >/dev/null || break; sleep 0.1; done
+pgrep -f "sleep 300; echo ended" >/dev/null && fail "the command still runs"
+say "Write a lot."
+await "thinking"
+await "three four"
+keys C-c
+await "stopped" 3
+for _ in $(seq 20); do grep -q hung_up "$dir/log" && break; sleep 0.1; done
+grep -q hung_up "$dir/log" || fail "the model call was not dropped"
+say "Are you there?"
+await "Yes."
+ok "Ctrl-C ends the command and the model call, and the conversation goes on"
+
+say "/undo"
+await "as before the turn: calc.py"
+git -C "$repo" diff --quiet || fail "calc.py is not as it was"
+say "/undo"
+await "no file was changed"
+say "/cost"
+await "tokens in ("
+keys -l "/mo"
+keys Tab
+sleep 0.3
+keys Enter
+await "● scripted"
+keys -l "alpha"
+keys M-Enter
+keys -l "omega"
+await "omega"
+keys C-c
+keys C-c
+await "Ctrl-C again"
+keys C-c
+await "left with 0"
+ok "/undo, /cost, completion, several lines, leaving"
+
+start --continue
+await "going on with the last conversation (6 turns)"
+say "What did we do?"
+await "you undid it"
+grep -q "As before them again: calc.py" "$dir/log" || fail "the model does not know of the undo"
+pid=$(pgrep -f "respool chat --config $dir/respool.toml --continue" | tail -1)
+kill -KILL "$pid"
+await "left with 137"
+start --continue
+await "going on with the last conversation (7 turns)"
+keys Up
+await "❯ What did we do?"
+keys C-c
+keys C-d
+await "left with 0"
+ok "--continue, also after kill -9; history"
+
+start --yes
+await "runs everything without asking"
+say "Run it."
+await "Denied or done."
+[ -e "$repo/ran.txt" ] || fail "--yes did not run the command"
+grep -q '"problem"' "$dir/log" && fail "a request broke the protocol: $(grep '"problem"' "$dir/log")"
+keys C-d
+await "left with 0"
+ok "--yes"

@@ -1,0 +1,240 @@
+//! `respool chat -p`: the real binary as a child process, before a scripted model. The terminal itself is tried by
+//! tests/chat/run.sh.
+
+use std::path::Path;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::support::fake_vllm::FakeVllm;
+use crate::support::replies;
+use crate::support::script::Script;
+
+/// A workspace with one file, and a state directory beside it.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("work")).unwrap();
+        let place = Self(dir);
+        std::fs::write(place.work().join("a.txt"), "one\ntwo\n").unwrap();
+        place
+    }
+
+    fn work(&self) -> std::path::PathBuf {
+        self.0.path().join("work")
+    }
+
+    fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.work().join(name)).unwrap_or_default()
+    }
+
+    /// `respool chat` with these arguments; `settings` are lines before the upstream's table.
+    async fn chat(&self, upstream: &str, settings: &str, arguments: &[&str]) -> Output {
+        let config = self.0.path().join("respool.toml");
+        let state = self.0.path().join("state");
+        let toml =
+            format!("state_dir = '{}'\n{settings}\n[[upstream]]\nurl = '{upstream}'\n", state.display());
+        std::fs::write(&config, toml).unwrap();
+        command(&self.work(), &["--config", config.to_str().unwrap()], arguments).await
+    }
+}
+
+async fn command(directory: &Path, first: &[&str], arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_respool"));
+    command
+        .arg("chat")
+        .args(first)
+        .args(arguments)
+        .current_dir(directory)
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    command.env_remove("DEEPINFRA_API_KEY");
+    let done = tokio::time::timeout(Duration::from_secs(20), command.output());
+    done.await.expect("it hangs").unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn text(pieces: &[&str]) -> Script {
+    Script::sse(replies::text_stream(pieces, true))
+}
+
+fn calls(calls: &[(&str, Value)]) -> Script {
+    let call = |(index, (name, arguments)): (usize, &(&str, Value))| {
+        json!({"index": index, "id": format!("chatcmpl-tool-{index:016x}"), "type": "function",
+               "function": {"name": name, "arguments": arguments.to_string()}})
+    };
+    let calls: Vec<Value> = calls.iter().enumerate().map(call).collect();
+    let chunks = [
+        replies::chunk(&json!({"reasoning": "I need a tool."}), None),
+        replies::chunk(&json!({"tool_calls": calls}), None),
+        replies::chunk(&json!({}), Some("tool_calls")),
+    ];
+    let mut frames = vec![replies::role_frame()];
+    frames.extend(chunks.iter().map(replies::frame));
+    frames.extend([replies::usage_frame(), replies::DONE.to_owned()]);
+    Script::sse(frames)
+}
+
+fn edit() -> Script {
+    calls(&[("edit_file", json!({"file_path": "a.txt", "old_string": "two", "new_string": "2"}))])
+}
+
+/// What the model got as the result of its last call.
+fn last_result(fake: &FakeVllm, request: usize) -> String {
+    let body = fake.requests()[request].json();
+    body["messages"].as_array().unwrap().last().unwrap()["content"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn the_answer_is_on_standard_output_and_all_else_on_standard_error() {
+    let place = Place::new();
+    let read = ("read_file", json!({"file_path": "a.txt"}));
+    let fake = FakeVllm::start([calls(&[read]), edit(), text(&["It says **two**", " \u{1b}[31mnow."])]).await;
+    let done = place.chat(&fake.url(), "", &["--yes", "-p", "What does a.txt say?"]).await;
+    assert_eq!((done.status.code(), stdout(&done).as_str()), (Some(0), "It says **two** \\u{1b}[31mnow.\n"));
+    let told = stderr(&done);
+    for part in ["● read_file a.txt\n  └ 2 lines · ", "● edit_file a.txt\n  └ +1 −1 · ", "-two\n", "+2\n"]
+    {
+        assert!(told.contains(part), "{part:?} in {told:?}");
+    }
+    assert!(!told.contains('\u{1b}'), "no colours where there is no terminal: {told:?}");
+    assert_eq!(place.read("a.txt"), "one\n2\n");
+}
+
+#[tokio::test]
+async fn the_model_gets_the_seeds_tools_and_the_shipped_prompt() {
+    let place = Place::new();
+    let fake = FakeVllm::start([text(&["ok"])]).await;
+    assert!(place.chat(&fake.url(), "", &["-p", "hi"]).await.status.success());
+    let asked = fake.requests()[0].json();
+    let names: Vec<&str> =
+        asked["tools"].as_array().unwrap().iter().filter_map(|it| it["function"]["name"].as_str()).collect();
+    assert_eq!(names, ["shell_command", "read_file", "edit_file", "write_file"]);
+    assert_eq!((&asked["model"], &asked["stream"]), (&json!("gpt-oss-20b"), &json!(true)));
+    assert_eq!(asked["messages"][0]["content"], respool::chat::SYSTEM_PROMPT.trim());
+    let own = place.0.path().join("systematic_exploration_prompt.md");
+    std::fs::write(own, "Be brief.").unwrap();
+    fake.then(text(&["ok"]));
+    assert!(place.chat(&fake.url(), "", &["-p", "hi"]).await.status.success());
+    assert_eq!(fake.requests()[1].json()["messages"][0]["content"], "Be brief.");
+}
+
+#[tokio::test]
+async fn without_a_terminal_what_must_be_asked_is_denied_and_the_model_is_told() {
+    let place = Place::new();
+    let fake = FakeVllm::start([edit(), text(&["I may not."])]).await;
+    let done = place.chat(&fake.url(), "", &["-p", "Change it."]).await;
+    assert_eq!((done.status.code(), place.read("a.txt").as_str()), (Some(0), "one\ntwo\n"));
+    assert!(last_result(&fake, 1).contains("there is nobody to ask"), "{}", last_result(&fake, 1));
+    assert!(
+        stderr(&done).contains("└ not done: tools.policy.default says ask, and there is nobody to ask\n")
+    );
+}
+
+#[tokio::test]
+async fn what_the_policy_says_holds_also_against_yes() {
+    let place = Place::new();
+    let rules = |then: &str| format!("[[tools.policy.rule]]\ntool = \"edit\"\nthen = \"{then}\"\n");
+    let fake = FakeVllm::start([edit(), text(&["no"]), edit(), text(&["yes"])]).await;
+    let denied = place.chat(&fake.url(), &rules("deny"), &["--yes", "-p", "Change it."]).await;
+    assert_eq!((denied.status.code(), place.read("a.txt").as_str()), (Some(0), "one\ntwo\n"));
+    assert!(last_result(&fake, 1).contains("denied by rule 1"));
+    place.chat(&fake.url(), &rules("allow"), &["-p", "Change it."]).await;
+    assert_eq!(place.read("a.txt"), "one\n2\n");
+}
+
+#[tokio::test]
+async fn a_conversation_goes_on_in_another_process() {
+    let place = Place::new();
+    let run = ("shell_command", json!({"command": "echo 41 > n; cat n"}));
+    let fake = FakeVllm::start([calls(&[run]), text(&["It is 41."]), text(&["It was 41."])]).await;
+    place.chat(&fake.url(), "", &["--yes", "-p", "Make a number."]).await;
+    let done = place.chat(&fake.url(), "", &["--continue", "-p", "Which was it?"]).await;
+    assert_eq!(stdout(&done), "It was 41.\n");
+    assert!(stderr(&done).contains("going on with the last conversation (1 turn)"), "{}", stderr(&done));
+    let asked = fake.requests()[2].json();
+    let said: Vec<(&str, &str)> = asked["messages"].as_array().unwrap()[1..]
+        .iter()
+        .map(|it| (it["role"].as_str().unwrap(), it["content"].as_str().unwrap_or_default()))
+        .collect();
+    let expected = [
+        ("user", "Make a number."),
+        ("assistant", ""),
+        ("tool", "41\n"),
+        ("assistant", "It is 41."),
+        ("user", "Which was it?"),
+    ];
+    assert_eq!(said, expected);
+    let elsewhere = place.work().join("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    let config = place.0.path().join("respool.toml");
+    fake.then(text(&["Which?"]));
+    let other =
+        command(&elsewhere, &["--config", config.to_str().unwrap()], &["--continue", "-p", "Go on."]).await;
+    assert!(stderr(&other).contains("no conversation of this directory"), "{}", stderr(&other));
+    assert_eq!(fake.requests()[3].json()["messages"].as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_conversation_that_was_killed_goes_on_too() {
+    let place = Place::new();
+    let run = ("shell_command", json!({"command": "touch begun; sleep 4"}));
+    let fake = FakeVllm::start([calls(&[run]), text(&["I see."])]).await;
+    let (begun, url) = (place.work().join("begun"), fake.url());
+    tokio::select! {
+        done = place.chat(&url, "", &["--yes", "-p", "Wait."]) => panic!("it ended: {done:?}"),
+        () = crate::support::eventually(|| begun.exists().then_some(())) => {}
+    }
+    let done = place.chat(&fake.url(), "", &["--continue", "-p", "Well?"]).await;
+    assert_eq!(stdout(&done), "I see.\n");
+    assert!(stderr(&done).contains("its last turn was interrupted"), "{}", stderr(&done));
+    let asked = fake.requests()[1].json();
+    let result = asked["messages"].as_array().unwrap().iter().find(|it| it["role"] == "tool").unwrap();
+    assert!(result["content"].as_str().unwrap().contains("may have taken effect"), "{result}");
+}
+
+#[tokio::test]
+async fn failures_say_what_to_do_and_the_exit_code_tells() {
+    let place = Place::new();
+    let check = |done: &Output, code: i32, parts: &[&str]| {
+        assert_eq!((done.status.code(), stdout(done).as_str()), (Some(code), ""), "{}", stderr(done));
+        parts.iter().for_each(|part| assert!(stderr(done).contains(part), "{part} in {}", stderr(done)));
+    };
+    check(
+        &place.chat("http://127.0.0.1:1", "", &["-p", "x"]).await,
+        1,
+        &["cannot be reached", "127.0.0.1:1"],
+    );
+    check(&place.chat("http://127.0.0.1:1", "", &[]).await, 2, &["no terminal", "-p"]);
+    check(&place.chat("http://127.0.0.1:1", "", &["-p", " "]).await, 2, &["empty"]);
+    check(&place.chat("http://127.0.0.1:1", "nonsense = 1", &["-p", "x"]).await, 78, &["nonsense"]);
+    let key = place.chat("http://127.0.0.1:1", "", &["--upstream", "deepinfra", "-p", "x"]).await;
+    check(&key, 1, &["DEEPINFRA_API_KEY"]);
+    let refusal = || Script::json(401, &replies::error(401, "Unauthorized", "AuthenticationError"));
+    let fake = FakeVllm::start([refusal().on("GET", "/v1/models")]).await;
+    check(&place.chat(&fake.url(), "", &["-p", "x"]).await, 1, &["refuses the key", "api_key"]);
+    fake.then(Script::json(400, &replies::error(400, "No such thing.", "BadRequestError")));
+    let model = place.chat(&fake.url(), "", &["--model", "m", "-p", "x"]).await;
+    check(&model, 1, &["the model could not go on", "No such thing."]);
+}
+
+#[tokio::test]
+async fn a_base_path_of_its_own_is_kept() {
+    let place = Place::new();
+    let fake = FakeVllm::start([text(&["ok"]).unchecked().on("POST", "/v1/openai/chat/completions")]).await;
+    let upstream = format!("{}/v1/openai", fake.url());
+    let done = place.chat(&upstream, "", &["--model", "openai/gpt-oss-120b", "-p", "x"]).await;
+    assert_eq!(stdout(&done), "ok\n", "{}", stderr(&done));
+    fake.take_problems();
+}
