@@ -13,7 +13,7 @@ export async function turn(prompt, { provider = 'respool', seconds = 240 } = {})
   const isOld = version === '2026.2.26';
   const session = isOld ? `agent:${provider}:e2e-${randomUUID()}` : `e2e-${randomUUID()}`;
   const headers = { authorization: `Bearer ${token}`, 'content-type': 'application/json', 'x-openclaw-session-key': session };
-  if (!isOld) headers['x-openclaw-model'] = `${provider}/${MODEL}`;
+  if (!isOld) headers['x-openclaw-model'] = `${provider}/${provider.endsWith('-agent') ? 'helper' : MODEL}`;
   const body = JSON.stringify({ model: isOld ? `openclaw:${provider}` : 'openclaw/default', messages: [{ role: 'user', content: prompt }] });
   const began = Date.now();
   try {

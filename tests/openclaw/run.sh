@@ -3,15 +3,16 @@
 # usage: run.sh DIR              install what is missing into DIR (outside the repository), build respool, run all turns
 #        run.sh DIR statuses     measure, without respool, how OpenClaw takes errors (status-cases.mjs; CASES=REGEX)
 #        run.sh DIR misbehaviours   every misbehaviour of a model or server, once and always; ROUTE=live for tools_mode = "live"
+#        run.sh DIR agents   an agent of respool's as OpenClaw's model: own tools, and own and OpenClaw's together
 #        run.sh DIR direct       the turns without respool: shows what the scripts find when nothing is repaired
 #   OC_VERSION=2026.2.26 the old client   RESPOOL=PATH a binary in place of a build   ONLY=REGEX some of the turns
 #   GATEWAY_PORT=18840 (OpenClaw also takes some of the next ports)
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd) top=$(cd "$(dirname "$0")/../.." && pwd)
-usage() { echo "usage: run.sh DIR [statuses|misbehaviours|direct]" >&2; exit 2; }
+usage() { echo "usage: run.sh DIR [statuses|misbehaviours|agents|direct]" >&2; exit 2; }
 [ $# -ge 1 ] && [ $# -le 2 ] || usage
 mode=${2:-relay}
-case $mode in relay | statuses | misbehaviours | direct) ;; *) usage ;; esac
+case $mode in relay | statuses | misbehaviours | agents | direct) ;; *) usage ;; esac
 export OC_VERSION=${OC_VERSION:-2026.9.6} GATEWAY_PORT=${GATEWAY_PORT:-18840} GATEWAY_TOKEN=respool-e2e
 mkdir -p "$1"; dir=$(cd "$1" && pwd)
 
@@ -59,6 +60,26 @@ start_gateway() { # NAME=BASE_URL...
 }
 
 case $mode in
+  agents)
+    export RELAY_LOG=$run/respool.log OWN=own-$$-7731
+    build_respool
+    start_upstream
+    mkdir -p "$run/own"; echo "$OWN" > "$run/own/note.txt"
+    cat > "$run/respool.toml" <<TOML
+state_dir = "$run/runs"
+[agents.helper]
+model = "gpt-oss-120b"
+tools = ["read"]
+[tools.local]
+workspace = "$run/own"
+[[tools.policy.rule]]
+tool = "read"
+then = "allow"
+TOML
+    start_respool respool "${UPSTREAM%/v1}"; RELAY=$base
+    start_gateway "respool-agent=$RELAY"
+    "$node" "$here/agents.mjs"
+    exit ;;
   misbehaviours)
     export ROUTE=${ROUTE:-buffered} RELAY_LOG=$run/respool.log
     build_respool

@@ -1,7 +1,7 @@
 // Writes an openclaw.json (stdout) for tests: the provider entry of openclaw.example.json, once for each NAME=BASE_URL,
 // with everything off that would send requests of its own (heartbeat, skill workshop, dreaming, titles, update checks).
 // usage: node config.mjs VERSION LOG_FILE WORKSPACE NAME=BASE_URL...     a NAME that ends in `-plain` gets a model without
-// tools (new client only), one that ends in `-minimal` the least entry that OpenClaw takes.
+// tools (new client only), one that ends in `-minimal` the least entry that OpenClaw takes, one in `-agent` the model `helper`.
 // The first NAME is the primary model. The old client has no header that picks a model: there each NAME also gets an
 // agent `NAME`.
 import fs from 'node:fs';
@@ -27,6 +27,7 @@ function provider(name, baseUrl) {
   if (name.endsWith('-minimal')) return isOld ? { ...minimal(baseUrl), api: 'openai-completions' } : minimal(baseUrl);
   const entry = structuredClone({ ...recommended, baseUrl });
   const [model] = entry.models;
+  if (name.endsWith('-agent')) model.id = model.name = 'helper';
   if (name.endsWith('-plain') && !isOld) model.compat.supportsTools = false;
   if (isOld) {
     for (const key of NEW_ONLY) delete entry[key];
@@ -41,7 +42,7 @@ const providers = Object.fromEntries(pairs.map((pair) => {
   return [name, provider(name, pair.slice(at + 1))];
 }));
 const names = Object.keys(providers);
-const modelOf = (name) => `${name}/${recommended.models[0].id}`;
+const modelOf = (name) => `${name}/${providers[name].models[0].id}`;
 const defaults = { model: { primary: modelOf(names[0]) }, workspace, heartbeat: { every: '0m' }, skipBootstrap: true };
 const config = {
   models: { mode: 'replace', providers },

@@ -1,0 +1,38 @@
+// An agent of respool's as the model of the real OpenClaw: what it does itself, OpenClaw does not see as calls; what only OpenClaw
+// can do comes back to it. Prints a line for each turn, exits 0 only if all are right. Started by run.sh, which sets OWN (what the
+// agent's own file holds), RELAY_LOG and the gateway's settings.
+import fs from 'node:fs';
+import { script, seen, turn } from './gateway-client.mjs';
+
+const { OWN, RELAY_LOG } = process.env;
+const READ = ['read', { path: 'note.txt' }];
+const EXEC = ['exec', { command: 'echo sum-$((40+2))' }];
+
+// The answer holds `wants`; OpenClaw asked so often, and the model server was asked so often.
+const CASES = [
+  { name: 'plain answer', order: { text: 'pineapple-9' }, wants: ['pineapple-9'], asked: 1, requests: 1 },
+  { name: 'own tool', order: { calls: [READ] }, wants: [OWN], asked: 1, requests: 2 },
+  { name: 'own tool twice over', order: { calls: [READ], rounds: 2 }, wants: [OWN], asked: 1, requests: 3 },
+  { name: 'OpenClaw\'s tool', order: { calls: [EXEC] }, wants: ['sum-42'], asked: 2, requests: 2 },
+  { name: 'own and OpenClaw\'s tool together', order: { calls: [READ, EXEC] }, wants: [OWN, 'sum-42'], asked: 2, requests: 2 },
+];
+
+let failed = 0;
+for (const [at, { name, order, wants, asked, requests }] of CASES.entries()) {
+  const before = relayLines();
+  const { status, text, seconds } = await turn(script({ tag: `agent-${at}`, ...order }), { provider: 'respool-agent' });
+  const upstream = await seen(`agent-${at}`);
+  const problems = upstream.refused.map((reason) => `upstream refused: ${reason}`);
+  if (status !== 200) problems.push(`HTTP ${status}`);
+  for (const want of wants) if (!text.includes(want)) problems.push(`no ${want} in the answer`);
+  if (relayLines() - before !== asked) problems.push(`OpenClaw asked ${relayLines() - before} times, not ${asked}`);
+  if (upstream.requests.length !== requests) problems.push(`${upstream.requests.length} upstream requests, not ${requests}`);
+  failed += problems.length ? 1 : 0;
+  console.log(`${problems.length ? `FAIL (${problems.join('; ')})` : 'pass'}  ${name}, ${seconds.toFixed(1)} s: ${text.replace(/\s+/g, ' ').slice(0, 120)}`);
+}
+console.log(failed ? `${failed} of ${CASES.length} failed` : `all ${CASES.length} passed`);
+process.exitCode = failed ? 1 : 0;
+
+function relayLines() {
+  return fs.readFileSync(RELAY_LOG, 'utf8').split('\n').filter((line) => line.includes('"request":"POST /v1/chat/completions"')).length;
+}
