@@ -2,7 +2,7 @@
 // can do comes back to it. Prints a line for each turn, exits 0 only if all are right. Started by run.sh, which sets OWN (what the
 // agent's own file holds), RELAY_LOG and the gateway's settings.
 import fs from 'node:fs';
-import { script, seen, turn } from './gateway-client.mjs';
+import { script, seen, turn, wait } from './gateway-client.mjs';
 
 const { OWN, RELAY_LOG } = process.env;
 const READ = ['read', { path: 'note.txt' }];
@@ -30,8 +30,24 @@ for (const [at, { name, order, wants, asked, requests }] of CASES.entries()) {
   failed += problems.length ? 1 : 0;
   console.log(`${problems.length ? `FAIL (${problems.join('; ')})` : 'pass'}  ${name}, ${seconds.toFixed(1)} s: ${text.replace(/\s+/g, ' ').slice(0, 120)}`);
 }
-console.log(failed ? `${failed} of ${CASES.length} failed` : `all ${CASES.length} passed`);
+failed += (await subagent()) ? 0 : 1;
+console.log(failed ? `${failed} of ${CASES.length + 1} failed` : `all ${CASES.length + 1} passed`);
 process.exitCode = failed ? 1 : 0;
+
+// OpenClaw's `sessions_spawn` returns at once; the agent then works as the model of the child's session.
+async function subagent() {
+  const child = script({ tag: 'agent-child', calls: [READ] });
+  const spawn = ['tool_call', { id: 'sessions_spawn', args: { task: child, model: 'respool-agent/helper' } }];
+  const { status, text } = await turn(script({ tag: 'agent-parent', calls: [spawn] }), { provider: 'respool' });
+  let upstream = { requests: [], refused: [] };
+  for (let second = 0; second < 60 && upstream.requests.length < 2; second += 1) {
+    await wait(1);
+    upstream = await seen('agent-child');
+  }
+  const ok = status === 200 && /accepted/.test(text) && upstream.requests.length === 2 && !upstream.refused.length;
+  console.log(`${ok ? 'pass' : 'FAIL'}  subagent: ${upstream.requests.length} upstream requests, ${upstream.refused.join('; ') || 'none refused'}: ${text.replace(/\s+/g, ' ').slice(0, 200)}`);
+  return ok;
+}
 
 function relayLines() {
   return fs.readFileSync(RELAY_LOG, 'utf8').split('\n').filter((line) => line.includes('"request":"POST /v1/chat/completions"')).length;

@@ -77,7 +77,7 @@ tool = "read"
 then = "allow"
 TOML
     start_respool respool "${UPSTREAM%/v1}"; RELAY=$base
-    start_gateway "respool-agent=$RELAY"
+    start_gateway "respool-agent=$RELAY" "respool=$RELAY"
     "$node" "$here/agents.mjs"
     exit ;;
   misbehaviours)
