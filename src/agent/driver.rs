@@ -248,6 +248,7 @@ impl Driver {
         if prepared.loop_found.is_some() && why == Why::Iteration {
             return Ok(None);
         }
+        prepared.facts.one_prompt = true;
         prepared.facts.route = match (self.streams, prepared.facts.route) {
             // Read by the engine, also where no tools are declared.
             (true, Route::Stream) => Route::Live,

@@ -54,7 +54,14 @@ impl Relay {
                 Ok(tried) => (tried.fault.clone(), tried.usage),
                 Err(error) => (recovery.fault_of(error), None),
             };
-            let Some(fault) = fault else { return self.answered(tried, recovery, prepared, &line) };
+            let Some(fault) = fault else {
+                if tried.is_err()
+                    && let Some(earlier) = bearable(&mut useless, None, &recovery)
+                {
+                    return Ok(earlier);
+                }
+                return self.answered(tried, recovery, prepared, &line);
+            };
             let again = recovery.prepare(&fault, usage, &mut prepared, &line);
             let error = tried.map(|tried| useless.push((fault.clone(), tried))).err();
             if !again {
@@ -168,16 +175,23 @@ fn settle(
     recovery: &Recovery,
     line: &SharedLine,
 ) -> Result<Opened, ApiError> {
+    let last_usage =
+        useless.last().filter(|_| fault.is_some() && error.is_none()).and_then(|(_, it)| it.usage);
+    if let Some(opened) = bearable(&mut useless, last_usage, recovery) {
+        return Ok(opened);
+    }
     recovery.ended(false);
-    let last_usage = useless.last().and_then(|(_, tried)| tried.usage);
-    let bearable = |(fault, tried): &(Fault, Tried)| match &tried.opened {
+    Err(recovery.error(fault, error, line))
+}
+
+/// The first useless reply that can be borne. `last`: what the last attempt cost, unless that was told already.
+fn bearable(useless: &mut Vec<(Fault, Tried)>, last: Option<Usage>, recovery: &Recovery) -> Option<Opened> {
+    let place = useless.iter().position(|(fault, tried)| match &tried.opened {
         Opened::Reply(reply) => fault.is_bearable(&turns(reply), recovery.asked()),
         _ => true,
-    };
-    if let Some(place) = useless.iter().position(bearable) {
-        return Ok(told(useless.swap_remove(place).1.opened, last_usage, recovery));
-    }
-    Err(recovery.error(fault, error, line))
+    })?;
+    recovery.ended(false);
+    Some(told(useless.swap_remove(place).1.opened, last, recovery))
 }
 
 fn turns(reply: &Reply) -> Vec<&Turn> {

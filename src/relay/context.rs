@@ -88,6 +88,11 @@ impl Weighed {
 }
 
 impl Fit {
+    /// The limit on the reply as it was sent; `asked` is the client's.
+    pub(super) fn lowered(self, asked: Option<u64>) -> Option<u64> {
+        asked.map(|asked| self.limit.map_or(asked, |limit| limit.min(asked)))
+    }
+
     /// The body with the changes; `line` notes them.
     pub(super) fn apply(self, body: &Bytes, line: &SharedLine) -> Bytes {
         if self.messages.is_none() && self.limit.is_none() {

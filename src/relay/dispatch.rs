@@ -71,13 +71,19 @@ impl Relay {
         prepared: &mut Prepared,
         line: &SharedLine,
     ) -> Result<Answer, UpstreamError> {
+        line.with(|line| line.trimmed = None);
         let mut fit = self.fit_ahead(prepared, line).await;
         let mut body = fit.apply(&prepared.body, line);
         let mut learnt = false;
         loop {
             let attempt = self.attempt(prepared, body.clone(), line);
-            let error = match along(pin!(attempt), self.learn_windows(prepared)).await {
-                Ok(answer) => return Ok(answer),
+            let result = along(pin!(attempt), self.learn_windows(prepared)).await;
+            let error = match result {
+                Ok(answer) => {
+                    // A reply that used up what it was given was cut, whoever lowered the limit.
+                    prepared.rules.token_limit = fit.lowered(prepared.rules.token_limit);
+                    return Ok(answer);
+                }
                 Err(error) => error,
             };
             // Boxed as it is rare: every request pays for the size of its future.

@@ -233,8 +233,10 @@ impl Feed {
 
     /// Asks again, if nothing has been said yet and it may help; what is held back is of the useless reply, and is dropped.
     fn ask_again(&mut self, fault: &Fault) -> bool {
-        let may = !self.sent || !self.has_spoken();
-        let Some(mut again) = self.again.take().filter(|_| may) else { return false };
+        if self.sent && self.has_spoken() {
+            return false;
+        }
+        let Some(mut again) = self.again.take() else { return false };
         if !again.recovery.prepare(fault, self.usage(), &mut again.prepared, &self.line) {
             self.again = Some(again);
             return false;
@@ -244,11 +246,14 @@ impl Feed {
         self.weighed = None;
         self.out.clear();
         self.held.clear();
+        self.end_at = None;
         self.frames = self.frames.anew();
         self.reader = self.successor(&again);
         let line = self.line.clone();
         self.asking = Some(Asking(Box::pin(async move {
-            let answer = again.relay.stream_again(&mut again.prepared, &line).await;
+            let answer = Box::pin(again.relay.stream_again(&mut again.prepared, &line));
+            let answer =
+                again.recovery.within(answer).await.unwrap_or_else(|| Err(again.recovery.too_late()));
             (again, answer)
         })));
         true

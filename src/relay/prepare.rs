@@ -65,6 +65,8 @@ pub struct Facts {
     pub reasoning: Option<&'static str>,
     /// Fields to keep although OpenAI's API has no such field.
     pub keep: Vec<String>,
+    /// Whoever asked takes `prompt_tokens` for the size of the conversation: of several attempts only the last one's counts.
+    pub one_prompt: bool,
     /// When the request came, in seconds since 1970.
     pub created: u64,
     /// The model's window, when the configuration says it.
@@ -256,6 +258,7 @@ impl Relay {
                 ReasoningField::Drop => None,
             },
             keep: self.config.keep_fields.clone(),
+            one_prompt: false,
             created: now(),
             context_window: modes.context_window,
         }

@@ -44,6 +44,9 @@ pub(super) struct Recovery {
     limit: Option<u64>,
     last: Option<Fault>,
     spent: Usage,
+    /// The prompt of the last reply that told of it, in tokens.
+    prompt: u64,
+    one_prompt: bool,
 }
 
 impl Recovery {
@@ -58,6 +61,8 @@ impl Recovery {
             limit: prepared.rules.token_limit,
             last: None,
             spent: Usage::default(),
+            prompt: 0,
+            one_prompt: prepared.facts.one_prompt,
         }
     }
 
@@ -72,6 +77,8 @@ impl Recovery {
         let code = error.error.code.as_deref().unwrap_or_default();
         match error.tier {
             Tier::Glitch => Some(Fault::Glitch),
+            // No room, or no such model at another upstream: that is the answer.
+            Tier::Rejected if matches!(error.error.status, 404 | 429) => None,
             Tier::Rejected | Tier::ContextOverflow => self.last.clone(),
             Tier::Transient | Tier::Fatal if MAY_PASS.contains(&code) && error.error.status != 503 => {
                 Some(Fault::Broken)
@@ -86,6 +93,13 @@ impl Recovery {
             return Some(attempt.await);
         }
         timeout_at(self.deadline, attempt).await.ok()
+    }
+
+    /// The error of an attempt that was waited for until the time was over.
+    pub(super) fn too_late(&self) -> UpstreamError {
+        let error = self.last.as_ref().unwrap_or(&Fault::Broken).error(self.asked());
+        let what = "was asked again, and did not answer within `recovery.within`";
+        UpstreamError { error, ..UpstreamError::broken("", 502, "", what, "") }
     }
 
     /// Changes the request for another attempt; `false`: none is to be made. `usage`: what the useless reply cost.
@@ -103,8 +117,9 @@ impl Recovery {
         self.made += 1;
         self.last = Some(fault.clone());
         self.spent = self.spent.plus(usage.unwrap_or_default());
+        self.prompt = usage.map_or(self.prompt, |usage| usage.prompt);
         line.with(|line| line.second_attempt(fault.name(), remedy.name(), usage.unwrap_or_default()));
-        prepared.raw = self.was_raw || remedy == Remedy::Raw;
+        prepared.raw = (self.was_raw && remedy != Remedy::Required) || remedy == Remedy::Raw;
         prepared.rules.token_limit = match remedy {
             Remedy::MoreTokens(limit) => Some(limit),
             _ => self.limit,
@@ -160,11 +175,8 @@ impl Recovery {
     /// The tokens that the client is told of: those of all attempts.
     pub(super) fn told(&self, last: Usage) -> Usage {
         let sum = self.spent.plus(last);
-        if self.made > 0 && is_from_openclaw(&self.original) {
-            Usage { prompt: last.prompt, ..sum }
-        } else {
-            sum
-        }
+        let prompt = if last.prompt > 0 { last.prompt } else { self.prompt };
+        if self.tells_one_prompt() { Usage { prompt, ..sum } } else { sum }
     }
 
     /// Notes how it ended, once.
@@ -176,7 +188,11 @@ impl Recovery {
 
     /// The tokens that a live reply's own are added to.
     pub(super) fn spent(&self) -> Usage {
-        self.told(Usage::default())
+        if self.tells_one_prompt() { Usage { prompt: 0, ..self.spent } } else { self.spent }
+    }
+
+    fn tells_one_prompt(&self) -> bool {
+        self.made > 0 && (self.one_prompt || is_from_openclaw(&self.original))
     }
 }
 

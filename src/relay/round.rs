@@ -100,7 +100,7 @@ impl<'a> Round<'a> {
         let (place, waited) = upstream.enter(who).await?;
         if !waited.is_zero() {
             self.queued += waited;
-            line.with(|line| line.queued = self.queued);
+            line.with(|line| line.queued += waited);
         }
         Ok(Some(place))
     }

@@ -392,3 +392,39 @@ async fn a_second_attempt_carries_what_the_first_one_did() {
         assert_eq!(seen.json()["messages"][2]["reasoning"], "I need a tool.", "remembered, and put back");
     }
 }
+
+#[tokio::test]
+async fn a_second_stream_has_its_own_time_to_end() {
+    let useless = sse(&[], "stop").pause(2, Duration::from_millis(100));
+    let slow = sse(&[json!({"content": "Hel"}), json!({"content": "lo"})], "stop")
+        .pause(2, Duration::from_millis(2500));
+    let fake = FakeVllm::start([useless, slow]).await;
+    let respool = Respool::before(&fake).await;
+    let turn = ask(&respool, &passthrough::request()).await;
+    assert_eq!((turn.choices[&0].content.as_str(), turn.error), ("Hello", None));
+}
+
+#[tokio::test]
+async fn a_useful_first_reply_is_not_thrown_away_for_a_server_that_went_away() {
+    let mut talking = native("open_file", "{}");
+    talking["content"] = json!("I would open the file.");
+    for gone in [Script::json(503, &json!({})), Script::json(429, &replies::error(429, "slow down", "x"))] {
+        let fake = FakeVllm::start([message(&talking, "tool_calls")]).await;
+        fake.otherwise(gone);
+        let respool = Respool::before(&fake).await;
+        let turn = ask(&respool, &asking("gpt-oss-20b", false)).await;
+        assert_eq!(turn.choices[&0].content, "I would open the file.");
+        assert_eq!(turn.usage.unwrap()["prompt_tokens"], 131, "told once");
+    }
+}
+
+#[tokio::test]
+async fn a_server_without_room_is_not_the_models_fault() {
+    let thinking = message(&json!({"role": "assistant", "content": null, "reasoning": "Hm."}), "stop");
+    let fake = FakeVllm::start([thinking]).await;
+    fake.otherwise(Script::json(429, &replies::error(429, "slow down", "x")).header("retry-after", "7"));
+    let respool = Respool::before(&fake).await;
+    let reply = exchange(respool.address, &Request::chat(&asking("gpt-oss-20b", false))).await;
+    assert_eq!((reply.status, reply.headers.get("retry-after")), (429, Some("7")));
+    assert_eq!(fake.requests().len(), 2);
+}
