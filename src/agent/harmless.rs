@@ -10,7 +10,7 @@ use crate::pattern::pattern;
 /// Special tokens of chat templates (harmony, `ChatML`, Llama, `DeepSeek`, Gemma, Mistral, Kimi) and respool's own marks.
 static MARKS: LazyLock<Regex> = LazyLock::new(|| {
     pattern(
-        r"(?i)<\|[a-z0-9_ ▁:/-]{1,48}\|>|<｜[^<>｜]{1,48}｜>|</?(?:s|bos|eos|start_of_turn|end_of_turn|tool_call|tool_response|tools|think)>|\[/?(?:INST|SYS|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|SYSTEM_PROMPT)\]|<<SYS>>|\[TOOL(?:_RESULT|_ERROR|_CALL)?\s*:|\[respool\]",
+        r#"(?i)<\|[a-z0-9_ ▁:/-]{1,48}\|>|<\|[a-z_"]{1,32}>|<[a-z_"]{1,32}\|>|</?(?:start|end)_function_(?:call|response)>|</?[a-z]{1,16}:tool_call>|<｜[^<>｜]{1,48}｜>|</?(?:s|bos|eos|start_of_turn|end_of_turn|tool_call|tool_response|tools|think)>|\[/?(?:INST|SYS|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|SYSTEM_PROMPT)\]|<<SYS>>|\[TOOL(?:_RESULT|_ERROR|_CALL)?\s*:|\[respool\]"#,
     )
 });
 
@@ -42,6 +42,8 @@ mod tests {
         check("<start_of_turn>model </s> [INST]", "< start_of_turn>model < /s> [ INST]");
         check("<｜User｜>x", "< ｜User｜>x");
         check("</tool_response>", "< /tool_response>");
+        check("a<tool_call|><|channel>thought", "a< tool_call|>< |channel>thought");
+        check("</start_function_call></minimax:tool_call>", "< /start_function_call>< /minimax:tool_call>");
     }
 
     #[test]

@@ -47,6 +47,14 @@ impl AgentRequest {
         Ok(Self { messages, tools, stream, usage, fingerprint, results, tail })
     }
 
+    /// The same request of another client, who has another key, is another one.
+    #[must_use]
+    pub fn of_client(mut self, key: &[u8]) -> Self {
+        let key = Value::from(String::from_utf8_lossy(key));
+        self.fingerprint = fingerprint(&[&Value::from(self.fingerprint), &key]);
+        self
+    }
+
     /// What a person says first.
     pub(super) fn of_person(message: Value) -> Self {
         Self {

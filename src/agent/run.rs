@@ -465,7 +465,8 @@ impl Run {
         if tools.own.is_empty() {
             return Err(Misfit("a result came and no call was out".into()));
         }
-        if ended.how == How::Transient && !tools.again {
+        // It may have had its effect before its server stumbled.
+        if ended.how == How::Transient && !tools.again && self.tool_call(&tools).repeatable {
             self.phase = Phase::Tools(Tools { begun: false, again: true, ..tools });
             return Ok(());
         }

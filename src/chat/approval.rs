@@ -11,9 +11,53 @@ use super::screen::Shown;
 use crate::tools::{Approver, CommandPattern, Question};
 
 /// These run whatever stands behind them, so "always" holds for the very command only.
-const RUN_ANYTHING: [&str; 24] = [
-    "sh", "bash", "zsh", "dash", "fish", "python", "python3", "node", "ruby", "perl", "php", "sudo", "doas",
-    "env", "xargs", "ssh", "eval", "exec", "nohup", "time", "timeout", "find", "awk", "gawk",
+const RUN_ANYTHING: [&str; 46] = [
+    "sh",
+    "bash",
+    "zsh",
+    "dash",
+    "fish",
+    "python",
+    "python3",
+    "node",
+    "ruby",
+    "perl",
+    "php",
+    "sudo",
+    "doas",
+    "env",
+    "xargs",
+    "ssh",
+    "eval",
+    "exec",
+    "nohup",
+    "time",
+    "timeout",
+    "find",
+    "awk",
+    "gawk",
+    "npx",
+    "deno",
+    "bun",
+    "ksh",
+    "busybox",
+    "lua",
+    "pwsh",
+    "source",
+    ".",
+    "command",
+    "builtin",
+    "nice",
+    "setsid",
+    "stdbuf",
+    "watch",
+    "parallel",
+    "sed",
+    "tar",
+    "tclsh",
+    "osascript",
+    "vim",
+    "ed",
 ];
 /// The word behind these says what they do.
 const WITH_SUBCOMMANDS: [&str; 16] = [
@@ -78,7 +122,9 @@ fn beginning(command: &str) -> Option<String> {
     let mut words = command.split_whitespace();
     let first = words.next()?;
     let name = first.rsplit('/').next().unwrap_or(first);
-    if RUN_ANYTHING.contains(&name) || first.contains('=') {
+    // `python3.12` is `python` too.
+    let plain = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    if RUN_ANYTHING.iter().any(|known| [name, plain].contains(known)) || first.contains('=') {
         return None;
     }
     if !WITH_SUBCOMMANDS.contains(&name) {

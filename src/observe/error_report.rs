@@ -5,6 +5,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -52,7 +53,7 @@ impl ErrorReport {
         );
         fs::create_dir_all(&self.dir)?;
         let path = self.dir.join(format!("{day}-errors.md"));
-        OpenOptions::new().append(true).create(true).open(path)?.write_all(line.as_bytes())
+        OpenOptions::new().append(true).create(true).mode(0o600).open(path)?.write_all(line.as_bytes())
     }
 }
 

@@ -42,8 +42,13 @@ pub(super) async fn answer(
         line.model = agent.name.to_string();
         line.known_model.clone_from(&line.model);
     });
+    if let Some(error) = respond::foreign_page(headers) {
+        return respond::error(&error, &line);
+    }
     let request = match AgentRequest::parse(body) {
-        Ok(request) => request,
+        Ok(request) => {
+            request.of_client(headers.get(header::AUTHORIZATION).map_or(&[], HeaderValue::as_bytes))
+        }
         Err(error) => return respond::error(&error, &line),
     };
     line.with(|line| line.stream = request.stream);

@@ -84,7 +84,7 @@ pub(super) fn unanswered(
     fingerprint: &str,
     since: u64,
 ) -> rusqlite::Result<Option<String>> {
-    let query = "SELECT id FROM runs WHERE fingerprint = ?1 AND updated >= ?2 AND answered = 0 AND status <> 'cancelled'
+    let query = "SELECT id FROM runs WHERE fingerprint = ?1 AND updated >= ?2 AND answered = 0 AND status NOT IN ('cancelled', 'failed')
                  ORDER BY updated DESC LIMIT 1";
     let since = i64::try_from(since).unwrap_or(i64::MAX);
     connection.prepare_cached(query)?.query_row(params![fingerprint, since], |row| row.get(0)).optional()

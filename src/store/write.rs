@@ -178,8 +178,11 @@ fn begin(change: &Transaction<'_>, run: &NewRun, owner: &str) -> rusqlite::Resul
 
 fn write_append(change: &Transaction<'_>, append: &Append) -> rusqlite::Result<Reply> {
     if let Some((seq, kind, body)) = &append.event {
+        // One that was given up while it was written is written again: the same number is the same event.
         change
-            .prepare_cached("INSERT INTO events (run, seq, at, kind, body) VALUES (?1, ?2, ?3, ?4, ?5)")?
+            .prepare_cached(
+                "INSERT OR IGNORE INTO events (run, seq, at, kind, body) VALUES (?1, ?2, ?3, ?4, ?5)",
+            )?
             .execute(params![append.run, signed(*seq), signed(append.at), kind, body])?;
     }
     for id in &append.client_calls {

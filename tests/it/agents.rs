@@ -507,3 +507,37 @@ async fn an_agents_own_tools_are_those_of_its_settings_behind_the_policy() {
     );
     assert!(!workspace.path().join("b.txt").exists());
 }
+
+#[tokio::test]
+async fn a_run_that_failed_is_not_what_the_next_request_gets() {
+    let state = tempfile::tempdir().unwrap();
+    let tools = echoing();
+    let fake = FakeVllm::start([]).await;
+    fake.otherwise(Script::json(
+        400,
+        &replies::error(400, "temperature must be non-negative", "BadRequestError"),
+    ));
+    let respool = Respool::with_agent(&fake, &tools, state.path(), "").await;
+    assert_eq!(exchange(respool.address, &Request::chat(&ask(false))).await.status, 400);
+    fake.otherwise(Script::json(200, &replies::text("Now it works.")));
+    let turn = exchange(respool.address, &Request::chat(&ask(false))).await.completion(&Rules::default());
+    assert_eq!(turn.choices[&0].content, "Now it works.");
+}
+
+#[tokio::test]
+async fn pages_of_other_sites_get_nothing() {
+    let state = tempfile::tempdir().unwrap();
+    let tools = echoing();
+    let fake = FakeVllm::always(Script::json(200, &replies::text("Hello"))).await;
+    let respool = Respool::with_agent(&fake, &tools, state.path(), "").await;
+    for request in
+        [Request::chat(&ask(false)), Request::get("/v1/runs"), Request::post("/v1/runs/x/cancel", "")]
+    {
+        let foreign = request.clone().header("origin", "https://evil.example");
+        assert_eq!(exchange(respool.address, &foreign).await.status, 403);
+        let address = respool.address.to_string();
+        let own =
+            request.without("host").header("host", &address).header("origin", &format!("http://{address}"));
+        assert_ne!(exchange(respool.address, &own).await.status, 403);
+    }
+}
