@@ -490,6 +490,15 @@ fn what_cannot_fit_is_not_sent() {
     });
     let failure = sim.outcome().failure.unwrap();
     assert_eq!((failure.status, failure.code.as_str()), (400, "context_length_exceeded"));
+    let said = "maximum context length is 8000 tokens, of which 2000 are kept for the reply";
+    assert!(failure.text.contains(said), "{}", failure.text);
+}
+
+#[test]
+fn a_tiny_window_is_not_all_reserve() {
+    let mut sim = sim(|setup| setup.limits.window = 2_048);
+    sim.says(text("Hello."));
+    assert_eq!(sim.outcome().text(), "Hello.");
 }
 
 #[test]
