@@ -2,6 +2,8 @@
 //! run of twenty calls, is started again, and its client repeats the request. Transcript and workspace must end as those of an
 //! undisturbed run, but for the calls whose outcome the model was told is unknown: these happened once or not at all.
 //!
+//! The processes of a command end with the program.
+//!
 //! `RESPOOL_KILLS=100` kills more often than the few times of every test run.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,9 +15,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
+use crate::support::eventually;
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::replies;
 use crate::support::script::Script;
+use crate::tools_local::is_alive;
 
 /// Each part of the run is four calls: a command, a new file, a change to a file, and a look at that file.
 const PARTS: usize = 5;
@@ -272,4 +276,35 @@ async fn a_killed_process_loses_no_step_and_repeats_no_effect() {
         }
     }
     println!("{kills} kills; a life of {:?}; calls of unknown outcome: {unknown:?}", undisturbed.took);
+}
+
+#[tokio::test]
+async fn a_command_ends_with_the_program_and_is_not_begun_again() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let command = "echo begun >> effects; (sleep 1000 & echo $! > pid; wait)";
+    let thinking = FakeVllm::thinking(move |request| {
+        let result = request["messages"].as_array().unwrap().last().unwrap()["content"].as_str().unwrap();
+        Script::json(
+            200,
+            &match result {
+                "Do it all." => replies::calls(&[("exec", &json!({"command": command}).to_string())]),
+                result => replies::text(&format!("I was told: {result}")),
+            },
+        )
+    });
+    let fake = thinking.await;
+    let place = Place::new(&fake);
+    let pid = place.path("work/pid");
+    let mut child = place.start();
+    let began = eventually(|| fs::read_to_string(&pid).ok().filter(|text| text.ends_with('\n')));
+    tokio::select! {
+        answer = place.ask() => panic!("it ended: {answer:?}"),
+        _ = began => assert!(is_alive(&pid)),
+    }
+    child.kill().await.unwrap();
+    eventually(|| (!is_alive(&pid)).then_some(())).await;
+    let _child = place.start();
+    let answer = place.ask().await.unwrap();
+    assert!(answer.starts_with(&format!("I was told: {UNKNOWN}")), "{answer}");
+    assert_eq!(place.files()["effects"], "begun\n");
 }
