@@ -171,7 +171,9 @@ export default {
         description,
         parameters,
         async execute(_id, args, signal) {
-          const root = api.pluginConfig?.workspace ?? context?.workspaceDir;
+          // OpenClaw 2026.2.26 names its own directory here, whatever the agent's is.
+          const told = context?.workspaceDir === process.cwd() ? undefined : context?.workspaceDir;
+          const root = api.pluginConfig?.workspace ?? told;
           if (!root) throw refusal("no workspace: set plugins.entries.respool-host-tools.config.workspace");
           const output = await telling(args?.path ?? name, () => run(root, args ?? {}, signal));
           return { content: [{ type: "text", text: output }], details: { ok: true } };

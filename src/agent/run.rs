@@ -61,6 +61,8 @@ pub struct Run {
     rounds: u32,
     spent: Tokens,
     scale: Scale,
+    /// The model's window in tokens, as far as it is known.
+    window: u64,
     /// Of these, what the client was told of when it was answered last.
     told: Tokens,
     /// What was estimated for the prompt that is out.
@@ -88,6 +90,7 @@ impl Run {
             spent: Tokens::default(),
             told: Tokens::default(),
             scale: Scale::default(),
+            window: setup.limits.window,
             estimated: 0,
             attempts: 0,
             squeezes: 0,
@@ -545,7 +548,7 @@ impl Run {
                 self.stop_at(Limit::Time(self.setup.limits.time));
             }
             FailureKind::TimedOut | FailureKind::Transient => self.try_again(failure),
-            FailureKind::Overflow if self.squeezes < SQUEEZES => self.squeeze(),
+            FailureKind::Overflow if self.squeezes < SQUEEZES => self.squeeze(&failure.text),
             FailureKind::Unreadable if !self.corrected && self.limit.is_none() => {
                 self.corrected = true;
                 self.rounds += 1;

@@ -1,10 +1,11 @@
 //! Child processes: in a group of their own that ends as a whole, with an environment that holds none of respool's secrets.
 
+use std::io;
 use std::process::Stdio;
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
 /// What a child may know of respool's environment; all else could be a secret.
 const PASSED_ON: &[&str] = &[
@@ -34,14 +35,21 @@ pub(super) fn command(program: &str) -> Command {
     command
 }
 
-/// The process group of a running child. Dropping it kills the whole group: the child, its children, theirs.
+/// The process group of a running child. Dropping it kills the whole group: the child, its children, theirs. So does the
+/// end of this process, also by SIGKILL.
 #[derive(Debug)]
-pub(super) struct Group(Option<Pid>);
+pub(super) struct Group {
+    id: Option<Pid>,
+    /// A shell in the group that waits for the end of a pipe which only this process holds open.
+    _watcher: Option<Child>,
+}
 
 impl Group {
     /// The group of a child that [`command`] started.
-    pub(super) fn of(child: &tokio::process::Child) -> Self {
-        Self(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw))
+    pub(super) fn of(child: &Child) -> Self {
+        let id = child.id().and_then(|id| i32::try_from(id).ok());
+        // Without one the group ends all the same, unless this process is killed.
+        Self { id: id.map(Pid::from_raw), _watcher: id.and_then(|id| watcher(id).ok()) }
     }
 
     /// Asks the group to end.
@@ -50,7 +58,7 @@ impl Group {
     }
 
     fn signal(&self, signal: Signal) {
-        if let Some(group) = self.0 {
+        if let Some(group) = self.id {
             // It fails when nothing is left of the group, which is what is wanted.
             let _ = killpg(group, signal);
         }
@@ -61,6 +69,12 @@ impl Drop for Group {
     fn drop(&mut self) {
         self.signal(Signal::SIGKILL);
     }
+}
+
+fn watcher(group: i32) -> io::Result<Child> {
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", "read -r _; kill -KILL 0"]).env_clear().process_group(group);
+    shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
 }
 
 /// A task that ends when this is dropped.

@@ -41,7 +41,7 @@ async fn eventually(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-fn is_alive(pid_file: &Path) -> bool {
+pub(crate) fn is_alive(pid_file: &Path) -> bool {
     let pid = fs::read_to_string(pid_file).unwrap();
     let status = fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
     status.is_ok_and(|status| !status.rsplit(')').next().unwrap().trim_start().starts_with('Z'))

@@ -56,6 +56,10 @@ async fn openclaws_gateway_runs_its_tools_and_the_plugins() {
         matches!(&private, Err(ToolError::Transient(text)) if text.contains("gateway's log")),
         "{private:?}"
     );
+    if std::env::var("OC_VERSION").is_ok_and(|version| version == "2026.2.26") {
+        // It does not tell a tool that the client hung up.
+        return refusals(&settings).await;
+    }
     let long = invocation("host_exec", &json!({"command": "echo $$ > pid; sleep 600"}));
     let short = Invocation { timeout: Duration::from_secs(3), ..long };
     assert!(matches!(tools.call(&short, None).await, Err(ToolError::TimedOut(_))));
@@ -63,6 +67,11 @@ async fn openclaws_gateway_runs_its_tools_and_the_plugins() {
     let gone =
         text(&tools, "host_exec", json!({"command": "kill -0 $(cat pid) 2>/dev/null || echo gone"})).await;
     assert_eq!(gone, "gone\n", "a call that is given up ends there");
+    refusals(&settings).await;
+}
+
+/// What the gateway refuses: a wrong token, and what an agent is denied.
+async fn refusals(settings: &impl Fn(&str) -> String) {
     let wrong = set(&settings("wrong"), &["agents_list"]).await;
     assert!(failure(&wrong, "agents_list", json!({})).await.contains("(401)"));
     let denied = settings(&setting("OPENCLAW_TOKEN")).replace("agent:respool:main", "agent:main:main");

@@ -5,12 +5,12 @@ STRANGER is a second respool that does not know vLLM's API key. Not checked here
 named tools, response_format: vLLM answers those under a grammar, against which a scripted text fails.
 """
 
-import os
 import re
 import sys
 import time
 from pathlib import Path
 
+import table
 import wire
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "kit"))
@@ -171,7 +171,7 @@ def prompt_tokens(stream, turn):
 def context_overflow(stream):
     for tools in (True, False):
         body = request(tools=tools, stream=stream)
-        body["messages"] = [{"role": "user", "content": "word " * 6000}]
+        body["messages"] = [{"role": "user", "content": "word " * 12000}]
         reply = wire.chat(RELAY, body)
         assert reply.status == 400 and reply.error["code"] == "context_length_exceeded", vars(reply)
         assert "maximum context length" in reply.error["message"] and len(reply.error["message"]) < 1000, reply.error
@@ -237,21 +237,4 @@ BOTH = [call, two_calls, no_call_wanted, broken_call, leaked_call, cut_call, cut
 ALL = [(check, stream) for check in BOTH for stream in (True, False)] + [(other_routes, False)]
 
 
-def main():
-    chosen = [(check, stream) for check, stream in ALL if re.search(os.environ.get("ONLY", ""), check.__name__)]
-    failed = 0
-    print(f"\n| {MODEL} | stream | verdict | seconds |\n|---|---|---|---|")
-    for check, stream in chosen:
-        started = time.monotonic()
-        try:
-            check(stream)
-            verdict = "pass"
-        except Exception as error:  # the next check must run all the same
-            failed += 1
-            verdict = f"FAIL {type(error).__name__}: {error}".replace("|", "/").replace("\n", " ")[:500]
-        print(f"| {check.__name__} | {str(stream).lower()} | {verdict} | {time.monotonic() - started:.1f} |", flush=True)
-    print(f"\n{failed} of {len(chosen)} failed" if failed else f"\nall {len(chosen)} passed")
-    sys.exit(1 if failed or not chosen else 0)
-
-
-main()
+sys.exit(1 if table.run(MODEL, ALL) else 0)

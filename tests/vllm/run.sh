@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# Puts respool before a REAL vLLM (0.32.0 on CPU, tiny models that say what they are told to) and checks what comes out.
+# Puts respool before a REAL vLLM (0.32.0 on CPU, tiny models that say what they are told to) and checks what comes out,
+# of respool as a relay and of its agents.
 # usage: run.sh DIR [qwen|gptoss]      DIR, outside the repository, gets vLLM: 6 GB, once; exit 0 only if all checks pass
-#   RESPOOL=PATH a binary in place of a build   ONLY=REGEX some of the checks   READY_S=600 bounds the wait for a server
+#   RESPOOL=PATH a binary in place of a build   PART=relay|agents one part   ONLY=REGEX some of its checks   READY_S=600 bounds the wait for a server
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd) top=$(cd "$(dirname "$0")/../.." && pwd)
 [ $# -ge 1 ] && [ $# -le 2 ] || { echo "usage: run.sh DIR [qwen|gptoss]" >&2; exit 2; }
 export PYTHONDONTWRITEBYTECODE=1
 # The key that vLLM asks for; one respool knows it, the other does not.
 key=sk-e2e-vllm
-# Small enough for an overflow that costs little.
-context=4096
+# Small enough for an overflow that costs little, large enough for an agent's prompt.
+context=8192
 
 "$here/kit/setup.sh" "$1"
-dir=$(cd "$1" && pwd) models=${2:-qwen gptoss} failed=0 children=()
+dir=$(cd "$1" && pwd) models=${2:-qwen gptoss} parts=${PART:-relay agents} failed=0 children=()
 respool=${RESPOOL:-$top/target/release/respool}
 [ -n "${RESPOOL:-}" ] || cargo build --release --manifest-path "$top/Cargo.toml"
 run=$(mktemp -d "$dir/run.XXXXXX")
@@ -57,7 +58,12 @@ for model in $models; do
   start_respool "respool-$model" RESPOOL__UPSTREAM__0__API_KEY="$key"; relay=$base
   start_respool "respool-$model-no-key"; stranger=$base
   echo "$model: vLLM and respool ready after $((SECONDS - began)) s"
-  python3 "$here/checks.py" "$dir" "$model" "$vllm" "$relay" "$stranger" || failed=1
+  for part in $parts; do
+    case $part in
+      relay) python3 "$here/checks.py" "$dir" "$model" "$vllm" "$relay" "$stranger" || failed=1 ;;
+      agents) python3 "$here/agents.py" "$dir" "$model" "$vllm" "$key" "$respool" "$run" || failed=1 ;;
+    esac
+  done
   stop
 done
 exit $failed

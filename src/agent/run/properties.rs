@@ -85,7 +85,7 @@ fn model(chance: &Chance) -> What {
             kind: kinds[usize::from(*kind)],
             status: 503,
             code: "c".into(),
-            text: "t".into(),
+            text: "This model's maximum context length is 7000 tokens.".into(),
             wait: None,
         }),
         _ => What::Replied(text("The answer.")),

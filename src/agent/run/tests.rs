@@ -524,6 +524,25 @@ fn a_server_that_counts_more_teaches_the_estimate() {
 }
 
 #[test]
+fn a_server_that_names_a_smaller_window_is_believed() {
+    for (said, most) in [
+        // vLLM 0.32 stops counting at the window; others say how large the prompt is.
+        ("However, your prompt contains at least 8193 input tokens.", 30_000),
+        ("However, your request has 40000 input tokens.", 10_000),
+    ] {
+        let mut sim = sim(|setup| {
+            setup.limits.window = 65_536;
+            setup.tools[0].result_limit = 100_000;
+        });
+        sim.says(calls(&[READ])).ends(How::Ok, &"dense ".repeat(9_000));
+        let text = format!("This model's maximum context length is 8192 tokens. {said}");
+        sim.fails(ModelFailure { text, ..failed(FailureKind::Overflow, "context_length_exceeded") });
+        let size = serde_json::to_string(&sim.model_call().messages).unwrap().len();
+        assert!(size < most, "{said}: {size} bytes");
+    }
+}
+
+#[test]
 fn text_forms_describe_the_tools_and_give_results_as_text() {
     for (form, parser, said, mark) in [
         (

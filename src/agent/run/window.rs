@@ -7,6 +7,7 @@ use crate::agent::context::{self, Fit};
 use crate::agent::record::{Entry, FailureKind, ModelFailure, Said};
 use crate::agent::step::{ModelCall, Why};
 use crate::agent::{correction, prompt};
+use crate::translate::read_overflow;
 
 /// A prompt that was too large for the server is made smaller so often before a reply.
 pub(super) const SQUEEZES: u32 = 2;
@@ -26,15 +27,14 @@ impl Run {
 
     /// What the window holds beside the reply and the reserve; of a tiny window they take no more than half.
     pub(super) fn room(&self) -> u64 {
-        let window = self.setup.limits.window;
-        window.saturating_sub(RESERVE.max(self.setup.limits.max_tokens).min(window / 2))
+        self.window.saturating_sub(RESERVE.max(self.setup.limits.max_tokens).min(self.window / 2))
     }
 
     pub(super) fn make_fit(&mut self) {
         loop {
             self.estimated = self.raw_estimate();
             let prompt = self.scale.apply(self.estimated);
-            match context::judge(prompt, self.setup.limits.window, self.room()) {
+            match context::judge(prompt, self.window, self.room()) {
                 Fit::Shrink => {
                     if !context::shrink_one(&mut self.entries) {
                         return;
@@ -61,11 +61,11 @@ impl Run {
     }
 
     pub(super) fn does_not_fit(&mut self) {
-        let window = self.setup.limits.window;
         let text = format!(
-            "This model's maximum context length is {window} tokens, of which {} are kept for the reply. However, the \
+            "This model's maximum context length is {} tokens, of which {} are kept for the reply. However, the \
              messages have about {} tokens; please reduce the length of the input messages.",
-            window - self.room(),
+            self.window,
+            self.window - self.room(),
             self.prompt_estimate()
         );
         self.abort(ModelFailure {
@@ -102,11 +102,14 @@ impl Run {
         self.ask();
     }
 
-    /// The server counts more than was estimated: learn from it, and make the prompt smaller.
-    pub(super) fn squeeze(&mut self) {
+    /// The server counts more than was estimated, or has a smaller window than was known: learn from what it says, and make
+    /// the prompt smaller.
+    pub(super) fn squeeze(&mut self, said: &str) {
         self.squeezes += 1;
-        let full = self.setup.limits.window + 1;
-        self.scale.learn(self.estimated, full.max(self.prompt_estimate()));
+        let told = read_overflow(said, Some(self.setup.limits.max_tokens));
+        self.window = told.and_then(|told| told.window).unwrap_or(self.window).min(self.window);
+        let counted = told.and_then(|told| told.prompt).unwrap_or(0).max(self.window + 1);
+        self.scale.learn(self.estimated, counted.max(self.prompt_estimate()));
         self.ask();
     }
 }

@@ -58,10 +58,20 @@ impl Seen {
     }
 }
 
+/// What makes the reply of a request.
+struct Model(Box<dyn Fn(&Value) -> Script + Send>);
+
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Model")
+    }
+}
+
 #[derive(Debug, Default)]
 struct Record {
     scripts: VecDeque<Script>,
     otherwise: Option<Script>,
+    model: Option<Model>,
     models: Vec<String>,
     window: u64,
     count: Option<u64>,
@@ -131,6 +141,13 @@ impl FakeVllm {
     pub async fn always(script: Script) -> Self {
         let fake = Self::start([]).await;
         fake.otherwise(script);
+        fake
+    }
+
+    /// Answers each request with what `model` makes of its body.
+    pub async fn thinking(model: impl Fn(&Value) -> Script + Send + 'static) -> Self {
+        let fake = Self::start([]).await;
+        fake.shared.change(|record| record.model = Some(Model(Box::new(model))));
         fake
     }
 
@@ -425,6 +442,9 @@ impl Record {
         let position = self.scripts.iter().position(named).or_else(|| self.scripts.iter().position(open));
         match position {
             Some(position) => self.scripts.remove(position),
+            None if self.model.is_some() && !PROBES.contains(&seen.path()) => {
+                self.model.as_ref().map(|Model(model)| model(&seen.json()))
+            }
             None => self.otherwise.clone().filter(|script| named(script) || open(script)),
         }
     }
