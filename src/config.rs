@@ -35,6 +35,7 @@ use crate::relay::{
 use crate::server::{LimitsConfig, Listen, ServerConfig};
 use crate::store::StoreConfig;
 use crate::tools::ToolsConfig;
+use crate::units::Unusable;
 use crate::upstream::UpstreamConfig;
 use tree::Table;
 
@@ -123,6 +124,16 @@ impl Loaded {
     pub fn directory(&self) -> Option<PathBuf> {
         let beside = self.file.as_ref().and_then(|file| file.parent()).map(Path::to_owned);
         beside.or_else(|| search::user_dir(&process_environment()))
+    }
+
+    /// What was found to be of no use when it was used, each with where it was written.
+    pub fn problems(&self, found: Vec<Unusable>) -> Problems {
+        let mut problems = Problems::default();
+        for Unusable { key, why } in found {
+            let key: Vec<&str> = key.iter().map(String::as_str).collect();
+            problems.add(tree::place_of(&self.tree, &key), contradictions::written(&key), why);
+        }
+        problems
     }
 
     /// The effective values as TOML, each line with where its value came from; secrets are `"***"`.

@@ -243,10 +243,11 @@ impl Check<'_> {
 }
 
 /// A path as the keys of problems are written: `upstream[1].api_key`.
-fn written(path: &[&str]) -> String {
+pub(super) fn written(path: &[&str]) -> String {
     let mut out = String::new();
     for step in path {
-        let step = if step.parse::<usize>().is_ok() && out == "upstream" {
+        let is_list = out == "upstream" || out == "tools.policy.rule";
+        let step = if is_list && step.parse::<usize>().is_ok() {
             format!("[{step}]")
         } else if out.is_empty() {
             (*step).to_owned()
