@@ -35,7 +35,7 @@ use crate::relay::{
 use crate::server::{LimitsConfig, Listen, ServerConfig};
 use crate::store::StoreConfig;
 use crate::tools::ToolsConfig;
-use crate::units::Unusable;
+use crate::units::{Secret, Unusable};
 use crate::upstream::UpstreamConfig;
 use tree::Table;
 
@@ -45,7 +45,7 @@ pub type Environment = BTreeMap<String, String>;
 /// The whole configuration, checked. Its default is what holds when nothing at all is configured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// `listen` and `[limits]`.
+    /// `listen`, `trusted_hosts`, `client_keys` and `[limits]`.
     pub server: ServerConfig,
     /// The modes, `[models]`, `[recovery]` and `[context]`.
     pub relay: RelayConfig,
@@ -152,6 +152,9 @@ fn process_environment() -> Environment {
 #[serde(default, deny_unknown_fields)]
 struct Document {
     listen: Listen,
+    trusted_hosts: Vec<String>,
+    client_keys: Vec<Secret>,
+    client_keys_env: Option<String>,
     tools_mode: ToolsMode,
     tool_parsing: ToolParsing,
     reasoning: ReasoningField,
@@ -174,7 +177,13 @@ impl Document {
             upstreams.push(UpstreamConfig::default().named());
         }
         Settings {
-            server: ServerConfig { listen: self.listen, limits: self.limits },
+            server: ServerConfig {
+                listen: self.listen,
+                trusted_hosts: self.trusted_hosts,
+                client_keys: self.client_keys,
+                client_keys_env: self.client_keys_env,
+                limits: self.limits,
+            },
             relay: RelayConfig {
                 tools_mode: self.tools_mode,
                 tool_parsing: self.tool_parsing,

@@ -1,6 +1,7 @@
 //! What is valid and yet will not do what its owner expects: `serve` logs it, `check` prints it. Looks at the settings alone.
 
 use crate::config::Settings;
+use crate::server::ServerConfig;
 use crate::tools::{never_allowed, rule_for};
 
 /// One such thing.
@@ -13,7 +14,21 @@ pub(super) struct Advice {
 }
 
 pub(super) fn advice(settings: &Settings) -> Vec<Advice> {
-    settings.agents.iter().filter_map(|(name, agent)| denied(settings, name, &agent.tools)).collect()
+    let denied = settings.agents.iter().filter_map(|(name, agent)| denied(settings, name, &agent.tools));
+    denied.chain(open(settings)).collect()
+}
+
+/// Agents have effects, and by themselves ask nobody for a key.
+fn open(settings: &Settings) -> Option<Advice> {
+    let ServerConfig { listen, client_keys, .. } = &settings.server;
+    if settings.agents.is_empty() || listen.is_loopback() || !client_keys.is_empty() {
+        return None;
+    }
+    Some(Advice {
+        text: format!("whoever reaches {listen} can use the agents and read their runs: no key is asked for"),
+        todo: "set `client_keys`, or let `listen` be 127.0.0.1 (a container's port: publish it there)"
+            .to_owned(),
+    })
 }
 
 /// An agent has nobody to ask.
@@ -62,5 +77,15 @@ mod tests {
             []
         );
         assert_eq!(check("[agents.a]\nmodel = 'm'\n"), []);
+    }
+
+    #[test]
+    fn agents_on_the_network_without_keys_are_open() {
+        let agent = "[agents.a]\nmodel = 'm'\n";
+        let [open] = &check(&format!("listen = '0.0.0.0:1'\n{agent}"))[..] else { panic!("one") };
+        assert!(open.text.contains("0.0.0.0:1") && open.todo.contains("client_keys"), "{open:?}");
+        assert_eq!(check(&format!("listen = '0.0.0.0:1'\nclient_keys = ['k']\n{agent}")), []);
+        assert_eq!(check(&format!("listen = 'localhost:1'\n{agent}")), []);
+        assert_eq!(check("listen = '0.0.0.0:1'"), []);
     }
 }

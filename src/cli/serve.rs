@@ -16,7 +16,7 @@ use crate::agent::AgentConfig;
 use crate::config::{Loaded, Settings};
 use crate::observe;
 use crate::relay::{Relay, RelayLimits};
-use crate::server::{App, Listen, Stop, router, run};
+use crate::server::{Access, App, Listen, Stop, router, run};
 use crate::tools::{Sources, Tools};
 use crate::translate::GuardLimits;
 use crate::units::{Unusable, both};
@@ -116,6 +116,7 @@ fn assembled(settings: &Settings, abort: &CancellationToken, (fleet, equipped): 
     App {
         relay,
         agents,
+        access: Arc::new(Access::new(&settings.server)),
         limits: settings.server.limits.clone(),
         log_content: settings.log.content,
         abort: abort.clone(),

@@ -187,7 +187,7 @@ fn refused_credentials(name: &str) -> ApiError {
         "upstream_credentials_refused",
         format!(
             "the model server `{name}` does not accept the API key that respool sends. Set api_key for this upstream in \
-             respool.toml (when none is set there, respool passes the client's own on)."
+             respool.toml (when none is set there, respool passes the client's own on, unless `client_keys` is set)."
         ),
     )
 }
