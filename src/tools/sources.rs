@@ -158,7 +158,7 @@ fn nothing_offers(name: &str) -> String {
     )
 }
 
-fn in_words(problems: Vec<Unusable>) -> Vec<String> {
+fn in_words(problems: &[Unusable]) -> Vec<String> {
     problems.iter().map(ToString::to_string).collect()
 }
 
@@ -168,7 +168,7 @@ impl ToolSet {
     /// # Errors
     /// As [`Sources::open`] and [`Sources::select`].
     pub async fn open(config: &ToolsConfig, wanted: &[String]) -> Result<Self, Vec<String>> {
-        Sources::open(config).map_err(in_words)?.select(wanted).await
+        Sources::open(config).map_err(|found| in_words(&found))?.select(wanted).await
     }
 
     /// The chat's four tools on a workspace: `shell_command`, `read_file`, `edit_file`, `write_file`. Rules, timeouts and
@@ -179,7 +179,7 @@ impl ToolSet {
     pub fn for_chat(config: &ToolsConfig, policy: &PolicyConfig, workspace: &Path) -> Result<Self, String> {
         let workspace = Workspace::open(workspace)?;
         let policy =
-            Policy::new(policy, Some(&workspace.root)).map_err(|found| in_words(found).join("; "))?;
+            Policy::new(policy, Some(&workspace.root)).map_err(|found| in_words(&found).join("; "))?;
         let policy = Arc::new(policy);
         let local: Arc<dyn Source> = Arc::new(Local::new(Arc::new(workspace), Naming::Chat));
         Ok(Self {
