@@ -133,7 +133,7 @@ impl Loaded {
             let key: Vec<&str> = key.iter().map(String::as_str).collect();
             problems.add(tree::place_of(&self.tree, &key), contradictions::written(&key), why);
         }
-        problems
+        problems.into_result().err().unwrap_or_default()
     }
 
     /// The effective values as TOML, each line with where its value came from; secrets are `"***"`.

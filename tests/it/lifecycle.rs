@@ -331,6 +331,8 @@ fn settings_that_cannot_be_used_are_told_with_their_lines_and_exit_78() {
             assert!(errors.contains(part), "{arguments:?}: {part} is missing in\n{errors}");
         }
         assert_eq!(errors.matches("respool.toml:").count(), expected.len(), "{errors}");
+        let places: Vec<usize> = expected.iter().filter_map(|part| errors.find(part)).collect();
+        assert!(places.is_sorted(), "in the order of lines: {errors}");
     };
     let replay = "respool.toml:2: upstream[0].url: upstream `replay:nowhere`: ";
     let prompt = "respool.toml:5: agents.scout.system_prompt_file: missing.md cannot be read";
