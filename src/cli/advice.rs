@@ -36,14 +36,12 @@ fn denied(settings: &Settings, agent: &str, tools: &[String]) -> Option<Advice> 
     let never = never_allowed(&settings.tools.policy, tools);
     let which = match never.len() {
         0 => return None,
-        all if all == tools.len() => format!("none of its tools ({})", never.join(", ")),
-        _ => format!("these of its tools never: {}", never.join(", ")),
+        all if all == tools.len() => format!("can use none of its tools ({})", never.join(", ")),
+        _ => format!("can never use {}", never.join(", ")),
     };
     let rules: Vec<String> = never.iter().map(|tool| rule_for(tool)).collect();
     Some(Advice {
-        text: format!(
-            "agent `{agent}` can use {which}; the policy denies what no rule allows, as nobody can be asked"
-        ),
+        text: format!("agent `{agent}` {which}: nobody can be asked, and no rule of the policy allows it"),
         todo: format!(
             "for what it may use, add rules before those that deny it (docs/tools.md), as\n{}",
             rules.join("\n")
@@ -70,7 +68,7 @@ mod tests {
         else {
             panic!("one")
         };
-        assert!(one.text.contains("these of its tools never: exec"), "{one:?}");
+        assert!(one.text.contains("agent `a` can never use exec:"), "{one:?}");
         let (_, rule) = one.todo.split_once('\n').unwrap();
         assert_eq!(
             check(&format!("{agent}{rule}\n[[tools.policy.rule]]\ntool = 'read'\nthen = 'allow'\n")),

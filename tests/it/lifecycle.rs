@@ -353,7 +353,7 @@ fn tools_that_the_policy_never_lets_run_are_told() {
     let served = Served::with_file(file, &[]);
     let line = served.warned.iter().find(|line| line["message"].as_str().unwrap().contains("agent `scout`"));
     let line = line.expect("a warning");
-    assert!(line["message"].as_str().unwrap().contains("never: exec"), "{line}");
+    assert!(line["message"].as_str().unwrap().contains("can never use exec:"), "{line}");
     let rule = "[[tools.policy.rule]]\ntool = \"exec\"";
     assert!(line["todo"].as_str().unwrap().contains(rule), "{line}");
     let (_, checked, _) = run(&["check"], Some(file), &[]);
