@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// How long the model thinks, in milliseconds.
+/// How long the model thinks, in milliseconds: half of it more or less, as real ones do.
 static THINKS: AtomicU64 = AtomicU64::new(0);
 
 const ITERATIONS: usize = 10;
@@ -58,7 +58,7 @@ impl Tools for Instantly {
 async fn model(request: http::Request<Incoming>) -> Result<http::Response<Full<Bytes>>, hyper::Error> {
     let body = request.into_body().collect().await?.to_bytes();
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-    tokio::time::sleep(Duration::from_millis(THINKS.load(Ordering::Relaxed))).await;
+    tokio::time::sleep(thinking()).await;
     let results =
         body["messages"].as_array().map_or(0, |all| all.iter().filter(|it| it["role"] == "tool").count());
     let message = if results < ITERATIONS - 1 {
@@ -73,6 +73,10 @@ async fn model(request: http::Request<Incoming>) -> Result<http::Response<Full<B
     let reply =
         http::Response::builder().header("content-type", "application/json").body(reply.to_string().into());
     Ok(reply.unwrap_or_default())
+}
+
+fn thinking() -> Duration {
+    Duration::from_millis(THINKS.load(Ordering::Relaxed)).mul_f64(rand::random_range(0.5..1.5))
 }
 
 async fn upstream() -> String {

@@ -130,7 +130,7 @@ mod tests {
 
     /// Estimate by count, in hundredths.
     fn ratio(text: &str) -> u64 {
-        estimate(text) * 100 / bpe_openai::o200k_base().count(text) as u64
+        estimate(text) * 100 / crate::tokens::count(text) as u64
     }
 
     #[test]

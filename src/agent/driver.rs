@@ -18,7 +18,7 @@ use super::step::{ModelCall, Step, Suspension, ToolCall, Why};
 use super::telemetry::Telemetry;
 use super::{follow, reading};
 use crate::observe::{Outcome as LineOutcome, RequestLine, SharedLine};
-use crate::relay::{Relay, Route};
+use crate::relay::Relay;
 use crate::store::{Append, Status, Store, StoreError};
 use crate::tools::{Approver, Invocation, ToolError, ToolOutput, Tools};
 use crate::turn::{FinishReason, Note, Turn};
@@ -248,13 +248,7 @@ impl Driver {
         if prepared.loop_found.is_some() && why == Why::Iteration {
             return Ok(None);
         }
-        prepared.facts.one_prompt = true;
-        prepared.facts.route = match (self.streams, prepared.facts.route) {
-            // Read by the engine, also where no tools are declared.
-            (true, Route::Stream) => Route::Live,
-            (true, route) => route,
-            (false, _) => Route::Tools,
-        };
+        prepared.for_agent();
         let opened = Arc::clone(&self.relay).answer(prepared, line.clone()).await?;
         // A summary is the run's own business.
         let audience: &Audience = if why == Why::Summary { &|_| {} } else { &*self.audience };

@@ -32,6 +32,8 @@ pub enum Limit {
     Tokens(u64),
     /// The same call again and again.
     Loop,
+    /// Replies that could not be used, also after a correction.
+    Corrections,
 }
 
 impl Limit {
@@ -42,6 +44,7 @@ impl Limit {
             Self::Time(_) => "run_timeout",
             Self::Tokens(_) => "token_budget",
             Self::Loop => "max_repeats",
+            Self::Corrections => "corrections",
         }
     }
 
@@ -52,6 +55,7 @@ impl Limit {
             Self::Time(millis) => format!("run_timeout ({} s)", millis.div_ceil(1_000)),
             Self::Tokens(tokens) => format!("token_budget ({tokens} tokens)"),
             Self::Loop => "max_repeats (the same call with the same result, again and again)".into(),
+            Self::Corrections => "corrections (the model's replies could not be used)".into(),
         }
     }
 }

@@ -29,7 +29,9 @@ pub(super) fn text(happening: Happening<'_>) -> Option<String> {
 /// The first half of a line: which tool, on what.
 fn begins(call: &Asked, again: bool) -> String {
     let again = if again { ", again" } else { "" };
-    format!("[{}{again}: {}] ", call.name, on_what(&call.arguments))
+    let what = on_what(&call.arguments);
+    let colon = if what.is_empty() { "" } else { ": " };
+    format!("[{}{again}{colon}{what}] ", call.name)
 }
 
 /// The second half: outcome and time.
@@ -66,6 +68,7 @@ mod tests {
             begins(&call(r#"{"query":"rust\nproxies","count":3}"#), false),
             "[web_search: rust proxies, 3] "
         );
+        assert_eq!(begins(&call("{}"), false), "[web_search] ");
         assert!(begins(&call(&format!(r#"{{"q":"{}"}}"#, "ä".repeat(500))), true).len() < 200);
         let ended = |how| ended(&Ended { how, text: "abc".into(), took: 1_260 });
         assert_eq!(ended(How::Ok), "ok, 3 bytes in 1.2 s\n");

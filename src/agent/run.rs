@@ -370,6 +370,9 @@ impl Run {
         let meant = !self.setup.tools.is_empty()
             && (!reading.refused.is_empty() || reading::looks_like_a_call(&answer));
         let again = only_refused || ((meant || blank) && !self.corrected);
+        if !again && blank {
+            return self.stop_at(Limit::Corrections);
+        }
         if !again {
             return self.answer(answer, said.reasoning, said.cut);
         }
@@ -554,6 +557,8 @@ impl Run {
                 self.entries.push(Entry::Note(text));
                 self.pause_and_ask();
             }
+            // There may be an answer in what it has got.
+            FailureKind::Unreadable if self.limit.is_none() => self.stop_at(Limit::Corrections),
             _ => self.abort(failure),
         }
     }

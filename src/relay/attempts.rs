@@ -115,7 +115,10 @@ impl Relay {
         prepared: Box<Prepared>,
         line: &SharedLine,
     ) -> Result<Opened, ApiError> {
-        let tried = tried.map_err(|error| error.logged(line))?;
+        let tried = tried.map_err(|error| {
+            recovery.ended(false);
+            error.logged(line)
+        })?;
         if let Opened::Feed(mut feed) = tried.opened {
             feed.may_ask_again(Again { relay: self, prepared, recovery });
             return Ok(Opened::Feed(feed));

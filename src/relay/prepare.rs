@@ -189,7 +189,7 @@ impl Relay {
         let modes = self.config.modes(&model);
         let facts = self.facts(&request, model, modes);
         let how = how(facts.route);
-        let raw = is_raw(&request, modes, &target_model);
+        let raw = modes.tool_parsing == ToolParsing::Raw && may_be_raw(&request, &upstream, &target_model);
         let rules = rules(&request);
         let taken = used_ids(&request);
         let (sent, edits) = edited(
@@ -271,6 +271,13 @@ impl Prepared {
         self.who = conversation::from(self.who, peer);
     }
 
+    /// Makes it a model call of respool's own loop: the engine reads the reply, also where no tools are declared, and whoever
+    /// asked takes `prompt_tokens` for the size of the conversation.
+    pub fn for_agent(&mut self) {
+        self.facts.one_prompt = true;
+        self.facts.route = if self.facts.stream { Route::Live } else { Route::Tools };
+    }
+
     /// Makes it a request for this upstream.
     pub(super) async fn turn_to(&mut self, upstream: &Arc<Upstream>) {
         if Arc::ptr_eq(&self.upstream, upstream) {
@@ -306,12 +313,11 @@ fn route(request: &ChatRequest<'_>, mode: ToolsMode) -> Route {
     }
 }
 
-/// Whether to ask for unparsed text. gpt-oss has none: vLLM parses its calls and then drops them. A forced call needs the
+/// Whether unparsed text can be asked for. gpt-oss has none: vLLM parses its calls and then drops them. A forced call needs the
 /// server's grammar.
-fn is_raw(request: &ChatRequest<'_>, modes: Modes, target_model: &str) -> bool {
-    let possible =
-        !target_model.to_lowercase().contains("gpt-oss") && request.tool_choice() == ToolChoice::Auto;
-    modes.tool_parsing == ToolParsing::Raw && request.tools().is_some() && possible
+fn may_be_raw(request: &ChatRequest<'_>, upstream: &Upstream, target_model: &str) -> bool {
+    let is_free = request.tools().is_some() && request.tool_choice() == ToolChoice::Auto;
+    is_free && !upstream.model_facts(target_model).is_harmony
 }
 
 /// What decides the form in which a request goes up.

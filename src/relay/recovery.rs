@@ -140,7 +140,7 @@ impl Recovery {
             tools,
             is_free: Situation::is_free(&request),
             is_raw: self.was_raw,
-            is_harmony: prepared.target_model.to_lowercase().contains("gpt-oss"),
+            is_harmony: prepared.upstream.model_facts(&prepared.target_model).is_harmony,
             limit: self.limit,
             room: usage.and_then(|usage| prepared.room(usage.prompt)),
         };

@@ -19,6 +19,8 @@ pub(super) struct Round<'a> {
     /// Sent a request in any round.
     tried: Vec<bool>,
     last: usize,
+    /// Is asked after all others.
+    passed_over: Option<usize>,
     failed: Option<UpstreamError>,
     /// Time spent in queues.
     pub(super) queued: Duration,
@@ -36,21 +38,29 @@ impl<'a> Round<'a> {
     /// `order`: who may be asked, the conversation's own upstream first. `who`: on whose behalf a place is taken.
     pub(super) fn new(order: &'a [Arc<Upstream>], who: Option<Who>) -> Self {
         let none = vec![false; order.len()];
-        Self { order, who, asked: none.clone(), tried: none, last: 0, failed: None, queued: Duration::ZERO }
+        Self {
+            order,
+            who,
+            asked: none.clone(),
+            tried: none,
+            last: 0,
+            passed_over: None,
+            failed: None,
+            queued: Duration::ZERO,
+        }
     }
 
-    /// This one broke off in the middle of its reply: another one is asked first, if one works.
+    /// This one broke off in the middle of its reply: the others are asked first.
     pub(super) fn pass_over(&mut self, broken: &Arc<Upstream>) {
-        let is_it = |upstream: &Arc<Upstream>| Arc::ptr_eq(upstream, broken);
-        self.asked = self.order.iter().map(is_it).collect();
-        if choose(&self.loads()).is_none() {
-            self.again();
+        self.passed_over = self.order.iter().position(|upstream| Arc::ptr_eq(upstream, broken));
+        if let Some(at) = self.passed_over {
+            self.asked[at] = true;
         }
     }
 
     /// The next one; `None` when all were asked.
     pub(super) async fn next(&mut self, line: &SharedLine) -> Option<Seat> {
-        while let Some(at) = choose(&self.loads()) {
+        while let Some(at) = choose(&self.loads()).or_else(|| self.come_back()) {
             (self.asked[at], self.last) = (true, at);
             let upstream = &self.order[at];
             line.with(|line| line.upstream.clone_from(&upstream.name));
@@ -74,7 +84,7 @@ impl<'a> Round<'a> {
     /// The upstream of the last seat failed, and another one may do better.
     pub(super) fn failed(&mut self, error: UpstreamError, line: &SharedLine) {
         self.keep(error);
-        if choose(&self.loads()).is_some() {
+        if self.passed_over.is_some() || choose(&self.loads()).is_some() {
             self.order[self.last].standing.count_failover();
             line.with(|line| line.retry("failover"));
         }
@@ -89,6 +99,13 @@ impl<'a> Round<'a> {
     /// All may be asked again.
     pub(super) fn again(&mut self) {
         self.asked.fill(false);
+        self.passed_over = None;
+    }
+
+    fn come_back(&mut self) -> Option<usize> {
+        let at = self.passed_over.take()?;
+        self.asked[at] = false;
+        choose(&self.loads())
     }
 
     async fn enter(
@@ -173,6 +190,20 @@ mod tests {
         let config =
             UpstreamConfig { name: name.into(), max_concurrency: Some(1), ..UpstreamConfig::default() };
         Arc::new(Upstream::new(&config).unwrap())
+    }
+
+    #[tokio::test]
+    async fn who_broke_off_is_asked_after_the_others() {
+        let order = [upstream("a"), upstream("b")];
+        let line = SharedLine::new(RequestLine::start(String::new(), String::new()), false);
+        let mut round = Round::new(&order, Some(Who::default()));
+        round.pass_over(&order[0]);
+        for expected in ["b", "a"] {
+            let seat = round.next(&line).await.unwrap();
+            assert_eq!(seat.upstream.name, expected);
+            round.failed(UpstreamError::from_answer(expected, 429, ""), &line);
+        }
+        assert!(round.next(&line).await.is_none(), "each is asked once");
     }
 
     #[tokio::test]

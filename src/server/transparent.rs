@@ -61,7 +61,7 @@ async fn passing(app: &App, method: &Method, headers: &HeaderMap, body: Body) ->
     let is_short = length.is_some_and(|length| length <= SHORT);
     let pieces = pieces(body, app.limits.client_timeout);
     if !(app.relay.wants_models_of_others() && method == Method::POST && is_json && is_short) {
-        return Ok(Passing::Streamed(Some(Outgoing::streamed(pieces))));
+        return Ok(Passing::Streamed(Some(Outgoing::streamed(pieces, length))));
     }
     let whole = pieces.map_ok(|piece| piece.to_vec()).try_concat().await;
     whole.map(|bytes| Passing::Whole(bytes.into())).map_err(|error| {

@@ -56,6 +56,7 @@ struct LiveChoice {
     /// What has left so far.
     turn: Turn,
     kept: Vec<(String, String)>,
+    message_kept: Vec<(String, String)>,
     began: bool,
 }
 
@@ -201,6 +202,7 @@ impl LiveTurn {
             finish_reason: None,
             turn: Turn::default(),
             kept: vec![],
+            message_kept: vec![],
             began: *roles_sent,
         })
     }
@@ -244,7 +246,7 @@ impl LiveTurn {
             logprobs: logprobs.as_deref(),
             reply: &kept,
             choice: &choice.kept,
-            message: &[],
+            message: &choice.message_kept,
         };
         write_data(out, &spool.finish_chunk(index, &end));
     }
@@ -272,6 +274,8 @@ impl LiveChoice {
         }
         self.finish_reason = choice.string("finish_reason").or_else(|| self.finish_reason.take());
         keep_last(&mut self.kept, choice, keep);
+        keep_last(&mut self.message_kept, &delta, keep);
+        self.message_kept.retain(|(key, _)| !IN_PIECES.contains(&key.as_str()));
         events
     }
 
@@ -361,6 +365,9 @@ impl LiveChoice {
     }
 }
 
+/// What of a delta comes in pieces, or is the engine's to tell: no last value to keep.
+const IN_PIECES: [&str; 6] = ["role", "content", "reasoning", "reasoning_content", "refusal", "tool_calls"];
+
 /// Remembers the last value of each field that the user asked to keep.
 fn keep_last(kept: &mut Vec<(String, String)>, object: &Object<'_>, keep: &[String]) {
     for key in keep {
@@ -426,6 +433,20 @@ mod tests {
             out.contains(r#""finish_reason":"tool_calls""#) && out.ends_with("data: [DONE]\n\n"),
             "{out}"
         );
+    }
+
+    #[test]
+    fn fields_to_keep_leave_with_the_end_of_their_choice() {
+        let mut turn = live(None);
+        turn.rules.keep = ["stop_reason", "token_ids", "content"].map(str::to_owned).to_vec();
+        let first = chunk(r#""content":"Hi","token_ids":[7]"#, "null");
+        let last = chunk("", r#""stop","stop_reason":7"#);
+        let (out, _) = run(&mut turn, &[first, last]);
+        assert!(
+            out.contains(r#""delta":{"token_ids":[7]},"finish_reason":"stop","stop_reason":7}"#),
+            "{out}"
+        );
+        assert_eq!(out.matches("\"content\":\"Hi\"").count(), 1, "{out}");
     }
 
     #[test]

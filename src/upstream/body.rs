@@ -24,8 +24,8 @@ type Fault = Box<dyn std::error::Error + Send + Sync>;
 pub enum Outgoing {
     /// All of it.
     Whole(Full<Bytes>),
-    /// Piece by piece.
-    Streamed(Pin<Box<dyn Body<Data = Bytes, Error = Fault> + Send>>),
+    /// Piece by piece; of so many bytes, where that is known.
+    Streamed(Pin<Box<dyn Body<Data = Bytes, Error = Fault> + Send>>, Option<u64>),
 }
 
 impl Outgoing {
@@ -34,11 +34,13 @@ impl Outgoing {
         Self::Whole(Full::default())
     }
 
-    /// A body that is passed on as it comes.
+    /// A body that is passed on as it comes. `length` in bytes; without it the body goes out chunked.
     pub fn streamed<E: Into<Fault> + 'static>(
         pieces: impl Stream<Item = Result<Bytes, E>> + Send + 'static,
+        length: Option<u64>,
     ) -> Self {
-        Self::Streamed(Box::pin(StreamBody::new(pieces.map_ok(Frame::data).map_err(Into::into))))
+        let body = StreamBody::new(pieces.map_ok(Frame::data).map_err(Into::into));
+        Self::Streamed(Box::pin(body), length)
     }
 }
 
@@ -66,21 +68,22 @@ impl Body for Outgoing {
             Self::Whole(body) => {
                 Pin::new(body).poll_frame(context).map_err(|never: Infallible| match never {})
             }
-            Self::Streamed(body) => body.as_mut().poll_frame(context),
+            Self::Streamed(body, _) => body.as_mut().poll_frame(context),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole(body) => body.is_end_stream(),
-            Self::Streamed(body) => body.is_end_stream(),
+            Self::Streamed(body, _) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(body) => body.size_hint(),
-            Self::Streamed(body) => body.size_hint(),
+            // Read once, before the first piece.
+            Self::Streamed(body, length) => length.map_or_else(|| body.size_hint(), SizeHint::with_exact),
         }
     }
 }

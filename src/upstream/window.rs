@@ -85,8 +85,10 @@ impl Upstream {
         if !PLAUSIBLE.contains(&seen) {
             return;
         }
-        // Later replies count more: the conversation may have turned to another kind of text.
         self.learn_model(model, |facts| {
+            // What it answered was within its window, whatever was heard of that.
+            facts.window = facts.window.filter(|window| *window >= tokens);
+            // Later replies count more: the conversation may have turned to another kind of text.
             facts.bytes_per_1000 = Some(facts.bytes_per_1000.map_or(seen, |known| known.midpoint(seen)));
         });
     }
@@ -207,6 +209,11 @@ mod tests {
         for (bytes, expected) in [(40_000, 4000), (60_000, 5000)] {
             upstream.learn_usage("m", bytes, 10_000);
             assert_eq!(upstream.model_facts("m").bytes_per_1000, Some(expected));
+        }
+        for (window, expected) in [(10_000, Some(10_000)), (9_999, None)] {
+            upstream.learn_model("m", |facts| facts.window = Some(window));
+            upstream.learn_usage("m", 50_000, 10_000);
+            assert_eq!(upstream.model_facts("m").window, expected, "it answered a prompt of 10,000 tokens");
         }
     }
 

@@ -61,7 +61,7 @@ const OWNED: [(&str, &[&str]); 14] = [
     ("rusqlite", &["store"]),
     ("rustyline", &["chat"]),
     ("termimad", &["chat"]),
-    ("bpe_openai", &["tokens"]),
+    ("tiktoken", &["tokens"]),
     ("hyper_util", &["upstream", "server"]),
     ("hyper_rustls", &["upstream"]),
     ("axum", &["server"]),

@@ -26,6 +26,22 @@ trap 'exit 1' INT TERM
 first_line() { for _ in $(seq 100); do [ ! -s "$1" ] || { head -n 1 "$1"; return; }; sleep 0.1; done; echo "run.sh: nothing in $1" >&2; exit 1; }
 free_port() { node -e 's = require("net").createServer().listen(0, "127.0.0.1", () => { console.log(s.address().port); s.close(); })'; }
 
+# An agent of whose tools `read` is its own; `stat` is the client's.
+configure() {
+  mkdir "$run/workspace"; printf 'hello from a.txt' > "$run/workspace/a.txt"
+  cat > "$run/respool.toml" <<'TOML'
+state_dir = "state"
+[agents.helper]
+model = "gpt-oss-120b"
+tools = ["read"]
+[tools.local]
+workspace = "workspace"
+[[tools.policy.rule]]
+tool = "read"
+then = "allow"
+TOML
+}
+
 start_respool() {
   local port; port=$(free_port)
   # Short waits, so that heartbeats and errors after the head are seen in a fast test.
@@ -41,6 +57,7 @@ respool=${RESPOOL:-$top/target/debug/respool}
 [ -n "${RESPOOL:-}" ] || cargo build --quiet --manifest-path "$top/Cargo.toml"
 node "$here/../openclaw/scripted-upstream.mjs" > "$run/upstream.log" 2>&1 & children+=($!)
 upstream=$(first_line "$run/upstream.log")
+configure
 start_respool
 
 failed=0

@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import OpenAI from 'openai';
 
 const MODEL = 'gpt-oss-120b';
+const AGENT = 'helper'; // an agent of respool's: runs `read` itself, in a workspace that holds a.txt
 const parameters = { type: 'object', properties: { path: { type: 'string' } }, required: ['path'], additionalProperties: false };
 const TOOLS = ['read', 'stat'].map((name) => ({ type: 'function', function: { name, description: `${name} a file`, parameters, strict: true } }));
 const READ = ['read', { path: 'a.txt' }];
@@ -39,6 +40,16 @@ async function runTools(stream) {
   assert.deepEqual(seen, [READ, STAT]);
 }
 
+// The same with an agent: `read` runs there, `stat` here, in one turn.
+async function runToolsOfBoth(stream) {
+  const seen = [];
+  const { type, function: definition } = TOOLS[1];
+  const stat = { type, function: { ...definition, parse: JSON.parse, function: ({ path }) => { seen.push(path); return '12 bytes'; } } };
+  const runner = client.chat.completions.runTools({ ...request({ calls: [READ, STAT] }), model: AGENT, stream, tools: [stat] });
+  assert.equal(await runner.finalContent(), 'TOOL SAID hello from a.txt | 12 bytes');
+  assert.deepEqual(seen, ['ä.txt']);
+}
+
 async function rejects(kind, send, says) {
   let thrown;
   await assert.rejects(send, (error) => { thrown = error; return error instanceof kind && says.test(error.message); }, `no ${kind.name} that says ${says}`);
@@ -72,7 +83,7 @@ async function streamErrors() {
 async function models() {
   const ids = [];
   for await (const model of client.models.list()) ids.push(model.id);
-  assert.deepEqual(ids, [MODEL]);
+  assert.deepEqual(ids.sort(), [MODEL, AGENT]);
   assert.equal((await client.models.retrieve(MODEL)).id, MODEL);
 }
 
@@ -86,6 +97,9 @@ const TESTS = {
   'stream, plain after silence': async () => check(await streamed({ text: 'one two three', silent: 1 }), { content: 'one two three' }),
   'runTools, stream': () => runTools(true),
   'runTools, JSON': () => runTools(false),
+  'agent, stream': async () => assert.equal((await streamed({ calls: [READ] }, { model: AGENT })).choices[0].message.content, 'TOOL SAID hello from a.txt'),
+  'agent, runTools, stream': () => runToolsOfBoth(true),
+  'agent, runTools, JSON': () => runToolsOfBoth(false),
   'status errors': statusErrors,
   'errors after the head': streamErrors,
   models,

@@ -14,6 +14,8 @@ import openai
 from openai import OpenAI
 
 MODEL = "gpt-oss-120b"
+AGENT = "helper"
+"""An agent of respool's: runs `read` itself."""
 PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"], "additionalProperties": False}
 TOOLS = [
     {"type": "function", "function": {"name": name, "description": f"{name} a file", "parameters": PARAMETERS, "strict": True}}
@@ -147,6 +149,37 @@ def tool_loop():
     check_completion(client.chat.completions.create(model=MODEL, tools=TOOLS, messages=messages), content="TOOL SAID result 0 | result 1")
 
 
+def agent_answers(**fields):
+    """An agent asks, reads the file itself, and answers; the client declares no tool and sees no call."""
+    return {**request({"calls": [READ]}, **fields), "model": AGENT}
+
+
+def check_agent(completion, content):
+    assert unknown_fields(completion) == [], unknown_fields(completion)
+    choice = completion.choices[0]
+    assert (choice.finish_reason, choice.message.tool_calls or []) == ("stop", []), choice
+    assert choice.message.content == content, choice.message.content
+    assert completion.usage.total_tokens == 220, completion.usage
+
+
+def agent():
+    check_agent(client.chat.completions.create(**agent_answers()), "TOOL SAID hello from a.txt")
+    streamed = accumulate(**agent_answers())
+    check_agent(streamed, "TOOL SAID hello from a.txt")
+    assert "[read: a.txt] ok" in streamed.choices[0].message.model_extra["reasoning_content"], streamed
+
+
+def agent_with_tools_of_both():
+    """`read` runs there, `stat` leaves; with its result the same run goes on."""
+    first = {**request({"calls": [READ, STAT]}, tools=TOOLS[1:]), "model": AGENT}
+    answer = accumulate(**first)
+    check_calls(answer.choices[0].message.tool_calls, [STAT])
+    result = {"role": "tool", "tool_call_id": answer.choices[0].message.tool_calls[0].id, "content": "12 bytes"}
+    messages = [*first["messages"], answer.choices[0].message.model_dump(exclude_none=True), result]
+    last = client.chat.completions.create(model=AGENT, tools=TOOLS[1:], messages=messages)
+    assert last.choices[0].message.content == "TOOL SAID hello from a.txt | 12 bytes", last
+
+
 def length():
     """A text that the token limit cut (the SDK's stream helper raises at that, so chunks are read here)."""
     order = {"text": "cut off", "finish": "length"}
@@ -186,13 +219,13 @@ def stream_errors():
 
 
 def models():
-    assert [model.id for model in client.models.list()] == [MODEL]
+    assert {model.id for model in client.models.list()} == {MODEL, AGENT}
     assert client.models.retrieve(MODEL).id == MODEL
     raises(openai.NotFoundError, lambda: client.models.retrieve("nobody"), "nobody")
 
 
 TESTS = [json_tools, json_plain, stream_tools, stream_tools_after_silence, stream_leaked_calls, stream_plain,
-         stream_plain_after_silence, stream_choices, stream_order, tool_loop, length, status_errors, stream_errors, models]
+         stream_plain_after_silence, stream_choices, stream_order, tool_loop, agent, agent_with_tools_of_both, length, status_errors, stream_errors, models]
 
 
 def main():

@@ -316,7 +316,7 @@ fn what_looks_like_a_call_gets_one_correction() {
 }
 
 #[test]
-fn a_reply_that_the_relay_could_not_use_gets_one_correction() {
+fn a_reply_that_the_relay_could_not_use_gets_one_correction_and_a_last_call() {
     let unreadable = || ModelFailure {
         text: "the model's call of the tool `read` cannot be used".into(),
         ..failed(FailureKind::Unreadable, "unusable_tool_call")
@@ -325,7 +325,16 @@ fn a_reply_that_the_relay_could_not_use_gets_one_correction() {
     sim.fails(unreadable());
     assert!(sim.last_words().contains("call of `read` was not made"), "{}", sim.last_words());
     sim.fails(unreadable());
-    assert_eq!(sim.outcome().failure.unwrap().code, "unusable_tool_call");
+    assert!(
+        sim.model_call().tools.is_empty() && sim.last_words().contains("corrections"),
+        "{}",
+        sim.last_words()
+    );
+    sim.says(text("It says hello."));
+    assert_eq!(sim.outcome().limit, Some(Limit::Corrections));
+    assert!(
+        sim.outcome().text().starts_with("It says hello.\n\n[respool: the run met its limit corrections")
+    );
 }
 
 #[test]
@@ -334,10 +343,10 @@ fn an_empty_reply_is_asked_for_again_once() {
     sim.says(text("  "));
     assert!(sim.last_words().contains("was empty"));
     sim.says(calls(&[READ])).ends(How::Ok, "x").says(text(""));
-    assert_eq!(
-        sim.outcome().text(),
-        "There is no final answer. What was done:\n- read {\"path\":\"a.txt\"}: a result"
-    );
+    assert_eq!(sim.model_call().why, Why::Last, "then for an answer without tools");
+    sim.says(text(""));
+    let achieved = "There is no final answer. What was done:\n- read {\"path\":\"a.txt\"}: a result";
+    assert!(sim.outcome().text().starts_with(achieved), "{}", sim.outcome().text());
 }
 
 #[test]
@@ -481,6 +490,15 @@ fn what_cannot_fit_is_not_sent() {
     });
     let failure = sim.outcome().failure.unwrap();
     assert_eq!((failure.status, failure.code.as_str()), (400, "context_length_exceeded"));
+    let said = "maximum context length is 8000 tokens, of which 2000 are kept for the reply";
+    assert!(failure.text.contains(said), "{}", failure.text);
+}
+
+#[test]
+fn a_tiny_window_is_not_all_reserve() {
+    let mut sim = sim(|setup| setup.limits.window = 2_048);
+    sim.says(text("Hello."));
+    assert_eq!(sim.outcome().text(), "Hello.");
 }
 
 #[test]

@@ -24,9 +24,10 @@ impl Run {
         messages.iter().chain(&tools).map(|value| estimate(&value.to_string())).sum()
     }
 
-    /// What the window holds beside the reply and the reserve.
+    /// What the window holds beside the reply and the reserve; of a tiny window they take no more than half.
     pub(super) fn room(&self) -> u64 {
-        self.setup.limits.window.saturating_sub(RESERVE.max(self.setup.limits.max_tokens))
+        let window = self.setup.limits.window;
+        window.saturating_sub(RESERVE.max(self.setup.limits.max_tokens).min(window / 2))
     }
 
     pub(super) fn make_fit(&mut self) {
@@ -60,13 +61,18 @@ impl Run {
     }
 
     pub(super) fn does_not_fit(&mut self) {
-        let text = "This model's maximum context length is exceeded by the messages; please reduce the length of the \
-                    input messages.";
+        let window = self.setup.limits.window;
+        let text = format!(
+            "This model's maximum context length is {window} tokens, of which {} are kept for the reply. However, the \
+             messages have about {} tokens; please reduce the length of the input messages.",
+            window - self.room(),
+            self.prompt_estimate()
+        );
         self.abort(ModelFailure {
             kind: FailureKind::Overflow,
             status: 400,
             code: "context_length_exceeded".into(),
-            text: text.into(),
+            text,
             wait: None,
         });
     }
