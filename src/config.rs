@@ -35,6 +35,7 @@ use crate::relay::{
 use crate::server::{LimitsConfig, Listen, ServerConfig};
 use crate::store::StoreConfig;
 use crate::tools::ToolsConfig;
+use crate::units::{Secret, Unusable};
 use crate::upstream::UpstreamConfig;
 use tree::Table;
 
@@ -44,7 +45,7 @@ pub type Environment = BTreeMap<String, String>;
 /// The whole configuration, checked. Its default is what holds when nothing at all is configured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// `listen` and `[limits]`.
+    /// `listen`, `trusted_hosts`, `client_keys` and `[limits]`.
     pub server: ServerConfig,
     /// The modes, `[models]`, `[recovery]` and `[context]`.
     pub relay: RelayConfig,
@@ -125,6 +126,16 @@ impl Loaded {
         beside.or_else(|| search::user_dir(&process_environment()))
     }
 
+    /// What was found to be of no use when it was used, each with where it was written.
+    pub fn problems(&self, found: Vec<Unusable>) -> Problems {
+        let mut problems = Problems::default();
+        for Unusable { key, why } in found {
+            let key: Vec<&str> = key.iter().map(String::as_str).collect();
+            problems.add(tree::place_of(&self.tree, &key), contradictions::written(&key), why);
+        }
+        problems.into_result().err().unwrap_or_default()
+    }
+
     /// The effective values as TOML, each line with where its value came from; secrets are `"***"`.
     pub fn show(&self) -> String {
         show::show(&self.tree, self.file.as_deref())
@@ -141,6 +152,9 @@ fn process_environment() -> Environment {
 #[serde(default, deny_unknown_fields)]
 struct Document {
     listen: Listen,
+    trusted_hosts: Vec<String>,
+    client_keys: Vec<Secret>,
+    client_keys_env: Option<String>,
     tools_mode: ToolsMode,
     tool_parsing: ToolParsing,
     reasoning: ReasoningField,
@@ -163,7 +177,13 @@ impl Document {
             upstreams.push(UpstreamConfig::default().named());
         }
         Settings {
-            server: ServerConfig { listen: self.listen, limits: self.limits },
+            server: ServerConfig {
+                listen: self.listen,
+                trusted_hosts: self.trusted_hosts,
+                client_keys: self.client_keys,
+                client_keys_env: self.client_keys_env,
+                limits: self.limits,
+            },
             relay: RelayConfig {
                 tools_mode: self.tools_mode,
                 tool_parsing: self.tool_parsing,

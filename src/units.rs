@@ -1,5 +1,5 @@
 //! How configuration writes things that are not plain text: durations with a unit, sizes with a unit, a closed set of
-//! words, and secrets. Every module's `config.rs` builds on these; nothing here knows a key.
+//! words, and secrets; and what is said of a setting that turns out to be of no use. Every module's `config.rs` builds on these; nothing here knows a key.
 
 use std::fmt;
 use std::str::FromStr;
@@ -124,6 +124,36 @@ impl Secret {
 impl fmt::Debug for Secret {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("***")
+    }
+}
+
+/// A setting that cannot be used, as was found when it was: a directory that is not there, a tool that nothing offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unusable {
+    /// Its key, step by step; a list's entry by its number: `upstream`, `0`, `url`.
+    pub key: Vec<String>,
+    /// What is wrong and what to do about it.
+    pub why: String,
+}
+
+impl Unusable {
+    /// The setting with this key.
+    pub fn new(key: &[&str], why: impl Into<String>) -> Self {
+        Self { key: key.iter().map(|step| (*step).to_owned()).collect(), why: why.into() }
+    }
+}
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}: {}", self.key.join("."), self.why)
+    }
+}
+
+/// Both, or what is wrong with either.
+pub fn both<A, B, E>(one: Result<A, Vec<E>>, other: Result<B, Vec<E>>) -> Result<(A, B), Vec<E>> {
+    match (one, other) {
+        (Ok(one), Ok(other)) => Ok((one, other)),
+        (one, other) => Err([one.err(), other.err()].into_iter().flatten().flatten().collect()),
     }
 }
 

@@ -11,42 +11,75 @@ use crate::observe::ErrorReport;
 use crate::relay::{ReasoningField, Relay, RelayLimits};
 use crate::store::Store;
 use crate::tools::Tools;
+use crate::units::{Unusable, both};
 use crate::upstream::{Fleet, LISTS_EVERY};
 
 /// Opens an agent's own tools: those that its settings name.
 pub type OpenTools<'a> =
-    dyn Fn(AgentConfig) -> BoxFuture<'a, Result<Arc<dyn Tools>, String>> + Send + Sync + 'a;
+    dyn Fn(AgentConfig) -> BoxFuture<'a, Result<Arc<dyn Tools>, Vec<String>>> + Send + Sync + 'a;
+
+/// An agent's settings with what they name.
+pub(super) struct Equipped {
+    name: String,
+    config: AgentConfig,
+    prompt: Option<String>,
+    tools: Arc<dyn Tools>,
+}
+
+/// Reads and opens what the agents' settings name.
+///
+/// # Errors
+/// Whatever of it cannot be had. It may be empty when `tools` gave no reason.
+pub(super) async fn equipped(
+    settings: &Settings,
+    tools: &OpenTools<'_>,
+) -> Result<Vec<Equipped>, Vec<Unusable>> {
+    let (mut all, mut problems) = (Vec::new(), Vec::new());
+    for (name, config) in &settings.agents {
+        let prompt =
+            prompt(config).map_err(|why| vec![Unusable::new(&["agents", name, "system_prompt_file"], why)]);
+        let fault = |why| Unusable::new(&["agents", name, "tools"], why);
+        let tools =
+            tools(config.clone()).await.map_err(|whys| whys.into_iter().map(fault).collect::<Vec<_>>());
+        match both(prompt, tools) {
+            Ok((prompt, tools)) => {
+                all.push(Equipped { name: name.clone(), config: config.clone(), prompt, tools });
+            }
+            Err(found) => problems.extend(found),
+        }
+    }
+    if all.len() == settings.agents.len() { Ok(all) } else { Err(problems) }
+}
 
 /// The agents over this fleet.
-pub(super) async fn agents(
+pub(super) fn agents(
     settings: &Settings,
     relay: &Arc<Relay>,
     fleet: &Arc<Fleet>,
     bounds: RelayLimits,
-    tools: &OpenTools<'_>,
+    equipped: Vec<Equipped>,
     shutdown: CancellationToken,
-) -> Result<Arc<Agents>, String> {
-    let mut all = Vec::new();
-    for (name, config) in &settings.agents {
-        let fault = |why: String| format!("agent `{name}`: {why}");
-        let relay = match config {
+) -> Arc<Agents> {
+    let agent = |Equipped { name, config, prompt, tools }| {
+        let relay = match &config {
             AgentConfig { upstream: None, .. } if !config.reads_for_itself() => Arc::clone(relay),
-            _ => Arc::new(own_relay(settings, config, fleet, bounds)),
+            config => Arc::new(own_relay(settings, config, fleet, bounds)),
         };
-        all.push(Agent {
-            name: name.as_str().into(),
-            prompt: prompt(config).map_err(fault)?,
+        Agent {
+            name: name.into(),
+            prompt,
             relay,
-            tools: tools(config.clone()).await.map_err(fault)?,
+            tools,
             window: settings.relay.modes(&config.model).context_window,
             target: settings.relay.target(&config.model).to_owned(),
-            reasoning: reasoning(settings, config),
-            config: config.clone(),
-        });
-    }
+            reasoning: reasoning(settings, &config),
+            config,
+        }
+    };
+    let all: Vec<Agent> = equipped.into_iter().map(agent).collect();
     let store = if all.is_empty() { None } else { store(settings) };
     let report = ErrorReport::new(settings.log.errors_dir.clone());
-    Ok(Arc::new(Agents::new(all, store, report, settings.log.content, shutdown)))
+    Arc::new(Agents::new(all, store, report, settings.log.content, shutdown))
 }
 
 /// A relay that knows the agent's upstream alone, and leaves it to the agent what a reply is good for.
@@ -67,9 +100,8 @@ fn own_relay(settings: &Settings, config: &AgentConfig, fleet: &Arc<Fleet>, boun
 
 fn prompt(config: &AgentConfig) -> Result<Option<String>, String> {
     let read = |path: &std::path::PathBuf| {
-        std::fs::read_to_string(path).map_err(|error| {
-            format!("system_prompt_file {} cannot be read: {error}; correct the path", path.display())
-        })
+        std::fs::read_to_string(path)
+            .map_err(|error| format!("{} cannot be read: {error}; correct the path", path.display()))
     };
     config.system_prompt_file.as_ref().map(read).transpose()
 }

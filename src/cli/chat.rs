@@ -8,13 +8,14 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _};
 use tokio_util::sync::CancellationToken;
 
+use super::Failure;
 use super::serve::{bounds, fleet, runtime};
 use crate::chat::{self, SYSTEM_PROMPT, Setting};
-use crate::config::{Flags, Loaded, Problems, Settings};
+use crate::config::{Flags, Loaded, Settings};
 use crate::observe::{self, ErrorReport};
 use crate::relay::{ReasoningField, Relay, RelayConfig, ToolsMode};
 use crate::store::Store;
-use crate::units::Secret;
+use crate::units::{Secret, Unusable};
 
 /// The file that replaces the system prompt.
 const SYSTEM_FILE: &str = "systematic_exploration_prompt.md";
@@ -59,13 +60,13 @@ pub(super) struct ChatArgs {
     prompt: Option<String>,
 }
 
-pub(super) fn chat(arguments: &ChatArgs) -> Result<Result<(), String>, Problems> {
+pub(super) fn chat(arguments: &ChatArgs) -> Result<(), Failure> {
     let prompt = prompt(arguments.prompt.as_deref());
     let preset = Some(DEEPINFRA).filter(|preset| arguments.upstream.as_deref() == Some(preset.name));
     let upstream = preset.as_ref().map(|preset| preset.url.to_owned()).or_else(|| arguments.upstream.clone());
     let flags = Flags { listen: None, upstream, config: arguments.config.clone() };
     let mut loaded = Loaded::from_process(&flags)?;
-    Ok(prompt.and_then(|prompt| begin(arguments, prompt, preset, &mut loaded)))
+    begin(arguments, prompt?, preset, &mut loaded)
 }
 
 /// The prompt of the command line; `-` stands for what standard input holds.
@@ -93,7 +94,7 @@ fn begin(
     prompt: Option<String>,
     preset: Option<Preset>,
     loaded: &mut Loaded,
-) -> Result<(), String> {
+) -> Result<(), Failure> {
     if arguments.upstream.is_some() {
         // Asked for by name: no other one answers in its place.
         loaded.settings.upstreams.truncate(1);
@@ -107,7 +108,7 @@ fn begin(
     let abort = CancellationToken::new();
     let setting = Setting {
         system: system(arguments.system.as_deref(), loaded.directory())?,
-        relay: runtime.block_on(relay(&loaded.settings, &abort))?,
+        relay: runtime.block_on(relay(&loaded.settings, &abort)).map_err(|found| loaded.problems(found))?,
         tools: loaded.settings.tools.clone(),
         store: store(&loaded.settings),
         report: ErrorReport::new(loaded.settings.store.state_dir.join(&loaded.settings.log.errors_dir)),
@@ -125,7 +126,7 @@ fn begin(
     // A thread that waits for a key does not hold the end up.
     runtime.shutdown_background();
     drop(flush);
-    done
+    Ok(done?)
 }
 
 /// Gives the preset's endpoint its key, unless the configuration has one for it.
@@ -141,7 +142,7 @@ fn with_key(settings: &mut Settings, preset: &Preset, key: Option<String>) -> Re
 }
 
 /// As configured, but what can stream streams: somebody is looking.
-async fn relay(settings: &Settings, abort: &CancellationToken) -> Result<Arc<Relay>, String> {
+async fn relay(settings: &Settings, abort: &CancellationToken) -> Result<Arc<Relay>, Vec<Unusable>> {
     let config = RelayConfig {
         tools_mode: ToolsMode::Live,
         reasoning: ReasoningField::ReasoningContent,

@@ -9,7 +9,9 @@ use http::HeaderMap;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::serve::{app, runtime};
+use super::Failure;
+use super::advice::{Advice, advice};
+use super::serve::{app, parts, runtime};
 use crate::config::{Loaded, Settings};
 use crate::observe::{RequestLine, SharedLine};
 use crate::relay::Relay;
@@ -37,7 +39,7 @@ impl Findings {
     }
 
     fn warn(&mut self, text: &str, todo: &str) {
-        println!("  warn  {text}\n        → {todo}");
+        println!("  warn  {text}\n        → {}", indented(todo));
     }
 
     fn fail(&mut self, text: &str, todo: &str) {
@@ -46,27 +48,37 @@ impl Findings {
     }
 }
 
-pub(super) fn check(loaded: &Loaded) -> Result<(), String> {
+/// Further lines stand below the first one.
+fn indented(text: &str) -> String {
+    text.replace('\n', "\n          ")
+}
+
+pub(super) fn check(loaded: &Loaded) -> Result<(), Failure> {
     let mut findings = Findings::default();
     println!("configuration");
     match &loaded.file {
         Some(path) => findings.ok(&format!("{} is valid", path.display())),
         None => findings.ok("no respool.toml found: defaults, environment and flags are valid"),
     }
+    for Advice { text, todo } in advice(&loaded.settings) {
+        findings.warn(&text, &todo);
+    }
     runtime()?.block_on(check_upstreams(loaded, &mut findings))?;
     match findings.failures {
         0 => Ok(()),
-        count => Err(format!("{count} check(s) failed")),
+        count => Err(format!("{count} check(s) failed").into()),
     }
 }
 
-async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(), String> {
+async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(), Failure> {
     let abort = CancellationToken::new();
+    // Whether `serve` would start.
+    parts(&loaded.settings, &abort).await.map_err(|found| loaded.problems(found))?;
     for config in &loaded.settings.upstreams {
         // Only this one, so that its round trip is its own.
         let alone =
             Settings { upstreams: vec![config.clone()], agents: BTreeMap::new(), ..loaded.settings.clone() };
-        let app = app(&alone, &abort).await?;
+        let app = app(&alone, &abort).await.map_err(|found| loaded.problems(found))?;
         let Some(upstream) = app.relay.upstreams().next() else { continue };
         println!("\nupstream `{}` ({})", upstream.name, config.url);
         let Some(models) = models_of(upstream, findings).await else { continue };

@@ -33,8 +33,8 @@ async fn show() -> Result<(), String> {
     let listener =
         TcpListener::bind(("127.0.0.1", 0)).await.map_err(|error| format!("cannot listen: {error}"))?;
     let url = format!("http://{}", listener.local_addr().map_err(|error| error.to_string())?);
-    let server =
-        run(listener, router(app(&settings, &stop.abort).await?), stop.clone(), settings.server.limits.drain);
+    let app = app(&settings, &stop.abort).await.map_err(|found| format!("{found:?}"))?;
+    let server = run(listener, router(app), stop.clone(), settings.server.limits.drain);
     let server = tokio::spawn(server);
 
     println!("respool demo: a relay on {url}, before a replay of replies recorded from vLLM 0.32\n");

@@ -5,6 +5,7 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is where respool speaks to a terminal")]
 
+mod advice;
 mod agents;
 mod chat;
 mod check;
@@ -91,28 +92,52 @@ impl Configured {
     }
 }
 
+/// Why a command did not do its work.
+#[derive(Debug)]
+enum Failure {
+    /// In words for people.
+    Failed(String),
+    /// The configuration is no use: starting again does not help before it is corrected.
+    Misconfigured(Problems),
+}
+
+impl From<String> for Failure {
+    fn from(why: String) -> Self {
+        Self::Failed(why)
+    }
+}
+
+impl From<Problems> for Failure {
+    fn from(problems: Problems) -> Self {
+        Self::Misconfigured(problems)
+    }
+}
+
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::Serve { flags, listen } => flags.load(listen).map(|loaded| serve::serve(&loaded)),
-        Command::Demo => Ok(demo::demo()),
-        Command::Check { flags } => flags.load(None).map(|loaded| check::check(&loaded)),
-        Command::Chat(arguments) => chat::chat(&arguments),
-        Command::Runs { flags, command } => flags.load(None).map(|loaded| runs::runs(&loaded, command)),
-        Command::Config { command: ConfigCommand::Show { flags } } => flags.load(None).map(|loaded| {
-            print!("{}", loaded.show());
-            Ok(())
-        }),
-    };
-    match result {
-        Ok(Ok(())) => ExitCode::SUCCESS,
-        Ok(Err(message)) => {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Failed(message)) => {
             eprintln!("respool: {message}");
             ExitCode::FAILURE
         }
-        Err(problems) => {
+        Err(Failure::Misconfigured(problems)) => {
             eprintln!("respool: the configuration has {} problem(s):\n{problems}", problems.len());
             ExitCode::from(BAD_CONFIG)
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Serve { flags, listen } => serve::serve(&flags.load(listen)?),
+        Command::Demo => Ok(demo::demo()?),
+        Command::Check { flags } => check::check(&flags.load(None)?),
+        Command::Chat(arguments) => chat::chat(&arguments),
+        Command::Runs { flags, command } => runs::runs(&flags.load(None)?, command),
+        Command::Config { command: ConfigCommand::Show { flags } } => {
+            print!("{}", flags.load(None)?.show());
+            Ok(())
         }
     }
 }

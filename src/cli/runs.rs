@@ -7,6 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use clap::Subcommand;
 use tokio_util::sync::CancellationToken;
 
+use super::Failure;
 use super::serve::{app, runtime};
 use crate::agent::{End, Seen, report};
 use crate::config::Loaded;
@@ -38,14 +39,14 @@ pub(super) enum RunsCommand {
     },
 }
 
-pub(super) fn runs(loaded: &Loaded, command: RunsCommand) -> Result<(), String> {
+pub(super) fn runs(loaded: &Loaded, command: RunsCommand) -> Result<(), Failure> {
     let flush = observe::init(&loaded.settings.log)?;
     let done = runtime()?.block_on(async {
         match command {
-            RunsCommand::List { most } => list(&*store(loaded).await?, most).await,
-            RunsCommand::Show { run } => show(&*store(loaded).await?, &run).await,
+            RunsCommand::List { most } => Ok(list(&*store(loaded).await?, most).await?),
+            RunsCommand::Show { run } => Ok(show(&*store(loaded).await?, &run).await?),
             RunsCommand::Resume { run } => resume(loaded, &run).await,
-            RunsCommand::Cancel { run } => cancel(&*store(loaded).await?, &run).await,
+            RunsCommand::Cancel { run } => Ok(cancel(&*store(loaded).await?, &run).await?),
         }
     });
     drop(flush);
@@ -84,10 +85,10 @@ async fn cancel(store: &Store, id: &str) -> Result<(), String> {
     if ended { Ok(()) } else { Err(format!("{}, or it is over", unknown(id))) }
 }
 
-async fn resume(loaded: &Loaded, id: &str) -> Result<(), String> {
+async fn resume(loaded: &Loaded, id: &str) -> Result<(), Failure> {
     drop(store(loaded).await?);
     let stop = CancellationToken::new();
-    let app = app(&loaded.settings, &stop).await?;
+    let app = app(&loaded.settings, &stop).await.map_err(|found| loaded.problems(found))?;
     let mut watch =
         app.agents.resume(id).await.map_err(|why| format!("the run {id} cannot be taken up: {why}"))?;
     loop {
@@ -99,8 +100,10 @@ async fn resume(loaded: &Loaded, id: &str) -> Result<(), String> {
                         println!("{}", outcome.text());
                         Ok(())
                     }
-                    End::Suspended(_) => Err("the run now waits for its client's tool results".into()),
-                    End::Left => Err("the run was interrupted again".into()),
+                    End::Suspended(_) => {
+                        Err("the run now waits for its client's tool results".to_owned().into())
+                    }
+                    End::Left => Err("the run was interrupted again".to_owned().into()),
                 };
             }
         }

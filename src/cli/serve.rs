@@ -4,22 +4,26 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::agents::{OpenTools, agents};
+use super::Failure;
+use super::advice::{Advice, advice};
+use super::agents::{Equipped, OpenTools, agents, equipped};
 use crate::agent::AgentConfig;
 use crate::config::{Loaded, Settings};
 use crate::observe;
 use crate::relay::{Relay, RelayLimits};
-use crate::server::{App, Listen, Stop, router, run};
+use crate::server::{Access, App, Listen, Stop, router, run};
 use crate::tools::{Sources, Tools};
 use crate::translate::GuardLimits;
+use crate::units::{Unusable, both};
 use crate::upstream::replay::{self, Replay};
 use crate::upstream::{Address, Fleet, LISTS_EVERY, Upstream, UpstreamConfig};
 
-pub(super) fn serve(loaded: &Loaded) -> Result<(), String> {
+pub(super) fn serve(loaded: &Loaded) -> Result<(), Failure> {
     let flush = observe::init(&loaded.settings.log)?;
     observe::metrics::install();
     raise_descriptor_limit();
@@ -36,10 +40,13 @@ pub(super) fn runtime() -> Result<tokio::runtime::Runtime, String> {
     runtime.map_err(|error| format!("the runtime cannot be started: {error}"))
 }
 
-async fn run_server(loaded: &Loaded) -> Result<(), String> {
+async fn run_server(loaded: &Loaded) -> Result<(), Failure> {
     let settings = &loaded.settings;
     let stop = Stop::default();
-    let app = app(settings, &stop.abort).await?;
+    let app = app(settings, &stop.abort).await.map_err(|found| loaded.problems(found))?;
+    for Advice { text, todo } in advice(settings) {
+        tracing::warn!(target: "respool::server", todo, "{text}");
+    }
     let listener = bind(&settings.server.listen).await?;
     let names: Vec<String> = settings.upstreams.iter().map(|upstream| upstream.name.clone()).collect();
     tracing::info!(
@@ -60,48 +67,79 @@ async fn run_server(loaded: &Loaded) -> Result<(), String> {
     Ok(())
 }
 
-/// The relay over the configured upstreams; replays among them are started, and end with `abort`.
+/// The relay over the configured upstreams and the agents over it; replays among the upstreams are started, and end with
+/// `abort`.
 ///
 /// # Errors
-/// What is wrong with an upstream, for people.
-pub async fn app(settings: &Settings, abort: &CancellationToken) -> Result<App, String> {
-    let sources = Sources::open(&settings.tools).map_err(|problems| problems.join("\n"))?;
-    app_with(settings, abort, &|config| Box::pin(tools_of(&sources, config))).await
-}
-
-/// The tools that an agent's settings name.
-async fn tools_of(sources: &Sources, config: AgentConfig) -> Result<Arc<dyn Tools>, String> {
-    let set = sources.select(&config.tools).await.map_err(|problems| problems.join("; "))?;
-    Ok(Arc::new(set))
+/// Every setting that cannot be used.
+pub async fn app(settings: &Settings, abort: &CancellationToken) -> Result<App, Vec<Unusable>> {
+    Ok(assembled(settings, abort, parts(settings, abort).await?))
 }
 
 /// The same, with other tools for its agents.
 ///
 /// # Errors
-/// What is wrong with an upstream or an agent, for people.
+/// Every setting that cannot be used.
 pub async fn app_with(
     settings: &Settings,
     abort: &CancellationToken,
     tools: &OpenTools<'_>,
-) -> Result<App, String> {
-    let fleet = fleet(settings, abort).await?;
+) -> Result<App, Vec<Unusable>> {
+    let parts = both(fleet(settings, abort).await, equipped(settings, tools).await)?;
+    Ok(assembled(settings, abort, parts))
+}
+
+/// What an app is made of, but for the store of runs.
+type Parts = (Arc<Fleet>, Vec<Equipped>);
+
+/// Opens all that the settings name.
+///
+/// # Errors
+/// Every setting that cannot be used.
+pub(super) async fn parts(settings: &Settings, abort: &CancellationToken) -> Result<Parts, Vec<Unusable>> {
+    let sources = Sources::open(&settings.tools);
+    let open = |config| -> BoxFuture<'_, _> { Box::pin(tools_of(sources.as_ref().ok(), config)) };
+    let parts = both(fleet(settings, abort).await, equipped(settings, &open).await);
+    both(sources, parts).map(|(_, parts)| parts)
+}
+
+/// The tools that an agent's settings name. Without sources nothing can be said of them.
+async fn tools_of(sources: Option<&Sources>, config: AgentConfig) -> Result<Arc<dyn Tools>, Vec<String>> {
+    let set = sources.ok_or_else(Vec::new)?.select(&config.tools).await?;
+    Ok(Arc::new(set))
+}
+
+fn assembled(settings: &Settings, abort: &CancellationToken, (fleet, equipped): Parts) -> App {
     let bounds = bounds(settings);
     let relay = Arc::new(Relay::new(settings.relay.clone(), Arc::clone(&fleet), bounds));
-    let agents = agents(settings, &relay, &fleet, bounds, tools, abort.clone()).await?;
-    Ok(App {
+    let agents = agents(settings, &relay, &fleet, bounds, equipped, abort.clone());
+    App {
         relay,
         agents,
+        access: Arc::new(Access::new(&settings.server)),
         limits: settings.server.limits.clone(),
         log_content: settings.log.content,
         abort: abort.clone(),
-    })
+    }
 }
 
 /// The configured upstreams; what they serve is asked again and again until `abort`.
-pub(super) async fn fleet(settings: &Settings, abort: &CancellationToken) -> Result<Arc<Fleet>, String> {
-    let mut upstreams = Vec::new();
-    for config in &settings.upstreams {
-        upstreams.push(Arc::new(Upstream::new(&started(config, abort).await?)?));
+///
+/// # Errors
+/// Every upstream that cannot be used.
+pub(super) async fn fleet(
+    settings: &Settings,
+    abort: &CancellationToken,
+) -> Result<Arc<Fleet>, Vec<Unusable>> {
+    let (mut upstreams, mut problems) = (Vec::new(), Vec::new());
+    for (index, config) in settings.upstreams.iter().enumerate() {
+        match started(config, abort).await.and_then(|config| Upstream::new(&config)) {
+            Ok(upstream) => upstreams.push(Arc::new(upstream)),
+            Err(why) => problems.push(Unusable::new(&["upstream", &index.to_string(), "url"], why)),
+        }
+    }
+    if !problems.is_empty() {
+        return Err(problems);
     }
     let fleet = Arc::new(Fleet::new(upstreams, LISTS_EVERY));
     if fleet.is_several() {

@@ -7,6 +7,7 @@ use super::problem::{Place, Problems};
 use super::tree::{Table, find, place_of};
 use super::{Environment, Settings};
 use crate::agent::{AgentConfig, Parser};
+use crate::server::ServerConfig;
 use crate::tool_parser::dialects;
 use crate::tools::McpConfig;
 use crate::units::Secret;
@@ -53,8 +54,25 @@ impl Check<'_> {
             let at = ["upstream", &index.to_string()];
             self.secret(&at, "api_key", &mut upstream.api_key, upstream.api_key_env.as_deref());
         }
+        self.client_keys(settings);
         let gateway = &mut settings.tools.gateway;
         self.secret(&["tools", "gateway"], "token", &mut gateway.token, gateway.token_env.as_deref());
+    }
+
+    /// Where clients have keys of respool's own, these are not the upstreams' business.
+    fn client_keys(&mut self, settings: &mut Settings) {
+        let ServerConfig { client_keys, client_keys_env, .. } = &mut settings.server;
+        let mut all = (!client_keys.is_empty()).then(|| Secret::new(""));
+        self.secret(&[], "client_keys", &mut all, client_keys_env.as_deref());
+        if let Some(all) = all.filter(|_| client_keys.is_empty()) {
+            let keys = all.expose().split([',', ' ', '\t', '\n']).filter(|key| !key.is_empty());
+            client_keys.extend(keys.map(Secret::new));
+            if client_keys.is_empty() {
+                self.report(&["client_keys_env"], "the variable holds no key; write some, or leave this out");
+            }
+        }
+        let end_here = !client_keys.is_empty();
+        settings.upstreams.iter_mut().for_each(|upstream| upstream.client_keys_end_here = end_here);
     }
 
     /// One secret that is written as `key` or named by `key_env`, not both.
@@ -243,10 +261,11 @@ impl Check<'_> {
 }
 
 /// A path as the keys of problems are written: `upstream[1].api_key`.
-fn written(path: &[&str]) -> String {
+pub(super) fn written(path: &[&str]) -> String {
     let mut out = String::new();
     for step in path {
-        let step = if step.parse::<usize>().is_ok() && out == "upstream" {
+        let is_list = out == "upstream" || out == "tools.policy.rule";
+        let step = if is_list && step.parse::<usize>().is_ok() {
             format!("[{step}]")
         } else if out.is_empty() {
             (*step).to_owned()

@@ -128,6 +128,7 @@ impl Key {
 const ADDRESS: Scalar = Scalar::Form("an address", |text| text.parse::<Listen>().map(drop));
 const BASE_URL: Scalar = Scalar::Form("a base URL", |text| text.parse::<Address>().map(drop));
 const HTTP_URL: Scalar = Scalar::Form("an http or https URL", http_url);
+const HOST: Scalar = Scalar::Form("a host name", host);
 const HEADER: Scalar = Scalar::Form("text that fits into an HTTP header", header);
 const PARSER: Scalar = Scalar::Form("a parser", |text| text.parse::<Parser>().map(drop));
 
@@ -136,6 +137,12 @@ fn http_url(text: &str) -> Result<(), String> {
         Address::Http { .. } => Ok(()),
         Address::Replay(_) => Err(format!("{text:?} is no URL: write it as \"http://127.0.0.1:18789\"")),
     }
+}
+
+fn host(text: &str) -> Result<(), String> {
+    let is_name = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));
+    let wrong = || format!("{text:?} is no host name: write the name alone, as \"llm.example.org\"");
+    is_name.then_some(()).ok_or_else(wrong)
 }
 
 /// Credentials end up in a header; this never repeats the text.
@@ -150,6 +157,9 @@ fn header(text: &str) -> Result<(), String> {
 /// Every key, in the order of the documentation.
 pub const KEYS: &[Key] = &[
     Key::new("listen", ADDRESS, r#""127.0.0.1:8003""#, "Where respool listens, HOST:PORT. Port 0 takes any free one; without a host it is loopback."),
+    Key::new("trusted_hosts", HOST, "[]", "Names under which agents and runs answer when `listen` is loopback, beside addresses, `localhost`, names without a dot or of a private network, and the machine's own (docs/agents.md).").of(Shape::List).example(r#"["llm.example.org"]"#),
+    Key::new("client_keys", HEADER, "[]", "Keys of which each client must send one as `authorization: Bearer KEY`, for all but `/health`, `/ready` and `/metrics`. They are not passed on to upstreams (docs/operating.md).").of(Shape::List).secret().example(r#"["sk-team-a", "sk-team-b"]"#),
+    Key::optional("client_keys_env", Scalar::Text, "`client_keys` holds", r#""RESPOOL_CLIENT_KEYS""#, "The environment variable that holds the keys, with commas or spaces between them."),
     Key::new("tools_mode", Scalar::Word(ToolsMode::NAMES), r#""buffered""#, "How a reply with tools is asked for: whole (`buffered`) or as it comes (`live`)."),
     Key::new("tool_parsing", Scalar::Word(ToolParsing::NAMES), r#""server""#, "Who reads tool calls out of the model's text: the server's parser first (`server`), or respool alone (`raw`)."),
     Key::new("reasoning", Scalar::Word(ReasoningField::NAMES), r#""reasoning_content""#, "The name under which reasoning leaves; `drop` takes it out."),

@@ -112,6 +112,23 @@ fn keys_kept_in_the_environment_are_read() {
 }
 
 #[test]
+fn client_keys_are_known_to_upstreams() {
+    let keys = |file: &str, value: &str| {
+        let settings = settings(file, &[("K", value)], [None; 2]);
+        let ends: Vec<bool> =
+            settings.upstreams.iter().map(|upstream| upstream.client_keys_end_here).collect();
+        let keys: Vec<_> = settings.server.client_keys.iter().map(|key| key.expose().to_owned()).collect();
+        (keys, ends)
+    };
+    let upstreams = "[[upstream]]\nurl = 'http://a'\n[[upstream]]\nurl = 'http://b'\napi_key = 'k'\n";
+    let two = || vec!["one".to_owned(), "two".to_owned()];
+    assert_eq!(keys(&format!("client_keys = ['one', 'two']\n{upstreams}"), ""), (two(), vec![true; 2]));
+    assert_eq!(keys(&format!("client_keys_env = 'K'\n{upstreams}"), "one, two\n"), (two(), vec![true; 2]));
+    assert_eq!(keys("client_keys_env = 'K'", "one\ttwo"), (two(), vec![true]));
+    assert_eq!(keys(upstreams, "one"), (vec![], vec![false; 2]));
+}
+
+#[test]
 fn agents_and_tools_have_their_types() {
     let file = r#"
         [agents.scout]
@@ -141,6 +158,7 @@ fn names_with_dots_and_slashes_are_names() {
 
 const SHOWN: &str = r#"
 listen = "0.0.0.0:80"
+client_keys = ["c-1"]
 [[upstream]]
 url = "https://box.example/v1"
 api_key = "sk-1"
@@ -166,19 +184,20 @@ fn config_show_is_toml_that_means_the_same_with_places_and_without_secrets() {
         "# file: respool.toml",
         "listen = \"0.0.0.0:80\"  # respool.toml:2",
         "url = \"http://127.0.0.1:9\"  # --upstream",
-        "api_key = \"***\"  # respool.toml:5",
+        "client_keys = [\"***\"]  # respool.toml:3",
+        "api_key = \"***\"  # respool.toml:6",
         "name = \"box.example\"  # default",
         "weight = 1  # default",
         "# timeout is not set: as long as it takes",
         "[models.\"a.b\"]",
         "drain = \"1m 5s\"  # environment RESPOOL__LIMITS__DRAIN",
-        "headers = { Authorization = \"***\", X-Key = \"***\" }  # respool.toml:13",
+        "headers = { Authorization = \"***\", X-Key = \"***\" }  # respool.toml:14",
         "state_dir = \"/home/u/.local/state/respool\"  # default",
         "[recovery]",
     ] {
         assert!(shown.lines().any(|shown| shown == line), "{line} in:\n{shown}");
     }
-    for secret in ["sk-1", "t-1", "b-1", "x-1", "e-1"] {
+    for secret in ["c-1", "sk-1", "t-1", "b-1", "x-1", "e-1"] {
         assert!(!shown.contains(secret), "{secret} in:\n{shown}");
     }
     let mut again = from_file(&shown);
@@ -186,6 +205,7 @@ fn config_show_is_toml_that_means_the_same_with_places_and_without_secrets() {
     for settings in [&mut again, &mut once] {
         settings.upstreams.iter_mut().for_each(|upstream| upstream.api_key = None);
         settings.tools = ToolsConfig::default();
+        settings.server.client_keys = vec![];
     }
     assert_eq!(again, once);
     assert!(matches!(again.upstreams[0].url, Address::Http { .. }));

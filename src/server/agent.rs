@@ -42,7 +42,7 @@ pub(super) async fn answer(
         line.model = agent.name.to_string();
         line.known_model.clone_from(&line.model);
     });
-    if let Some(error) = respond::foreign_page(headers) {
+    if let Some(error) = app.access.foreign_page(headers) {
         return respond::error(&error, &line);
     }
     let request = match AgentRequest::parse(body) {

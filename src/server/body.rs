@@ -11,7 +11,7 @@ use super::LimitsConfig;
 use crate::units::Size;
 use crate::wire::ApiError;
 
-/// How much of a body that is too large is taken in and thrown away, and for how long.
+/// How much of a body that is not wanted is taken in and thrown away, and for how long.
 const DISCARDED: usize = 64 << 20;
 const DISCARD_WITHIN: Duration = Duration::from_secs(2);
 
@@ -57,9 +57,15 @@ async fn next(pieces: &mut BodyDataStream<Incoming>, patience: Duration) -> Resu
     })
 }
 
+async fn too_large(max: Size, rest: BodyDataStream<Incoming>) -> ApiError {
+    discard(rest).await;
+    let message = format!("the request body is larger than {max} (`limits.max_body` in respool.toml)");
+    ApiError::new(413, "request_too_large", message)
+}
+
 /// Takes in some of what is still being sent: a client that is answered and cut off while it writes often sees a reset
 /// connection instead of the answer.
-async fn too_large(max: Size, mut rest: BodyDataStream<Incoming>) -> ApiError {
+pub(super) async fn discard(mut rest: BodyDataStream<Incoming>) {
     let discard = async {
         let mut left = DISCARDED;
         while let Some(Ok(piece)) = rest.next().await {
@@ -70,6 +76,4 @@ async fn too_large(max: Size, mut rest: BodyDataStream<Incoming>) -> ApiError {
         }
     };
     let _ = tokio::time::timeout(DISCARD_WITHIN, discard).await;
-    let message = format!("the request body is larger than {max} (`limits.max_body` in respool.toml)");
-    ApiError::new(413, "request_too_large", message)
 }

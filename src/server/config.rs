@@ -1,4 +1,4 @@
-//! `listen` and `[limits]`: where the server listens and what it bounds.
+//! `listen`, `trusted_hosts`, `client_keys` and `[limits]`: where the server listens, who may ask and what it bounds.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,13 +6,20 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::units::{Size, duration};
+use crate::units::{Secret, Size, duration};
 
-/// What the server is told: the address and the bounds.
+/// What the server is told: the address, who may ask, and the bounds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerConfig {
     /// Where to listen.
     pub listen: Listen,
+    /// Names under which agents and runs are reached, beside those that only this machine or network can have.
+    pub trusted_hosts: Vec<String>,
+    /// The keys of which a client must send one; none: nobody is asked for a key. Once the configuration is loaded, this
+    /// holds those of `client_keys_env` too.
+    pub client_keys: Vec<Secret>,
+    /// The environment variable that holds keys, between commas or spaces.
+    pub client_keys_env: Option<String>,
     /// `[limits]`.
     pub limits: LimitsConfig,
 }
@@ -30,6 +37,14 @@ pub struct Listen {
 impl Default for Listen {
     fn default() -> Self {
         Self { host: "127.0.0.1".into(), port: 8003 }
+    }
+}
+
+impl Listen {
+    /// True when only this machine can reach it.
+    pub fn is_loopback(&self) -> bool {
+        let is_name = self.host == "localhost" || self.host.ends_with(".localhost");
+        is_name || self.host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
     }
 }
 
@@ -117,6 +132,22 @@ impl Default for LimitsConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn loopback_is_known_by_name_and_address() {
+        for (text, expected) in [
+            (":1", true),
+            ("localhost:1", true),
+            ("127.1.2.3:1", true),
+            ("[::1]:1", true),
+            ("0.0.0.0:1", false),
+            ("[::]:1", false),
+            ("192.168.1.2:1", false),
+            ("box:1", false),
+        ] {
+            assert_eq!(text.parse::<Listen>().unwrap().is_loopback(), expected, "{text}");
+        }
+    }
 
     #[test]
     fn addresses_to_listen_on() {

@@ -1,5 +1,6 @@
 //! The HTTP server: routes, when a head leaves, errors as HTTP, shutdown. Foreign server types stay in here.
 
+mod access;
 mod agent;
 mod body;
 mod chat;
@@ -26,6 +27,7 @@ use hyper::body::Incoming;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
+pub use access::Access;
 pub use config::{LimitsConfig, Listen, ServerConfig};
 pub use run::{Stop, run};
 
@@ -39,6 +41,8 @@ pub struct App {
     pub relay: Arc<Relay>,
     /// The agents, and the runs in progress.
     pub agents: Arc<Agents>,
+    /// Who may ask.
+    pub access: Arc<Access>,
     /// Bounds.
     pub limits: LimitsConfig,
     /// Message text may be logged.
@@ -90,6 +94,9 @@ impl hyper::service::Service<Request<Incoming>> for Routes {
     type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        if let Some(error) = self.app.access.without_key(&request) {
+            return Box::pin(access::refused(self.app.clone(), request, error).map(Ok));
+        }
         if request.method() == Method::POST && CHAT.contains(&request.uri().path()) {
             return Box::pin(chat::chat(self.app.clone(), request, self.peer).map(Ok));
         }

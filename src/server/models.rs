@@ -22,26 +22,30 @@ const ONE_OF_SEVERAL_WITHIN: Duration = Duration::from_secs(3);
 
 pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
     let line = line(&app, &request, "GET /v1/models");
-    match models(&app, &own_headers(&request), &line).await {
-        Ok(models) => ok(&json!({"object": "list", "data": models}), &line),
-        Err(error) => respond::error(&error, &line),
+    match models(&app, &own_headers(&request)).await {
+        // What is served elsewhere, and what is an agent, is not hidden by a server that is down.
+        Models { found, failed: Some(error) } if found.is_empty() => {
+            respond::error(&error.logged(&line), &line)
+        }
+        Models { found, .. } => ok(&json!({"object": "list", "data": found}), &line),
     }
 }
 
 pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
     let line = line(&app, &request, "GET /v1/models/{id}");
-    let found = models(&app, &own_headers(&request), &line).await.and_then(|models| {
-        let model = models.iter().find(|model| model["id"] == id.as_str()).cloned();
-        model.ok_or_else(|| {
-            let known: Vec<&str> = models.iter().filter_map(|model| model["id"].as_str()).collect();
-            let message = format!("The model `{id}` does not exist. There are: {}", known.join(", "));
-            ApiError::new(404, "model_not_found", message).with_param("model")
-        })
-    });
-    match found {
-        Ok(model) => ok(&model, &line),
-        Err(error) => respond::error(&error, &line),
+    let Models { found, failed } = models(&app, &own_headers(&request)).await;
+    if let Some(model) = found.iter().find(|model| model["id"] == id.as_str()) {
+        return ok(model, &line);
     }
+    // It may be a model of the server that did not tell.
+    let error = failed.map_or_else(|| unknown(&id, &found), |error| error.logged(&line));
+    respond::error(&error, &line)
+}
+
+fn unknown(id: &str, models: &[Value]) -> ApiError {
+    let known: Vec<&str> = models.iter().filter_map(|model| model["id"].as_str()).collect();
+    let message = format!("The model `{id}` does not exist. There are: {}", known.join(", "));
+    ApiError::new(404, "model_not_found", message).with_param("model")
 }
 
 /// `/ready`: this process is up, and so is at least one upstream.
@@ -89,8 +93,15 @@ fn ok(body: &Value, line: &SharedLine) -> Response {
     respond::json(StatusCode::OK, body.to_string(), line)
 }
 
-/// The models of all upstreams that answer, and the names that stand for them. Fails only when no upstream answers.
-async fn models(app: &App, headers: &HeaderMap, line: &SharedLine) -> Result<Vec<Value>, ApiError> {
+/// What can be asked for, as far as it is known.
+struct Models {
+    /// The models of all upstreams that answer, the names that stand for them, and the agents.
+    found: Vec<Value>,
+    /// Why one of the upstreams did not tell.
+    failed: Option<UpstreamError>,
+}
+
+async fn models(app: &App, headers: &HeaderMap) -> Models {
     let several = app.relay.upstreams().nth(1).is_some();
     let asked = join_all(app.relay.upstreams().map(|upstream| of(upstream, headers, several))).await;
     let mut found: Vec<Value> = Vec::new();
@@ -101,16 +112,13 @@ async fn models(app: &App, headers: &HeaderMap, line: &SharedLine) -> Result<Vec
             Err(error) => failed = Some(error),
         }
     }
-    if let Some(error) = failed.filter(|_| found.is_empty()) {
-        return Err(error.logged(line));
-    }
     let aliases: Vec<Value> =
         app.relay.aliases().filter_map(|(alias, target)| alias_of(&found, alias, target)).collect();
     // An alias is what a client gets who asks for a model of that name.
     found.retain(|model| aliases.iter().all(|alias| alias["id"] != model["id"]));
     found.extend(aliases);
     found.extend(app.agents.iter().map(|agent| of_agent(agent)));
-    Ok(found)
+    Models { found, failed }
 }
 
 fn add(found: &mut Vec<Value>, model: Value) {

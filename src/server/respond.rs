@@ -116,21 +116,6 @@ pub(super) async fn metrics() -> Response {
     response
 }
 
-/// Refuses what a page of another site sends through a person's browser: agents have effects, and runs hold answers. A page
-/// that the browser itself takes for this server's own must have reached it by address, not by a name that somebody chose.
-pub(super) fn foreign_page(headers: &HeaderMap) -> Option<ApiError> {
-    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
-    let origin = text(header::ORIGIN)?;
-    let authority = origin.split_once("://").map_or(origin, |(_, authority)| authority);
-    let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
-    let by_address = host == "localhost" || host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
-    if by_address && text(header::HOST) == Some(authority) {
-        return None;
-    }
-    let what = "agents and runs are not for pages of other sites (the request has an `origin` header)";
-    Some(ApiError::new(403, "foreign_origin", what))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -18,7 +18,7 @@ const MOST: usize = 100;
 
 pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
     let line = line(&app, &request, "GET /v1/runs");
-    let page = respond::foreign_page(request.headers());
+    let page = app.access.foreign_page(request.headers());
     let listed = async {
         page.map_or(Ok(()), Err)?;
         let rows = store(&app)?.newest(MOST).await.map_err(broken)?;
@@ -30,7 +30,7 @@ pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
 
 pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
     let line = line(&app, &request, "GET /v1/runs/{id}");
-    let page = respond::foreign_page(request.headers());
+    let page = app.access.foreign_page(request.headers());
     let found = async {
         page.map_or(Ok(()), Err)?;
         let run = store(&app)?.run(&id).await.map_err(broken)?.ok_or_else(|| unknown(&id))?;
@@ -41,7 +41,7 @@ pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request:
 
 pub(super) async fn cancel(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
     let line = line(&app, &request, "POST /v1/runs/{id}/cancel");
-    if let Some(error) = respond::foreign_page(request.headers()) {
+    if let Some(error) = app.access.foreign_page(request.headers()) {
         return leave(Err(error), &line);
     }
     let cancelled = match app.agents.cancel(&id).await {

@@ -8,10 +8,12 @@
 mod command;
 pub(super) mod foreign;
 mod pattern;
+pub(super) mod reach;
 
 use std::path::Path;
 
 use super::config::{PolicyConfig, Rule, Verdict};
+use crate::units::Unusable;
 pub use command::CommandPattern;
 use pattern::{HostPattern, PathPattern, wildcard};
 use regex::Regex;
@@ -42,8 +44,8 @@ pub(super) struct Policy {
 #[derive(Debug)]
 struct Compiled {
     tool: Option<Regex>,
-    /// Its `tool` is more than stars.
-    names_a_tool: bool,
+    /// What it has no pattern for, an `allow` lets pass.
+    speaks_of_everything: bool,
     command: Option<CommandPattern>,
     path: Option<PathPattern>,
     host: Option<HostPattern>,
@@ -61,14 +63,19 @@ impl Policy {
     /// Compiles the rules. Path patterns below `workspace` mean the same as relative ones.
     ///
     /// # Errors
-    /// Names the rule whose pattern is too large.
-    pub(super) fn new(config: &PolicyConfig, workspace: Option<&Path>) -> Result<Self, String> {
-        let compile = |(index, rule): (usize, &Rule)| {
-            Compiled::new(rule, workspace)
-                .map_err(|problem| format!("tools.policy.rule[{index}]: a pattern cannot be used: {problem}"))
-        };
-        let rules = config.rule.iter().enumerate().map(compile).collect::<Result<_, _>>()?;
-        Ok(Self { default: config.default, rules })
+    /// Names the rules whose pattern is too large.
+    pub(super) fn new(config: &PolicyConfig, workspace: Option<&Path>) -> Result<Self, Vec<Unusable>> {
+        let (mut rules, mut problems) = (Vec::new(), Vec::new());
+        for (index, rule) in config.rule.iter().enumerate() {
+            match Compiled::new(rule, workspace) {
+                Ok(rule) => rules.push(rule),
+                Err(why) => problems.push(Unusable::new(
+                    &["tools", "policy", "rule", &index.to_string()],
+                    format!("a pattern cannot be used: {why}"),
+                )),
+            }
+        }
+        if problems.is_empty() { Ok(Self { default: config.default, rules }) } else { Err(problems) }
     }
 
     pub(super) fn judge(&self, subject: &Subject) -> Judgement {
@@ -87,7 +94,7 @@ impl Compiled {
     fn new(rule: &Rule, workspace: Option<&Path>) -> Result<Self, regex::Error> {
         Ok(Self {
             tool: rule.tool.as_deref().map(wildcard).transpose()?,
-            names_a_tool: rule.tool.as_deref().is_some_and(|tool| tool.contains(|c| c != '*')),
+            speaks_of_everything: speaks_of_everything(rule),
             command: rule.command.as_deref().map(CommandPattern::new).transpose()?,
             path: rule.path.as_deref().map(|path| PathPattern::new(path, workspace)).transpose()?,
             host: rule.host.as_deref().map(HostPattern::new).transpose()?,
@@ -101,11 +108,9 @@ impl Compiled {
         named && if self.then == Verdict::Allow { self.covers(subject) } else { self.touches(subject) }
     }
 
-    /// For `allow`: every pattern has something to match and matches all of it. A rule with patterns that names no tool
-    /// must speak of everything the call touches, so that `path = "src/**"` alone does not let a shell run.
+    /// For `allow`: every pattern has something to match and matches all of it.
     fn covers(&self, subject: &Subject) -> bool {
-        let open =
-            self.names_a_tool || (self.command.is_none() && self.path.is_none() && self.host.is_none());
+        let open = self.speaks_of_everything;
         every(self.command.as_ref(), &subject.commands, open, |pattern, command| pattern.allows(command))
             && every(self.path.as_ref(), &subject.paths, open, |pattern, path| pattern.allows(path))
             && every(self.host.as_ref(), &subject.hosts, open, |pattern, host| {
@@ -122,6 +127,13 @@ impl Compiled {
             && some(self.path.as_ref(), &subject.paths, |pattern, path| pattern.touches(path))
             && some(self.host.as_ref(), &subject.hosts, unclear_or_matching)
     }
+}
+
+/// True for an `allow` that names a tool or has no pattern at all. Any other must have a pattern for everything the call
+/// touches, so that `path = "src/**"` alone does not let a shell run.
+fn speaks_of_everything(rule: &Rule) -> bool {
+    let names_a_tool = rule.tool.as_deref().is_some_and(|tool| tool.contains(|c| c != '*'));
+    names_a_tool || (rule.command.is_none() && rule.path.is_none() && rule.host.is_none())
 }
 
 fn every<P, S>(pattern: Option<&P>, subjects: &[S], open: bool, matches: impl Fn(&P, &S) -> bool) -> bool {

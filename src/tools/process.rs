@@ -1,4 +1,5 @@
-//! Child processes: in a group of their own that ends as a whole, with an environment that holds none of respool's secrets.
+//! Child processes: in a group of their own that ends as a whole, with an environment that holds none of respool's secrets,
+//! and without a way to read respool's own.
 
 use std::io;
 use std::process::Stdio;
@@ -28,11 +29,21 @@ const PASSED_ON: &[&str] = &[
 
 /// A command in a process group of its own, with the environment above and nothing on standard input.
 pub(super) fn command(program: &str) -> Command {
+    close_to_children();
     let mut command = Command::new(program);
     let is_known = |name: &str| PASSED_ON.contains(&name) || name.starts_with("LC_");
     let known = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_known));
     command.env_clear().envs(known).stdin(Stdio::null()).process_group(0);
     command
+}
+
+/// From now on no process of the same user may read this one's memory or environment (`/proc/PID/mem`, `environ`, ptrace):
+/// they hold the keys. Linux alone has such a switch; root may read all the same. There are no core dumps either.
+fn close_to_children() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = nix::sys::prctl::set_dumpable(false) {
+        tracing::warn!(%error, "what tools start may read respool's environment");
+    }
 }
 
 /// The process group of a running child. Dropping it kills the whole group: the child, its children, theirs. So does the

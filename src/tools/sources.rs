@@ -13,6 +13,7 @@ use super::policy::Policy;
 use super::set::ToolSet;
 use super::source::Source;
 use super::wanted::{Wanted, matches, nearest};
+use crate::units::{Unusable, both};
 
 /// How long the first start of an MCP server is waited for; one that takes longer offers its tools when it is up.
 const FIRST_START: Duration = Duration::from_secs(30);
@@ -41,16 +42,19 @@ impl Sources {
     ///
     /// # Errors
     /// What of the settings cannot be used.
-    pub fn open(config: &ToolsConfig) -> Result<Self, Vec<String>> {
+    pub fn open(config: &ToolsConfig) -> Result<Self, Vec<Unusable>> {
+        let one = |key: &[&str], why: String| vec![Unusable::new(key, why)];
         let workspace = config.local.workspace.as_deref().map(Workspace::open).transpose();
-        let workspace = workspace.map_err(|problem| vec![format!("tools.local.workspace: {problem}")])?;
-        let root = workspace.as_ref().map(|workspace| workspace.root.clone());
-        let one = |problem| vec![problem];
+        let workspace = workspace.map_err(|why| one(&["tools", "local", "workspace"], why));
+        let gateway = Connection::new(&config.gateway).map_err(|why| one(&["tools", "gateway"], why));
+        let root = workspace.as_ref().ok().and_then(Option::as_ref).map(|workspace| workspace.root.clone());
+        let policy = Policy::new(&config.policy, root.as_deref());
+        let ((workspace, gateway), policy) = both(both(workspace, gateway), policy)?;
         Ok(Self {
-            policy: Arc::new(Policy::new(&config.policy, root.as_deref()).map_err(one)?),
+            policy: Arc::new(policy),
             root,
             local: workspace.map(|workspace| Arc::new(Local::new(Arc::new(workspace), Naming::Agent))),
-            gateway: Connection::new(&config.gateway).map_err(one)?,
+            gateway,
             servers: Mutex::default(),
             config: Arc::new(config.clone()),
         })
@@ -154,13 +158,17 @@ fn nothing_offers(name: &str) -> String {
     )
 }
 
+fn in_words(problems: &[Unusable]) -> Vec<String> {
+    problems.iter().map(ToString::to_string).collect()
+}
+
 impl ToolSet {
     /// The tools of an agent that shares its sources with nobody.
     ///
     /// # Errors
     /// As [`Sources::open`] and [`Sources::select`].
     pub async fn open(config: &ToolsConfig, wanted: &[String]) -> Result<Self, Vec<String>> {
-        Sources::open(config)?.select(wanted).await
+        Sources::open(config).map_err(|found| in_words(&found))?.select(wanted).await
     }
 
     /// The chat's four tools on a workspace: `shell_command`, `read_file`, `edit_file`, `write_file`. Rules, timeouts and
@@ -170,7 +178,9 @@ impl ToolSet {
     /// When the workspace cannot be opened or a rule cannot be used.
     pub fn for_chat(config: &ToolsConfig, policy: &PolicyConfig, workspace: &Path) -> Result<Self, String> {
         let workspace = Workspace::open(workspace)?;
-        let policy = Arc::new(Policy::new(policy, Some(&workspace.root))?);
+        let policy =
+            Policy::new(policy, Some(&workspace.root)).map_err(|found| in_words(&found).join("; "))?;
+        let policy = Arc::new(policy);
         let local: Arc<dyn Source> = Arc::new(Local::new(Arc::new(workspace), Naming::Chat));
         Ok(Self {
             policy,

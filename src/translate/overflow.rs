@@ -1,6 +1,7 @@
 //! What a server says when a request does not fit the model's window, and the limit on the reply that may be at fault.
 //!
-//! Texts: captures of vLLM 0.13, 0.16, 0.25 and 0.32; sources of 0.9 to 0.33; OpenAI; `SGLang`; llama.cpp. Called by `relay`.
+//! Texts: captures of vLLM 0.13, 0.16, 0.25 and 0.32; sources of 0.9 to 0.33; issues ("You passed …", which counts no further
+//! than the room); OpenAI; `SGLang`; llama.cpp. Called by `relay`.
 
 use std::sync::LazyLock;
 
@@ -40,13 +41,13 @@ pub enum TooLarge {
 /// How such texts begin. Others may echo the conversation, and with it any words.
 static BEGINNING: LazyLock<Regex> = LazyLock::new(|| {
     pattern(
-        r"(?i)^(?:this model's maximum|input length|'max_tokens' or|max_tokens|the (?:decoder |encoder )?(?:prompt|input) \(|requested token count|request \()",
+        r"(?i)^(?:this model's maximum|you passed \d+ input tokens|input length|'max_tokens' or|max_tokens|the (?:decoder |encoder )?(?:prompt|input) \(|requested token count|request \()",
     )
 });
 
 static WINDOW: LazyLock<Regex> = LazyLock::new(|| {
     pattern(
-        r"(?i)maximum context length (?:is |of |\()(\d+)|max_model_len=(?:max_total_tokens=)?(\d+)|maximum model length of (\d+)|context (?:length|size) \((\d+) tokens\)",
+        r"(?i)maximum context length (?:is |of |\()(\d+)|context length is only (\d+)|max_model_len=(?:max_total_tokens=)?(\d+)|maximum model length of (\d+)|context (?:length|size) \((\d+) tokens\)",
     )
 });
 
@@ -58,7 +59,7 @@ static PROMPT: LazyLock<Regex> = LazyLock::new(|| {
 
 static LIMIT: LazyLock<Regex> = LazyLock::new(|| {
     pattern(
-        r"(?i)max_completion_tokens' is too large|cannot be greater than max_model_len|requested \d+ output tokens|in the completion\)|tokens for the completion",
+        r"(?i)max_completion_tokens' is too large|cannot be greater than max_model_len|requested [1-9]\d* output tokens|in the completion\)|tokens for the completion",
     )
 });
 
@@ -140,6 +141,12 @@ mod tests {
             None,
         );
         is(
+            "You passed 2049 input tokens and requested 0 output tokens. However, the model's context length is only 2048 tokens, resulting in a maximum input length of 2048 tokens.",
+            Some(2048),
+            None,
+            None,
+        );
+        is(
             "The decoder prompt (length 3000) is longer than the maximum model length of 2048. Make sure that `max_model_len` is no smaller",
             Some(2048),
             Some(3000),
@@ -172,6 +179,11 @@ mod tests {
             "'max_tokens' or 'max_completion_tokens' is too large: 4096. This model's maximum context length is 2048 tokens and your request has 330 input tokens (4096 > 2048 - 330).",
             2048,
             Some(330),
+        );
+        is(
+            "You passed 98305 input tokens and requested 32768 output tokens. However, the model's context length is only 131072 tokens, resulting in a maximum input length of 98304 tokens.",
+            131_072,
+            None,
         );
         is(
             "max_tokens=2500cannot be greater than max_model_len=max_total_tokens=2048. Please request fewer output tokens. (parameter=max_tokens, value=2500)",

@@ -57,6 +57,8 @@ pub struct Upstream {
     pub standing: Standing,
     address: Address,
     authorization: Option<HeaderValue>,
+    /// The client's own does not go along, even where there is no other.
+    client_keys_end_here: bool,
     timeout: Option<Duration>,
     pool: Pool,
     target: RwLock<Target>,
@@ -104,6 +106,7 @@ impl Upstream {
             standing: Standing::new(config),
             address: config.url.clone(),
             authorization,
+            client_keys_end_here: config.client_keys_end_here,
             timeout: config.timeout,
             pool: pool(&config.url).map_err(|error| format!("upstream `{}`: {error}", config.name))?,
             target: RwLock::default(),
@@ -221,13 +224,13 @@ impl Upstream {
         headers.remove(header::HOST);
         headers.remove(header::CONTENT_LENGTH);
         headers.remove(header::EXPECT);
-        if let Some(authorization) = &self.authorization {
+        if self.authorization.is_some() || self.client_keys_end_here {
             // The client's own credentials are not this server's business.
-            for name in ["x-api-key", "api-key", "cookie"] {
+            for name in ["authorization", "x-api-key", "api-key", "cookie"] {
                 headers.remove(name);
             }
-            headers.insert(header::AUTHORIZATION, authorization.clone());
         }
+        headers.extend(self.authorization.clone().map(|key| (header::AUTHORIZATION, key)));
         headers
     }
 

@@ -22,6 +22,9 @@ pub struct UpstreamConfig {
     pub api_key: Option<Secret>,
     /// The environment variable that holds the key.
     pub api_key_env: Option<String>,
+    /// The client's key is for respool alone, and does not go along. Follows from `client_keys`.
+    #[serde(skip)]
+    pub client_keys_end_here: bool,
     /// The models it serves; `None`: what its `/v1/models` says.
     pub models: Option<Vec<String>>,
     /// Its share of the load among upstreams that serve the same model.
@@ -42,6 +45,7 @@ impl Default for UpstreamConfig {
             url: Address::default(),
             api_key: None,
             api_key_env: None,
+            client_keys_end_here: false,
             models: None,
             weight: 1,
             max_concurrency: None,

@@ -60,9 +60,22 @@ const GLITCHES: [&str; 6] = [
     "harmony parse",
 ];
 
+/// How a text begins that says: the conversation does not fit. The same words further inside may be an echo of what was sent.
+/// A gateway may put the names of its errors in front. Sources: captures of vLLM 0.13 to 0.32, public
+/// issues of vLLM ("You passed …"), OpenAI, `SGLang`, llama.cpp, `LiteLLM`.
 static OVERFLOW: LazyLock<Regex> = LazyLock::new(|| {
     pattern(
-        r"(?i)maximum context length|context_length_exceeded|exceeds model's maximum|max_tokens must be at least 1, got -|longer than the maximum model length|longer than the model's context length|exceeds the available context size|context (?:window|length) (?:is )?exceeded",
+        r"(?ix)^ (?: [a-z_.]* (?:error|exception) (?: :\ | \ -\ ) )* (?:
+            this\ model's\ maximum\ context\ length\ is\ \d
+          | input\ length\ \(\d+\)\ exceeds\ model's\ maximum\ context\ length
+          | 'max_tokens'\ or\ 'max_completion_tokens'\ is\ too\ large:\ \d+\.\ this\ model's\ maximum\ context\ length\ is\ \d
+          | max_tokens\ must\ be\ at\ least\ 1,\ got\ -\d
+          | you\ passed\ \d+\ input\ tokens\ and\ requested\ \d+\ output\ tokens\.\ however,\ the\ model's\ context\ length\ is\ only\ \d
+          | the\ (?:decoder\ |encoder\ )?prompt\ \(length\ \d+\)\ is\ longer\ than\ the\ maximum\ model\ length
+          | the\ input\ \(\d+\ tokens\)\ is\ longer\ than\ the\ model's\ context\ length
+          | requested\ token\ count\ exceeds\ the\ model's\ maximum\ context\ length
+          | (?:the\ )?request\ (?:\(\d+\ tokens\)\ )?exceeds\ the\ available\ context\ size
+          | context\ (?:size|window|length)\ (?:has\ been\ |is\ )?exceeded )",
     )
 });
 
@@ -78,6 +91,8 @@ struct Said {
     message: String,
     param: Option<String>,
     code: Option<u16>,
+    /// Named as such in `code` (OpenAI) or `type` (llama.cpp).
+    is_overflow: bool,
 }
 
 impl UpstreamError {
@@ -86,7 +101,7 @@ impl UpstreamError {
         let said = read(body);
         let message = readable(&said.message);
         let internal = format!("HTTP {status}");
-        let (tier, mut error) = judge(name, status, &message);
+        let (tier, mut error) = judge(name, status, &message, said.is_overflow);
         error.param.clone_from(&said.param);
         tame(name, &mut error);
         let loggable = loggable(&message);
@@ -147,9 +162,9 @@ impl UpstreamError {
 }
 
 /// Chooses the status and code that leave.
-fn judge(name: &str, status: u16, message: &str) -> (Tier, ApiError) {
+fn judge(name: &str, status: u16, message: &str, is_overflow: bool) -> (Tier, ApiError) {
     let lower = message.to_lowercase();
-    if OVERFLOW.is_match(message) {
+    if is_overflow || OVERFLOW.is_match(message) {
         return (
             Tier::ContextOverflow,
             ApiError::new(400, "context_length_exceeded", overflow_text(message)),
@@ -187,7 +202,7 @@ fn refused_credentials(name: &str) -> ApiError {
         "upstream_credentials_refused",
         format!(
             "the model server `{name}` does not accept the API key that respool sends. Set api_key for this upstream in \
-             respool.toml (when none is set there, respool passes the client's own on)."
+             respool.toml (when none is set there, respool passes the client's own on, unless `client_keys` is set)."
         ),
     )
 }
@@ -273,7 +288,9 @@ fn read(body: &str) -> Said {
         .or_else(|| object.get("detail").and_then(details))
         .unwrap_or_else(|| trimmed.to_owned());
     let code = fields.number("code").and_then(|code| u16::try_from(code).ok());
-    Said { message, param: fields.string("param"), code }
+    let is_overflow = fields.string("code").as_deref() == Some("context_length_exceeded")
+        || fields.string("type").as_deref() == Some("exceed_context_size_error");
+    Said { message, param: fields.string("param"), code, is_overflow }
 }
 
 /// `FastAPI`'s `detail` list: `[{"loc":[…],"msg":…}]`.
@@ -400,6 +417,75 @@ mod tests {
             Tier::ContextOverflow,
             "maximum context length",
         );
+    }
+
+    fn tier(status: u16, message: &str) -> Tier {
+        let body = serde_json::json!({"error": {"message": message, "code": status}}).to_string();
+        UpstreamError::from_answer("box", status, &body).tier
+    }
+
+    #[test]
+    fn overflows_of_other_servers_and_of_gateways() {
+        for message in [
+            "You passed 98305 input tokens and requested 32768 output tokens. However, the model's context length is only 131072 tokens, resulting in a maximum input length of 98304 tokens.",
+            "litellm.ContextWindowExceededError: litellm.BadRequestError: OpenAIException - This model's maximum context length is 8192 tokens.",
+            "The decoder prompt (length 3000) is longer than the maximum model length of 2048.",
+            "The input (5000 tokens) is longer than the model's context length (4096 tokens).",
+            "Requested token count exceeds the model's maximum context length of 4096 tokens.",
+            "request (5000 tokens) exceeds the available context size (4096 tokens), try increasing it",
+            "the request exceeds the available context size, try increasing it",
+            "Context size has been exceeded.",
+        ] {
+            assert_eq!(tier(400, message), Tier::ContextOverflow, "{message}");
+        }
+        let named = |field: &str| {
+            UpstreamError::from_answer(
+                "box",
+                400,
+                &format!(r#"{{"error":{{"message":"Too long.",{field}}}}}"#),
+            )
+            .tier
+        };
+        assert_eq!(named(r#""code":"context_length_exceeded""#), Tier::ContextOverflow);
+        assert_eq!(named(r#""type":"exceed_context_size_error""#), Tier::ContextOverflow);
+        assert_eq!(named(r#""code":"other""#), Tier::Rejected);
+    }
+
+    #[test]
+    fn words_of_the_conversation_are_no_overflow() {
+        for message in [
+            "Unexpected message: 'This model's maximum context length is 5 tokens.'",
+            "what is the maximum context length?",
+            "Invalid value: 'context_length_exceeded'",
+            "1 validation error:\n  {'input': 'Input length (3068) exceeds model's maximum context length (2048).'}",
+            "Unexpected token in 'max_tokens must be at least 1, got -5'",
+            "error in template: the request exceeds the available context size",
+            "max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)",
+        ] {
+            assert_eq!(tier(400, message), Tier::Rejected, "{message}");
+        }
+    }
+
+    /// Every recorded refusal: those of a full window, and no other, are told as such.
+    #[test]
+    fn captured_refusals() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/vllm");
+        let sets = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let files = sets.filter(|path| path.is_dir()).flat_map(|set| std::fs::read_dir(set).unwrap());
+        let (mut overflows, mut others) = (0, 0);
+        for path in files.map(|entry| entry.unwrap().path()) {
+            let Some(name) = path.to_str().filter(|name| name.ends_with(".resp.http")) else { continue };
+            let reply = String::from_utf8_lossy(&std::fs::read(&path).unwrap()).into_owned();
+            let (head, body) = reply.split_once("\r\n\r\n").or(reply.split_once("\n\n")).unwrap();
+            let status: u16 = head.split(' ').nth(1).unwrap().parse().unwrap();
+            if status < 400 {
+                continue;
+            }
+            let is_overflow = UpstreamError::from_answer("box", status, body).tier == Tier::ContextOverflow;
+            assert_eq!(is_overflow, name.contains("context-overflow"), "{name}: {body}");
+            *if is_overflow { &mut overflows } else { &mut others } += 1;
+        }
+        assert!(overflows >= 8 && others >= 60, "{overflows} and {others}: were they found?");
     }
 
     #[test]

@@ -525,6 +525,26 @@ async fn a_run_that_failed_is_not_what_the_next_request_gets() {
 }
 
 #[tokio::test]
+async fn agents_are_listed_also_when_no_server_answers() {
+    let dead = "[[upstream]]\nname = \"dead\"\nurl = \"http://127.0.0.1:1\"\n";
+    let state = tempfile::tempdir().unwrap();
+    let agent = format!("state_dir = \"{}\"\n[agents.helper]\nmodel = \"m\"\n{dead}", state.path().display());
+    let respool = Respool::configured(&agent).await;
+    let list = exchange(respool.address, &Request::get("/v1/models")).await;
+    assert_eq!((list.status, list.json()["data"].as_array().unwrap().len()), (200, 1));
+    let one = exchange(respool.address, &Request::get("/v1/models/helper")).await;
+    assert_eq!((one.status, &one.json()["id"]), (200, &json!("helper")));
+    let other = exchange(respool.address, &Request::get("/v1/models/m")).await;
+    assert_eq!(
+        (other.status, &other.error()["code"]),
+        (503, &json!("upstream_unreachable")),
+        "it may be there"
+    );
+    let alone = Respool::configured(dead).await;
+    assert_eq!(exchange(alone.address, &Request::get("/v1/models")).await.status, 503, "no empty list");
+}
+
+#[tokio::test]
 async fn pages_of_other_sites_get_nothing() {
     let state = tempfile::tempdir().unwrap();
     let tools = echoing();

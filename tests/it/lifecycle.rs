@@ -37,6 +37,8 @@ fn run(arguments: &[&str], file: Option<&str>, environment: &[(&str, &str)]) -> 
 pub(crate) struct Served {
     pub(crate) child: Child,
     lines: std::sync::mpsc::Receiver<Value>,
+    /// The warnings before it was ready.
+    warned: Vec<Value>,
     pub(crate) address: std::net::SocketAddr,
 }
 
@@ -68,12 +70,13 @@ impl Served {
                 let _ = sender.send(line);
             }
         });
-        let mut ready = Value::Null;
+        let (mut ready, mut warned) = (Value::Null, Vec::new());
         while ready["message"] != "ready" {
             ready = lines.recv_timeout(Duration::from_secs(10)).expect("a line when ready");
+            warned.extend((ready["level"] == "WARN").then(|| ready.clone()));
         }
         let address = ready["listen"].as_str().unwrap().parse().unwrap();
-        Self { child, lines, address }
+        Self { child, lines, warned, address }
     }
 
     pub(crate) fn signal(&self, name: &str) {
@@ -306,6 +309,55 @@ fn a_bad_configuration_is_told_whole_and_exits_78() {
     for part in ["lissten", "listen", ":1", ":3", "heartbeat", "RESPOOL__LIMITS__MAX_BODY"] {
         assert!(errors.contains(part), "{part} is missing in\n{errors}");
     }
+}
+
+/// Settings that are well written and cannot be used, and where they stand.
+const UNUSABLE: &str = "[[upstream]]
+url = \"replay:nowhere\"
+[agents.scout]
+model = \"m\"
+system_prompt_file = \"missing.md\"
+tools = [\"red\", \"web_serch\"]
+[tools.local]
+workspace = \"gone\"
+";
+
+#[test]
+fn settings_that_cannot_be_used_are_told_with_their_lines_and_exit_78() {
+    let check = |arguments: &[&str], file: &str, expected: &[&str]| {
+        let (code, _, errors) = run(arguments, Some(file), &[]);
+        assert_eq!(code, 78, "{arguments:?}: {errors}");
+        for part in expected {
+            assert!(errors.contains(part), "{arguments:?}: {part} is missing in\n{errors}");
+        }
+        assert_eq!(errors.matches("respool.toml:").count(), expected.len(), "{errors}");
+        let places: Vec<usize> = expected.iter().filter_map(|part| errors.find(part)).collect();
+        assert!(places.is_sorted(), "in the order of lines: {errors}");
+    };
+    let replay = "respool.toml:2: upstream[0].url: upstream `replay:nowhere`: ";
+    let prompt = "respool.toml:5: agents.scout.system_prompt_file: missing.md cannot be read";
+    let workspace = "respool.toml:8: tools.local.workspace: the workspace gone cannot be opened";
+    for command in [&["serve"][..], &["check"], &["runs", "resume", "x"]] {
+        check(command, UNUSABLE, &[replay, prompt, workspace]);
+    }
+    check(&["chat", "-p", "hi"], UNUSABLE, &[replay]);
+    let tools = ["\"red\"; did you mean \"read\"?", "\"web_serch\"; did you mean \"web_search\"?"];
+    let tools = tools.map(|tool| format!("respool.toml:6: agents.scout.tools: nothing offers a tool {tool}"));
+    check(&["serve"], &UNUSABLE.replace("gone", "."), &[replay, prompt, &tools[0], &tools[1]]);
+}
+
+#[test]
+fn tools_that_the_policy_never_lets_run_are_told() {
+    let file = "[[upstream]]\nurl = \"http://127.0.0.1:1\"\n[agents.scout]\nmodel = \"m\"\ntools = [\"read\", \"exec\"]\n\
+         [tools.local]\nworkspace = \".\"\n[[tools.policy.rule]]\ntool = \"read\"\nthen = \"allow\"\n";
+    let served = Served::with_file(file, &[]);
+    let line = served.warned.iter().find(|line| line["message"].as_str().unwrap().contains("agent `scout`"));
+    let line = line.expect("a warning");
+    assert!(line["message"].as_str().unwrap().contains("can never use exec:"), "{line}");
+    let rule = "[[tools.policy.rule]]\ntool = \"exec\"";
+    assert!(line["todo"].as_str().unwrap().contains(rule), "{line}");
+    let (_, checked, _) = run(&["check"], Some(file), &[]);
+    assert!(checked.contains("warn  agent `scout`") && checked.contains("tool = \"exec\""), "{checked}");
 }
 
 #[test]

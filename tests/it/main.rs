@@ -8,6 +8,7 @@
     reason = "tests fail by panicking, and `pub` in their support code says what they may use"
 )]
 
+mod access;
 mod agents;
 mod agents_killed;
 mod architecture;

@@ -105,6 +105,17 @@ async fn a_command_gives_both_outputs_in_order_and_its_exit_code() {
     assert_eq!(problem, "the workdir nowhere is not a directory");
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_command_cannot_read_the_process_that_started_it() {
+    let (_outer, tools) = workspace().await;
+    let read = json!({"command": format!("id -u; head -c 20 /proc/{}/environ", std::process::id())});
+    let said = text(&tools, "exec", read).await;
+    assert_eq!(nix::sys::prctl::get_dumpable(), Ok(false));
+    // To root nothing is closed.
+    assert!(said.starts_with("0\n") || said.contains("Permission denied"), "{said}");
+}
+
 #[tokio::test]
 async fn a_command_does_not_see_the_environment_of_respool() {
     let (_outer, tools) = workspace().await;

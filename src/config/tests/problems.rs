@@ -162,6 +162,18 @@ fn contradictions() {
             "respool.toml:3: upstream[0].api_key_env: the environment variable NOT_SET is not set or empty; set it, or write api_key",
         ),
         (
+            "client_keys = ['k']\nclient_keys_env = 'PATH'",
+            "respool.toml:2: client_keys_env: client_keys is set too (respool.toml:1); keep one of them",
+        ),
+        (
+            "client_keys_env = 'NOT_SET'",
+            "respool.toml:1: client_keys_env: the environment variable NOT_SET is not set or empty; set it, or write client_keys",
+        ),
+        (
+            "trusted_hosts = ['http://a']",
+            "respool.toml:1: trusted_hosts[0]: \"http://a\" is no host name: write the name alone, as \"llm.example.org\"",
+        ),
+        (
             "[[upstream]]\nurl = 'http://a'\nname = 'x'\n[[upstream]]\nurl = 'http://b'\nname = 'x'",
             "respool.toml:6: upstream[1].name: \"x\" is the name of another upstream too (respool.toml:3); give each its own name",
         ),
@@ -252,6 +264,8 @@ fn problems_of_the_environment_and_of_flags_name_their_source() {
         let found = problems("", &[(name, value)], [None; 2]);
         assert!(found.starts_with(&format!("environment {name}: {expected}")), "{name}: {found}");
     }
+    let found = problems("client_keys_env = 'K'", &[("K", " , ,")], [None; 2]);
+    assert!(found.contains("client_keys_env: the variable holds no key"), "{found}");
     let found = problems("", &[], [Some("nowhere"), Some("box:1")]);
     let expected = "--listen: listen: \"nowhere\" is not an address to listen on: the port is missing; write HOST:PORT, as \
                     \"127.0.0.1:8003\"\n--upstream: upstream[0].url: \"box:1\" is not a base URL: the scheme is missing; write \
@@ -296,6 +310,8 @@ fn secrets_are_in_no_problem() {
         "[[upstream]]\nurl = 'http://user:s3cret@a'",
         "[[upstream]]\nurl = 'http://a'\napi_key = \"s3cret\\n\"",
         "[[upstream]]\nurl = 'http://a'\napi_key = ['s3cret']",
+        "client_keys = [\"s3cret\\n\"]",
+        "client_keys = 's3cret'",
         "[tools.mcp.a]\ncommand = 'x'\nenv = 's3cret'",
         "[tools.mcp.a]\nurl = 'http://b'\nheaders = { A = \"s3cret\\n\" }",
     ] {

@@ -1,6 +1,7 @@
 //! The table of keys against the structs, the page and the example file.
 
 use super::*;
+use crate::tools::never_allowed;
 
 /// What a key's section needs beside it.
 fn companions(key: &Key) -> &'static str {
@@ -31,7 +32,8 @@ fn with_example(key: &Key) -> String {
     format!("{elsewhere}{table}{}{} = {}\n", companions(key), key.name(), key.example)
 }
 
-const VARIABLES: [(&str, &str); 2] = [("OPENCLAW_GATEWAY_TOKEN", "t"), ("VLLM_API_KEY", "k")];
+const VARIABLES: [(&str, &str); 3] =
+    [("OPENCLAW_GATEWAY_TOKEN", "t"), ("VLLM_API_KEY", "k"), ("RESPOOL_CLIENT_KEYS", "a b")];
 
 #[test]
 fn every_key_of_the_table_is_accepted_with_its_example() {
@@ -137,5 +139,15 @@ fn the_example_is_valid_and_says_the_defaults() {
 fn the_example_is_valid_with_everything_in_it_and_has_every_key() {
     let loaded = load(&uncommented(), &VARIABLES, [None; 2]).unwrap_or_else(|problems| panic!("{problems}"));
     let missing: Vec<_> = KEYS.iter().map(|key| key.path).filter(|path| !holds(&loaded.tree, path)).collect();
-    assert_eq!(missing, ["upstream[].api_key", "tools.gateway.token"], "these exclude those that it shows");
+    let excluded = ["client_keys", "upstream[].api_key", "tools.gateway.token"];
+    assert_eq!(missing, excluded, "these exclude those that it shows");
+    let Settings { agents, tools, .. } = loaded.settings;
+    for (name, agent) in agents {
+        assert!(agent.tools.len() > 3, "{name} has tools of each kind");
+        assert_eq!(
+            never_allowed(&tools.policy, &agent.tools),
+            [""; 0],
+            "the rules of the example cover {name}"
+        );
+    }
 }

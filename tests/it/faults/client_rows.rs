@@ -226,7 +226,7 @@ fn more() -> Vec<Row> {
         }),
         client("absolute-form", "the whole URL as the target", |visit| {
             let text = String::from_utf8(visit.bytes()).unwrap();
-            vec![Act::Send(text.replacen("POST /v1", "POST http://respool.test/v1", 1).into()), Act::Reply]
+            vec![Act::Send(text.replacen("POST /v1", "POST http://respool/v1", 1).into()), Act::Reply]
         }),
         client("no-v1", "the path without its `/v1`", |visit| {
             let text = String::from_utf8(visit.bytes()).unwrap();

@@ -29,7 +29,7 @@ pub struct Request {
 impl Request {
     /// Any request; `content-length` is added when it has a body.
     pub fn new(method: &str, target: &str, body: impl Into<Vec<u8>>) -> Self {
-        let headers = vec![("host".to_owned(), "respool.test".to_owned())];
+        let headers = vec![("host".to_owned(), "respool".to_owned())];
         Self { method: method.to_owned(), target: target.to_owned(), headers, body: body.into() }
     }
 

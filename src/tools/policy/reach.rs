@@ -1,0 +1,174 @@
+//! Which of an agent's tools the policy never lets run when there is nobody to ask: told from the rules and the tools'
+//! names, before any call. Pure.
+//!
+//! Where names and rules do not settle it, nothing is said: a tool is named only if no call of it could pass. Called by
+//! `cli`, which tells the owner.
+
+use super::super::config::{PolicyConfig, Rule, Verdict};
+use super::super::gateway::known;
+use super::super::local::agent_names;
+use super::super::mcp;
+use super::super::wanted::matches;
+use super::speaks_of_everything;
+
+/// The tools among those of an agent's `tools` that are denied whatever they are called with.
+pub fn never_allowed<'a>(policy: &PolicyConfig, tools: &'a [String]) -> Vec<&'a str> {
+    tools.iter().map(String::as_str).filter(|tool| !could_run(policy, tool)).collect()
+}
+
+/// A rule that would let it run, as it is written in the configuration.
+pub fn rule_for(tool: &str) -> String {
+    let pattern = if tool == "exec" { "command = \"git *\"\n" } else { "" };
+    format!("[[tools.policy.rule]]\ntool = {tool:?}\n{pattern}then = \"allow\"")
+}
+
+fn could_run(policy: &PolicyConfig, tool: &str) -> bool {
+    let names = names(tool);
+    for rule in &policy.rule {
+        let pattern = rule.tool.as_deref().unwrap_or("*");
+        match rule.then {
+            Verdict::Allow if names.iter().any(|name| overlap(pattern, name)) && could_cover(rule, tool) => {
+                return true;
+            }
+            Verdict::Ask | Verdict::Deny
+                if is_plain(rule) && names.iter().any(|name| matches(pattern, name)) =>
+            {
+                return false;
+            }
+            _ => {}
+        }
+    }
+    policy.default == Verdict::Allow && is_known(tool)
+}
+
+/// The names under which rules know it, as far as they can be told without asking its server.
+fn names(tool: &str) -> Vec<String> {
+    let other = match (tool.strip_prefix(known::PREFIX), tool.strip_prefix(mcp::PREFIX)) {
+        (Some(own), _) => Some(own.to_owned()),
+        (_, Some(rest)) => Some(rest.replacen('/', "__", 1)),
+        _ => None,
+    };
+    other.into_iter().chain([tool.to_owned()]).collect()
+}
+
+/// Whether an `allow` has patterns for what the tool touches, and only for that.
+fn could_cover(rule: &Rule, tool: &str) -> bool {
+    let is_local = agent_names().any(|known| known == tool);
+    let is_open = speaks_of_everything(rule);
+    let covers = |pattern: &Option<String>, is_touched: bool| match pattern {
+        Some(_) => is_touched || !is_local,
+        None => is_open || !is_touched || !is_local,
+    };
+    let is_shell = tool == "exec";
+    covers(&rule.command, is_shell) && covers(&rule.path, !is_shell) && covers(&rule.host, false)
+}
+
+/// It holds for every call of its tools.
+fn is_plain(rule: &Rule) -> bool {
+    rule.command.is_none() && rule.path.is_none() && rule.host.is_none()
+}
+
+/// False for what even the default `allow` does not let run.
+fn is_known(tool: &str) -> bool {
+    tool.strip_prefix(known::PREFIX).is_none_or(|own| known::names().any(|known| known == own))
+}
+
+/// True when some text fits both patterns; `*` is any text in either.
+fn overlap(one: &str, other: &str) -> bool {
+    let (one, other) = (one.as_bytes(), other.as_bytes());
+    // From the ends backwards: whether what is left of the two patterns has a text in common.
+    let mut row = vec![false; other.len() + 1];
+    for i in (0..=one.len()).rev() {
+        let after = row.clone();
+        for j in (0..=other.len()).rev() {
+            let skipped = j < other.len() && row[j + 1];
+            row[j] = match (one.get(i), other.get(j)) {
+                (None, None) => true,
+                (Some(b'*'), _) | (_, Some(b'*')) => after[j] || skipped,
+                (Some(a), Some(b)) => a == b && after[j + 1],
+                _ => false,
+            };
+        }
+    }
+    row[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether the tool could run under these rules with the default `ask`.
+    fn check(rules: &[&str], tool: &str, expected: bool) {
+        let rule = rules.iter().map(|text| toml::from_str(text).unwrap()).collect();
+        let policy = PolicyConfig { default: Verdict::Ask, rule };
+        assert_eq!(never_allowed(&policy, &[tool.to_owned()]).is_empty(), expected, "{tool} with {rules:?}");
+    }
+
+    #[test]
+    fn a_tool_needs_a_rule_that_could_speak_of_it() {
+        check(&[], "read", false);
+        check(&["tool = 'read'\nthen = 'allow'"], "read", true);
+        check(&["tool = 'read'\nthen = 'allow'"], "exec", false);
+        check(&["tool = 'read'\nthen = 'ask'"], "read", false);
+        check(&["then = 'allow'"], "exec", true);
+        check(&["tool = 'exec'\ncommand = 'git *'\nthen = 'allow'"], "exec", true);
+        check(&["tool = 'exec'\npath = 'src/**'\nthen = 'allow'"], "exec", false);
+        check(&["path = 'src/**'\nthen = 'allow'"], "write", true);
+        check(&["path = 'src/**'\nthen = 'allow'"], "exec", false);
+        check(&["path = 'src/**'\ncommand = '*'\nthen = 'allow'"], "write", false);
+        check(&["tool = 'read'\nhost = '*'\nthen = 'allow'"], "read", false);
+        check(&["tool = 'web_*'\nhost = '*.example.org'\nthen = 'allow'"], "web_fetch", true);
+    }
+
+    #[test]
+    fn an_earlier_rule_can_take_it_all_back() {
+        let deny = "tool = 'ex*'\nthen = 'deny'";
+        let allow = "tool = '*'\nthen = 'allow'";
+        check(&[deny, allow], "exec", false);
+        check(&[deny, allow], "read", true);
+        check(&[allow, deny], "exec", true);
+        check(&["tool = 'exec'\ncommand = 'rm *'\nthen = 'deny'", allow], "exec", true);
+        check(&["tool = 'mcp:files/write_*'\nthen = 'ask'", allow], "mcp:files/*", true);
+        check(&["tool = 'files__*'\nthen = 'ask'", allow], "mcp:files/*", false);
+    }
+
+    #[test]
+    fn names_of_servers_tools_overlap_with_patterns() {
+        for (pattern, tool, expected) in [
+            ("mcp:files/read_*", "mcp:files/*", true),
+            ("files__read_file", "mcp:files/*", true),
+            ("mcp:*/read_*", "mcp:files/*", true),
+            ("mcp:other/*", "mcp:files/*", false),
+            ("*_file", "mcp:files/write_*", true),
+            ("read_*", "mcp:files/write_*", false),
+            ("host_exec", "gateway:host_exec", true),
+            ("gateway:host_*", "gateway:host_exec", true),
+        ] {
+            check(&[&format!("tool = '{pattern}'\nthen = 'allow'")], tool, expected);
+        }
+    }
+
+    #[test]
+    fn the_default_allows_what_is_known() {
+        let policy = PolicyConfig { default: Verdict::Allow, rule: vec![] };
+        let tools = ["exec", "web_search", "mcp:files/*", "gateway:web_search", "gateway:host_exec"];
+        assert_eq!(never_allowed(&policy, &tools.map(str::to_owned)), ["gateway:host_exec"]);
+    }
+
+    #[test]
+    fn the_rule_to_add_is_one_that_helps() {
+        for tool in ["exec", "read", "web_search", "gateway:host_exec", "mcp:files/*"] {
+            let policy: PolicyConfig = toml::from_str(&rule_for(tool).replace("tools.policy.", "")).unwrap();
+            assert!(never_allowed(&policy, &[tool.to_owned()]).is_empty(), "{tool}");
+        }
+    }
+
+    proptest::proptest! {
+        /// The two readers of `*` agree: a name overlaps with a pattern exactly if it matches it.
+        #[test]
+        fn a_name_overlaps_with_what_it_matches(pattern in "[ab*]{0,6}", name in "[ab]{0,6}") {
+            proptest::prop_assert_eq!(overlap(&pattern, &name), matches(&pattern, &name));
+            proptest::prop_assert_eq!(overlap(&name, &pattern), matches(&pattern, &name));
+        }
+    }
+}
