@@ -18,7 +18,7 @@ use super::run::Run;
 use super::taking_up::told;
 use super::telemetry::Telemetry;
 use super::watch::{Ended, Live, Watch};
-use super::{progress, setup};
+use super::{clearing, progress, setup};
 use crate::observe::ErrorReport;
 use crate::relay::Relay;
 use crate::store::{NewRun, Store, StoreError};
@@ -28,10 +28,6 @@ use crate::tools::Tools;
 const BEHIND: usize = 256;
 /// A repeated request takes up an interrupted run that is not older than this, in milliseconds.
 pub(super) const TAKEN_UP_WITHIN: u64 = 15 * 60_000;
-/// Runs that are over, or wait for a client, are kept so long, in milliseconds.
-pub(super) const KEPT: u64 = 30 * 24 * 3_600_000;
-/// The pause between clearings.
-const CLEAR_EVERY: Duration = Duration::from_hours(1);
 /// What is assumed of a window that nobody tells of, in tokens.
 const WINDOW: u64 = 128 * 1024;
 /// Suspended runs that are held in memory because they could not be stored.
@@ -313,18 +309,7 @@ impl Agents {
             tracing::warn!(target: "respool::agent", runs = orphans, "runs were interrupted; `respool runs list` shows them");
         }
         self.resume_detached(&store).await;
-        let shutdown = self.shutdown.clone();
-        self.tasks.spawn(async move {
-            loop {
-                let _ = told(store.delete_before(now().saturating_sub(KEPT)).await);
-                // Another process on the same store may have ended meanwhile.
-                let _ = told(store.mark_orphans().await);
-                tokio::select! {
-                    () = shutdown.cancelled() => return,
-                    () = tokio::time::sleep(CLEAR_EVERY) => {}
-                }
-            }
-        });
+        self.tasks.spawn(clearing::keep_clear(store, self.shutdown.clone()));
     }
 
     /// Waits until nothing is worked on any more. Call it after the shutdown token.

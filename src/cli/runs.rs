@@ -1,4 +1,4 @@
-//! `respool runs`: looks at the runs of agents, takes an interrupted one up, ends one. Works on the store itself, beside a
+//! `respool runs`: looks at the runs of agents, takes an interrupted one up, ends one, deletes one. Works on the store itself, beside a
 //! server that uses it too.
 
 use std::sync::Arc;
@@ -36,6 +36,11 @@ pub(super) enum RunsCommand {
         /// The run, as `list` names it
         run: String,
     },
+    /// Delete a run that nobody works on, with all that is kept of it.
+    Delete {
+        /// The run, as `list` names it
+        run: String,
+    },
 }
 
 pub(super) fn runs(loaded: &Loaded, command: RunsCommand) -> Result<(), String> {
@@ -46,6 +51,7 @@ pub(super) fn runs(loaded: &Loaded, command: RunsCommand) -> Result<(), String> 
             RunsCommand::Show { run } => show(&*store(loaded).await?, &run).await,
             RunsCommand::Resume { run } => resume(loaded, &run).await,
             RunsCommand::Cancel { run } => cancel(&*store(loaded).await?, &run).await,
+            RunsCommand::Delete { run } => delete(&*store(loaded).await?, &run).await,
         }
     });
     drop(flush);
@@ -61,16 +67,36 @@ async fn store(loaded: &Loaded) -> Result<Arc<Store>, String> {
 
 async fn list(store: &Store, most: usize) -> Result<(), String> {
     let rows = store.newest(most).await.map_err(|error| error.0)?;
-    if rows.is_empty() {
-        println!("there are no runs in {}", store.path().display());
-    }
+    let usage = store.usage().await.map_err(|error| error.0)?;
     rows.iter().for_each(|row| println!("{}", line(row)));
+    eprintln!(
+        "{} of {} runs, {} of at most {} in {}",
+        rows.len(),
+        usage.runs,
+        rounded(usage.bytes),
+        store.limits().max_size,
+        store.path().display()
+    );
     Ok(())
 }
 
 fn line(row: &RunRow) -> String {
     let begun = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(row.created));
-    format!("{}  {begun}  {:<11}  {}", row.id, row.status.as_str(), row.agent)
+    let (size, status) = (rounded(row.bytes), row.status.as_str());
+    format!("{}  {begun}  {size:>9}  {status:<11}  {}", row.id, row.agent)
+}
+
+/// A size for people.
+fn rounded(bytes: u64) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB"];
+    #[expect(clippy::cast_precision_loss, reason = "it is rounded anyway")]
+    let mut size = bytes as f64 / 1_024.0;
+    let mut unit = 0;
+    while size >= 1_000.0 && unit + 1 < units.len() {
+        size /= 1_024.0;
+        unit += 1;
+    }
+    format!("{size:.1} {}", units[unit])
 }
 
 async fn show(store: &Store, id: &str) -> Result<(), String> {
@@ -82,6 +108,16 @@ async fn show(store: &Store, id: &str) -> Result<(), String> {
 async fn cancel(store: &Store, id: &str) -> Result<(), String> {
     let ended = store.request_cancel(id).await.map_err(|error| error.0)?;
     if ended { Ok(()) } else { Err(format!("{}, or it is over", unknown(id))) }
+}
+
+async fn delete(store: &Store, id: &str) -> Result<(), String> {
+    if store.delete(id).await.map_err(|error| error.0)? {
+        return Ok(());
+    }
+    match store.run(id).await.map_err(|error| error.0)? {
+        Some(_) => Err(format!("a process works on {id}; end it first: respool runs cancel {id}")),
+        None => Err(unknown(id)),
+    }
 }
 
 async fn resume(loaded: &Loaded, id: &str) -> Result<(), String> {

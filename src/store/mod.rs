@@ -4,6 +4,7 @@
 //! commit instead of queueing for two hundred. A caller is answered when its rows are committed. What the rows mean is
 //! `agent`'s business: setups and events are texts here.
 
+mod clearing;
 pub mod config;
 mod lease;
 mod open;
@@ -14,7 +15,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
 
-pub use config::StoreConfig;
+pub use clearing::{Cleared, Usage};
+pub use config::{RunsConfig, StoreConfig};
 use lease::Lease;
 pub use read::{RunRow, StoredEvent, StoredRun};
 use tokio::sync::oneshot;
@@ -87,6 +89,7 @@ pub struct Store {
     reader: Arc<Mutex<rusqlite::Connection>>,
     path: PathBuf,
     lease: Lease,
+    runs: RunsConfig,
     /// What was set aside because it could not be read.
     pub set_aside: Option<PathBuf>,
 }
@@ -100,6 +103,12 @@ impl Store {
         let dir = &config.state_dir;
         let opened = open::open(dir)?;
         let lease = Lease::take(dir).map_err(|error| open::unusable(dir, &error.to_string()))?;
+        if lease.is_alone().unwrap_or(false)
+            && let Err(error) = open::make_over(&opened.writer)
+        {
+            let error = open::failed("rewrite", &opened.path, &error);
+            tracing::warn!(target: "respool::store", %error, "deleted runs give no space back until this is done");
+        }
         let (jobs, queue) = mpsc::channel();
         let connection = opened.writer;
         let path = opened.path.clone();
@@ -112,6 +121,7 @@ impl Store {
             reader: Arc::new(Mutex::new(opened.reader)),
             path: opened.path,
             lease,
+            runs: config.runs.clone(),
             set_aside: opened.set_aside,
         })
     }
@@ -167,12 +177,65 @@ impl Store {
         self.ask(|answer| Job::Orphan { owners: gone, answer }).await
     }
 
-    /// Deletes runs that ended, or were left waiting, before this time (milliseconds since 1970).
+    /// Deletes what is older than `runs.keep`, then, as long as more than `runs.max_size` is in use, what ended and had
+    /// nothing happen to it since `settled`, and gives the space back to the disk. In small bites: others write in between.
+    /// Times are milliseconds since 1970.
     ///
     /// # Errors
     /// When the store cannot be written.
-    pub async fn delete_before(&self, time: u64) -> Result<usize, StoreError> {
-        self.ask(|answer| Job::Delete { before: time, answer }).await
+    pub async fn clear(&self, now: u64, settled: u64) -> Result<Cleared, StoreError> {
+        let keep = u64::try_from(self.runs.keep.as_millis()).unwrap_or(u64::MAX);
+        let (before, most) = (now.saturating_sub(keep), self.runs.max_size.0);
+        let old = self.bites(|answer| Job::Expire { before, answer }).await?;
+        let for_room = self.bites(|answer| Job::Shrink { most, before: settled, answer }).await?;
+        self.give_back().await?;
+        Ok(Cleared { old, for_room, bytes: self.usage().await?.bytes })
+    }
+
+    /// Deletes one run, and what the disk holds of it; false when it is not known, or a process works on it.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub async fn delete(&self, run: &str) -> Result<bool, StoreError> {
+        let run = run.to_owned();
+        let deleted = self.ask(|answer| Job::Remove { run, answer }).await?;
+        if deleted {
+            self.give_back().await?;
+        }
+        Ok(deleted)
+    }
+
+    /// Gives what was freed back to the disk.
+    async fn give_back(&self) -> Result<(), StoreError> {
+        self.bites(|answer| Job::GiveBack { answer }).await?;
+        self.read(clearing::cut_log).await
+    }
+
+    /// Asks for the same until it does nothing more; tells how much it did.
+    async fn bites(
+        &self,
+        job: impl Fn(oneshot::Sender<Result<usize, StoreError>>) -> Job,
+    ) -> Result<usize, StoreError> {
+        let mut all = 0;
+        loop {
+            match self.ask(&job).await? {
+                0 => return Ok(all),
+                done => all += done,
+            }
+        }
+    }
+
+    /// What the store holds.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn usage(&self) -> Result<Usage, StoreError> {
+        self.read(clearing::usage).await
+    }
+
+    /// What of it is kept.
+    pub fn limits(&self) -> &RunsConfig {
+        &self.runs
     }
 
     /// A run with its events.

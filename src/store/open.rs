@@ -15,7 +15,11 @@ use super::StoreError;
 
 const FILE: &str = "respool.db";
 /// How long one process waits for another's write.
-const BUSY: Duration = Duration::from_secs(5);
+pub(super) const BUSY: Duration = Duration::from_secs(5);
+/// The write-ahead log's file is cut to this once its content is in the database, in bytes.
+const LARGEST_LOG: u32 = 4 << 20;
+/// `auto_vacuum` of a database that can give space back in bites.
+const INCREMENTAL: u32 = 2;
 /// The schema, as the steps from each version to the next.
 const STEPS: [&str; 1] = [include_str!("schema.sql")];
 
@@ -88,7 +92,12 @@ fn connections(path: &Path) -> Result<(Connection, Connection), Fault> {
 fn connection(path: &Path) -> Result<Connection, Fault> {
     let connection = Connection::open(path)?;
     connection.busy_timeout(BUSY)?;
+    // Holds for a file that is new; an older one is made over by `make_over`.
+    connection.pragma_update(None, "auto_vacuum", "incremental")?;
     connection.pragma_update(None, "synchronous", "normal")?;
+    connection.pragma_update(None, "journal_size_limit", LARGEST_LOG)?;
+    // What is deleted is overwritten where that costs nothing; the pages that are free go back to the disk.
+    connection.pragma_update(None, "secure_delete", "fast")?;
     connection.pragma_update(None, "foreign_keys", true)?;
     Ok(connection)
 }
@@ -107,6 +116,13 @@ fn migrate(connection: &mut Connection) -> Result<(), Fault> {
     change.pragma_update(None, "user_version", known)?;
     change.commit()?;
     Ok(())
+}
+
+/// A database that was begun without the means to give space back gets them, which writes it anew. Only while no other
+/// process uses it. When it cannot be done now (a full disk) it works as before, and the next start tries again.
+pub(super) fn make_over(connection: &Connection) -> rusqlite::Result<()> {
+    let mode: u32 = connection.query_row("PRAGMA auto_vacuum", [], |row| row.get(0))?;
+    if mode == INCREMENTAL { Ok(()) } else { connection.execute_batch("VACUUM") }
 }
 
 /// Moves a damaged database, its log included, to a name under which it can still be looked at.

@@ -17,6 +17,8 @@ pub struct RunRow {
     pub created: u64,
     /// When something happened to it last.
     pub updated: u64,
+    /// What is kept of it, in bytes.
+    pub bytes: u64,
 }
 
 /// An event as it was written.
@@ -39,7 +41,8 @@ pub struct StoredRun {
     pub events: Vec<StoredEvent>,
 }
 
-const ROW: &str = "id, agent, status, created, updated";
+const ROW: &str = "id, agent, status, created, updated, octet_length(setup)
+                   + (SELECT coalesce(sum(octet_length(body)), 0) FROM events WHERE run = runs.id)";
 
 fn row(row: &Row<'_>) -> rusqlite::Result<RunRow> {
     let status: String = row.get(2)?;
@@ -50,12 +53,13 @@ fn row(row: &Row<'_>) -> rusqlite::Result<RunRow> {
         status: Status::named(&status).unwrap_or(Status::Failed),
         created: number(3)?,
         updated: number(4)?,
+        bytes: number(5)?,
     })
 }
 
 pub(super) fn run(connection: &Connection, id: &str) -> rusqlite::Result<Option<StoredRun>> {
     let mut found = connection.prepare_cached(&format!("SELECT {ROW}, setup FROM runs WHERE id = ?1"))?;
-    let found = found.query_row(params![id], |it| Ok((row(it)?, it.get::<_, String>(5)?))).optional()?;
+    let found = found.query_row(params![id], |it| Ok((row(it)?, it.get::<_, String>(6)?))).optional()?;
     let Some((run, setup)) = found else { return Ok(None) };
     let mut events = connection.prepare_cached("SELECT at, body FROM events WHERE run = ?1 ORDER BY seq")?;
     let event = |it: &Row<'_>| Ok(StoredEvent { at: it.get::<_, i64>(0)?.unsigned_abs(), body: it.get(1)? });

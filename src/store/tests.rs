@@ -4,9 +4,15 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
+use crate::units::Size;
+use std::time::Duration;
 
 fn open(dir: &Path) -> Result<Store, StoreError> {
-    Store::open(&StoreConfig { state_dir: dir.to_owned() })
+    keeping(dir, RunsConfig::default())
+}
+
+fn keeping(dir: &Path, runs: RunsConfig) -> Result<Store, StoreError> {
+    Store::open(&StoreConfig { state_dir: dir.to_owned(), runs })
 }
 
 fn new(id: &str, fingerprint: &str, at: u64) -> NewRun {
@@ -100,16 +106,137 @@ async fn one_bad_row_does_not_take_others_with_it() {
 #[tokio::test]
 async fn old_runs_are_deleted_with_their_events() {
     let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path()).unwrap();
+    let runs = RunsConfig { keep: Duration::from_millis(50), ..RunsConfig::default() };
+    let store = keeping(dir.path(), runs).unwrap();
     for (id, status) in [("done", Status::Done), ("running", Status::Running), ("waiting", Status::Suspended)]
     {
         store.begin(new(id, "f", 1)).await.unwrap();
         store.append(Append { client_calls: vec![id.into()], ..event(id, 0, status) }).await.unwrap();
     }
-    assert_eq!(store.delete_before(50).await.unwrap(), 0);
-    assert_eq!(store.delete_before(1_000).await.unwrap(), 2);
-    let left: Vec<String> = store.newest(10).await.unwrap().into_iter().map(|row| row.id).collect();
-    assert_eq!((left, store.by_call(vec!["done".into()]).await.unwrap()), (vec!["running".to_owned()], None));
+    assert_eq!(store.clear(150, 0).await.unwrap().old, 0, "they are 50 ms old");
+    assert_eq!(store.clear(151, 0).await.unwrap().old, 2);
+    assert_eq!(
+        (left(&store).await, store.by_call(vec!["done".into()]).await.unwrap()),
+        (vec!["running".to_owned()], None)
+    );
+}
+
+async fn left(store: &Store) -> Vec<String> {
+    store.newest(1_000).await.unwrap().into_iter().map(|row| row.id).collect()
+}
+
+const MIB: u64 = 1 << 20;
+
+/// A run with events of this many KiB in all.
+async fn large(store: &Store, id: &str, at: u64, kib: usize, status: Status) {
+    store.begin(new(id, "f", at)).await.unwrap();
+    for seq in 0..4 {
+        let body = "x".repeat(kib * 256);
+        let large = Some((seq, "returned", body));
+        store.append(Append { at, event: large, ..event(id, seq, status) }).await.unwrap();
+    }
+}
+
+/// The files of the database together.
+fn on_disk(dir: &Path) -> u64 {
+    let length = |name: &str| fs::metadata(dir.join(name)).map_or(0, |file| file.len());
+    length("respool.db") + length("respool.db-wal")
+}
+
+#[tokio::test]
+async fn a_store_that_is_too_large_shrinks_and_keeps_what_has_not_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let runs = RunsConfig { max_size: Size::mib(3), ..RunsConfig::default() };
+    let store = keeping(dir.path(), runs).unwrap();
+    for (at, status) in [(1, Status::Running), (2, Status::Suspended), (3, Status::Interrupted)] {
+        large(&store, status.as_str(), at, 256, status).await;
+    }
+    for number in 0..40 {
+        large(&store, &format!("done{number:02}"), 10 + number, 256, Status::Done).await;
+    }
+    assert!(on_disk(dir.path()) > 10 * MIB);
+    let cleared = store.clear(1_000, 40).await.unwrap();
+    assert_eq!((cleared.old, cleared.for_room), (0, 30), "what happened since 40 stays, too much or not");
+    let cleared = store.clear(1_000, 1_000).await.unwrap();
+    assert!(cleared.bytes <= 3 * MIB && cleared.bytes > 2 * MIB, "{cleared:?}");
+    let newest: Vec<String> =
+        (40 - (10 - cleared.for_room)..40).rev().map(|number| format!("done{number:02}")).collect();
+    assert_eq!(
+        left(&store).await,
+        [newest, vec!["interrupted".into(), "suspended".into(), "running".into()]].concat()
+    );
+    assert!(on_disk(dir.path()) <= cleared.bytes + 64 * 1024, "{} bytes are left", on_disk(dir.path()));
+    // Nothing more may go: it ends.
+    let tight = keeping(dir.path(), RunsConfig { max_size: Size(1), ..RunsConfig::default() }).unwrap();
+    assert!(tight.clear(1_000, 1_000).await.unwrap().bytes > MIB / 2);
+    assert_eq!(left(&tight).await, ["interrupted", "suspended", "running"]);
+}
+
+#[tokio::test]
+async fn a_step_does_not_wait_for_the_clearing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = keeping(dir.path(), RunsConfig { max_size: Size::mib(1), ..RunsConfig::default() }).unwrap();
+    for number in 0..100 {
+        large(&store, &format!("done{number:02}"), number, 64, Status::Done).await;
+    }
+    store.begin(new("a", "f", 1)).await.unwrap();
+    let step = async {
+        tokio::task::yield_now().await;
+        store.append(event("a", 0, Status::Running)).await.unwrap();
+        left(&store).await.len()
+    };
+    let (cleared, seen) = tokio::join!(store.clear(1_000, 1_000), step);
+    assert!(cleared.unwrap().for_room > 50);
+    assert!(seen > 50, "the step came between two bites, not after all: {seen} runs were left");
+}
+
+#[tokio::test]
+async fn a_run_is_deleted_with_what_the_disk_holds_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).unwrap();
+    for (id, status) in [("a", Status::Done), ("b", Status::Running)] {
+        store.begin(new(id, "f", 1)).await.unwrap();
+        for seq in 0..8 {
+            let text = Some((seq, "returned", format!("secret of {id} ").repeat(100)));
+            store.append(Append { event: text, ..event(id, seq, status) }).await.unwrap();
+        }
+    }
+    let holds = |text: &str| {
+        let files = fs::read_dir(dir.path()).unwrap().filter_map(|file| fs::read(file.unwrap().path()).ok());
+        files.into_iter().any(|bytes| String::from_utf8_lossy(&bytes).contains(text))
+    };
+    assert!(!store.delete("b").await.unwrap(), "a process works on it");
+    assert!(store.delete("a").await.unwrap() && !store.delete("a").await.unwrap());
+    assert!(holds("secret of b") && !holds("secret of a"));
+    assert_eq!(store.usage().await.unwrap().runs, 1);
+}
+
+/// What a respool without clearing left: free space stays in the file for ever.
+#[tokio::test]
+async fn an_older_file_learns_to_give_space_back_once_nobody_else_uses_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let connection = rusqlite::Connection::open(dir.path().join("respool.db")).unwrap();
+    connection.pragma_update(None, "journal_mode", "wal").unwrap();
+    connection.execute_batch(include_str!("schema.sql")).unwrap();
+    connection.pragma_update(None, "user_version", 1).unwrap();
+    let insert = "INSERT INTO runs (id, agent, status, owner, created, updated, fingerprint, setup)
+                  VALUES (?1, 'helper', 'done', '', 1, 1, 'f', ?2)";
+    for number in 0..8 {
+        connection.execute(insert, (format!("run-{number}"), "x".repeat(512 * 1024))).unwrap();
+    }
+    drop(connection);
+    let mode = || -> u32 {
+        let connection = rusqlite::Connection::open(dir.path().join("respool.db")).unwrap();
+        connection.query_row("PRAGMA auto_vacuum", [], |row| row.get(0)).unwrap()
+    };
+    let other = Lease::take(dir.path()).unwrap();
+    drop(open(dir.path()).unwrap());
+    assert_eq!(mode(), 0, "another process uses it");
+    drop(other);
+    let store = keeping(dir.path(), RunsConfig { max_size: Size::mib(1), ..RunsConfig::default() }).unwrap();
+    assert_eq!((mode(), left(&store).await.len()), (2, 8));
+    assert_eq!(store.clear(1_000, 1_000).await.unwrap().for_room, 7);
+    assert!(on_disk(dir.path()) < MIB);
 }
 
 #[tokio::test]
@@ -158,7 +285,14 @@ async fn a_full_disk_is_a_clear_error_and_no_end() {
         let (writer, path) = (opened.writer, opened.path.clone());
         std::thread::spawn(move || write::work(writer, &queue, &path));
         let reader = Arc::new(Mutex::new(opened.reader));
-        Store { jobs, reader, path: opened.path, lease: Lease::take(dir.path()).unwrap(), set_aside: None }
+        Store {
+            jobs,
+            reader,
+            path: opened.path,
+            lease: Lease::take(dir.path()).unwrap(),
+            runs: RunsConfig::default(),
+            set_aside: None,
+        }
     };
     store.begin(new("a", "f", 1)).await.unwrap();
     let large =
