@@ -166,6 +166,7 @@ impl Conversation {
             agent: self.agent.name.to_string(),
             at: setup.at,
             fingerprint: self.place.clone(),
+            client: String::new(),
             setup: serde_json::to_string(&setup).unwrap_or_default(),
         };
         let run = Run::new(setup);

@@ -255,12 +255,18 @@ impl Store {
         self.read(move |connection| read::newest(connection, most)).await
     }
 
-    /// The run that waits, or waited, for one of these calls.
+    /// The run of this agent and client that waits, or waited, for one of these calls.
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn by_call(&self, ids: Vec<String>) -> Result<Option<String>, StoreError> {
-        self.read(move |connection| read::by_call(connection, &ids)).await
+    pub async fn by_call(
+        &self,
+        ids: Vec<String>,
+        agent: &str,
+        client: &str,
+    ) -> Result<Option<String>, StoreError> {
+        let (agent, client) = (agent.to_owned(), client.to_owned());
+        self.read(move |connection| read::by_call(connection, &ids, &agent, &client)).await
     }
 
     /// The newest run that the same request asked for, not before `since`, and whose client has not got its answer; not one

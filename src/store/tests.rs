@@ -16,7 +16,14 @@ fn keeping(dir: &Path, runs: RunsConfig) -> Result<Store, StoreError> {
 }
 
 fn new(id: &str, fingerprint: &str, at: u64) -> NewRun {
-    NewRun { id: id.into(), agent: "helper".into(), at, fingerprint: fingerprint.into(), setup: "{}".into() }
+    NewRun {
+        id: id.into(),
+        agent: "helper".into(),
+        at,
+        fingerprint: fingerprint.into(),
+        client: "me".into(),
+        setup: "{}".into(),
+    }
 }
 
 fn event(run: &str, seq: u64, status: Status) -> Append {
@@ -52,7 +59,11 @@ async fn what_was_committed_is_there_after_the_process() {
     );
     let newest: Vec<String> = store.newest(10).await.unwrap().into_iter().map(|row| row.id).collect();
     assert_eq!(newest, ["b", "a"]);
-    assert_eq!(store.by_call(vec!["none".into(), "call1".into()]).await.unwrap().as_deref(), Some("b"));
+    let by_call = async |agent, client| {
+        store.by_call(vec!["none".into(), "call1".into()], agent, client).await.unwrap()
+    };
+    assert_eq!(by_call("helper", "me").await.as_deref(), Some("b"));
+    assert_eq!((by_call("helper", "somebody else").await, by_call("another", "me").await), (None, None));
     assert_eq!(store.run("c").await.unwrap(), None);
 }
 
@@ -116,7 +127,7 @@ async fn old_runs_are_deleted_with_their_events() {
     assert_eq!(store.clear(150, 0).await.unwrap().old, 0, "they are 50 ms old");
     assert_eq!(store.clear(151, 0).await.unwrap().old, 2);
     assert_eq!(
-        (left(&store).await, store.by_call(vec!["done".into()]).await.unwrap()),
+        (left(&store).await, store.by_call(vec!["done".into()], "helper", "me").await.unwrap()),
         (vec!["running".to_owned()], None)
     );
 }
@@ -224,6 +235,7 @@ async fn an_older_file_learns_to_give_space_back_once_nobody_else_uses_it() {
     for number in 0..8 {
         connection.execute(insert, (format!("run-{number}"), "x".repeat(512 * 1024))).unwrap();
     }
+    connection.execute("INSERT INTO client_calls (id, run) VALUES ('call', 'run-3')", []).unwrap();
     drop(connection);
     let mode = || -> u32 {
         let connection = rusqlite::Connection::open(dir.path().join("respool.db")).unwrap();
@@ -235,6 +247,8 @@ async fn an_older_file_learns_to_give_space_back_once_nobody_else_uses_it() {
     drop(other);
     let store = keeping(dir.path(), RunsConfig { max_size: Size::mib(1), ..RunsConfig::default() }).unwrap();
     assert_eq!((mode(), left(&store).await.len()), (2, 8));
+    let known = store.by_call(vec!["call".into()], "helper", "anybody").await.unwrap();
+    assert_eq!(known.as_deref(), Some("run-3"), "nobody knows any more whose it was");
     assert_eq!(store.clear(1_000, 1_000).await.unwrap().for_room, 7);
     assert!(on_disk(dir.path()) < MIB);
 }

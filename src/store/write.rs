@@ -23,6 +23,8 @@ pub struct NewRun {
     pub at: u64,
     /// Stands for the request that asked for it.
     pub fingerprint: String,
+    /// Stands for the client.
+    pub client: String,
     /// Everything that its course depends on.
     pub setup: String,
 }
@@ -177,10 +179,10 @@ pub(super) fn signed(number: u64) -> i64 {
 fn begin(change: &Transaction<'_>, run: &NewRun, owner: &str) -> rusqlite::Result<usize> {
     change
         .prepare_cached(
-            "INSERT INTO runs (id, agent, status, owner, created, updated, fingerprint, setup)
-             VALUES (?1, ?2, 'running', ?3, ?4, ?4, ?5, ?6)",
+            "INSERT INTO runs (id, agent, status, owner, created, updated, fingerprint, setup, client)
+             VALUES (?1, ?2, 'running', ?3, ?4, ?4, ?5, ?6, ?7)",
         )?
-        .execute(params![run.id, run.agent, owner, signed(run.at), run.fingerprint, run.setup])
+        .execute(params![run.id, run.agent, owner, signed(run.at), run.fingerprint, run.setup, run.client])
 }
 
 fn write_append(change: &Transaction<'_>, append: &Append) -> rusqlite::Result<Reply> {

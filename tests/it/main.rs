@@ -9,6 +9,7 @@
 )]
 
 mod agents;
+mod agents_kept;
 mod agents_killed;
 mod architecture;
 mod captures;
