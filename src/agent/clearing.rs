@@ -46,8 +46,8 @@ fn tell(store: &Store, cleared: Cleared) {
             target: "respool::store",
             bytes,
             max_size = %max_size,
-            "the runs that are worked on, wait or were interrupted take more than `runs.max_size`; they are not deleted for \
-             room: raise it, or look through `respool runs list` for some to delete"
+            "runs that are worked on, wait, were interrupted, or ended in the last 15 minutes take more than `runs.max_size`, and \
+             are not deleted for room: raise it, or take some out with `respool runs delete`"
         );
     }
 }

@@ -107,7 +107,8 @@ fn client_tools(tools: &Value) -> Vec<Offered> {
 /// What stands for a client in the store, where nobody shall read its key.
 fn client(key: &[u8]) -> String {
     let digest = Sha256::new().chain_update("respool client\n").chain_update(key).finalize();
-    digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    let half = digest.as_slice().first_chunk().copied().unwrap_or_default();
+    format!("{:032x}", u128::from_be_bytes(half))
 }
 
 /// FNV-1a: equal requests must be recognised, also by another build; nobody gains by a collision.

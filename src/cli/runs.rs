@@ -61,6 +61,12 @@ pub(super) fn runs(loaded: &Loaded, command: RunsCommand) -> Result<(), String> 
 /// The store, with what ended processes left marked as such.
 async fn store(loaded: &Loaded) -> Result<Arc<Store>, String> {
     let store = Store::open(&loaded.settings.store).map_err(|error| error.0)?;
+    if let Some(aside) = &store.set_aside {
+        eprintln!(
+            "respool: the store of runs was damaged; it is now {}, and a new one was begun",
+            aside.display()
+        );
+    }
     store.mark_orphans().await.map_err(|error| error.0)?;
     Ok(Arc::new(store))
 }
@@ -106,8 +112,11 @@ async fn show(store: &Store, id: &str) -> Result<(), String> {
 }
 
 async fn cancel(store: &Store, id: &str) -> Result<(), String> {
-    let ended = store.request_cancel(id).await.map_err(|error| error.0)?;
-    if ended { Ok(()) } else { Err(format!("{}, or it is over", unknown(id))) }
+    if store.request_cancel(id).await.map_err(|error| error.0)? {
+        return Ok(());
+    }
+    let run = store.run(id).await.map_err(|error| error.0)?.ok_or_else(|| unknown(id))?;
+    Err(format!("the run {id} is {} already", run.row.status.as_str()))
 }
 
 async fn delete(store: &Store, id: &str) -> Result<(), String> {

@@ -19,7 +19,7 @@ impl Lease {
         let dir = state_dir.join("owners");
         fs::create_dir_all(&dir)?;
         let owner = format!("{:032x}", rand::random::<u128>());
-        let new = dir.join(format!("{owner}.new"));
+        let new = dir.join(format!(".{owner}"));
         let locked = File::create(&new)?;
         locked.lock()?;
         // Under its name it is locked from the first moment.
@@ -35,7 +35,7 @@ impl Lease {
     /// True when no other process uses the state directory. Takes the files of those that ended away.
     pub(super) fn is_alone(&self) -> io::Result<bool> {
         let names = fs::read_dir(&self.dir)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        let others = names.filter(|name| *name != self.owner && !name.ends_with(".new"));
+        let others = names.filter(|name| *name != self.owner && !name.starts_with('.'));
         Ok(others.filter(|name| !self.is_gone(name)).count() == 0)
     }
 

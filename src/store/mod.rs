@@ -98,17 +98,13 @@ impl Store {
     /// Opens or makes the store in a directory, and brings its schema up to date.
     ///
     /// # Errors
-    /// When the directory or the file cannot be used. A file that is damaged is set aside and a new one begun.
+    /// When the directory or the file cannot be used. A file that is damaged is set aside and a new one begun, unless another
+    /// process uses it.
     pub fn open(config: &StoreConfig) -> Result<Self, StoreError> {
         let dir = &config.state_dir;
-        let opened = open::open(dir)?;
+        open::make_directory(dir)?;
         let lease = Lease::take(dir).map_err(|error| open::unusable(dir, &error.to_string()))?;
-        if lease.is_alone().unwrap_or(false)
-            && let Err(error) = open::make_over(&opened.writer)
-        {
-            let error = open::failed("rewrite", &opened.path, &error);
-            tracing::warn!(target: "respool::store", %error, "deleted runs give no space back until this is done");
-        }
+        let opened = open::open(dir, lease.is_alone().unwrap_or(false))?;
         let (jobs, queue) = mpsc::channel();
         let connection = opened.writer;
         let path = opened.path.clone();

@@ -184,21 +184,18 @@ async fn a_store_that_is_too_large_shrinks_and_keeps_what_has_not_ended() {
 }
 
 #[tokio::test]
-async fn a_step_does_not_wait_for_the_clearing() {
+async fn a_step_waits_for_a_small_bite_of_the_clearing_only() {
     let dir = tempfile::tempdir().unwrap();
-    let store = keeping(dir.path(), RunsConfig { max_size: Size::mib(1), ..RunsConfig::default() }).unwrap();
-    for number in 0..100 {
+    let store = open(dir.path()).unwrap();
+    for number in 0..40 {
         large(&store, &format!("done{number:02}"), number, 64, Status::Done).await;
     }
-    store.begin(new("a", "f", 1)).await.unwrap();
-    let step = async {
-        tokio::task::yield_now().await;
-        store.append(event("a", 0, Status::Running)).await.unwrap();
-        left(&store).await.len()
-    };
-    let (cleared, seen) = tokio::join!(store.clear(1_000, 1_000), step);
-    assert!(cleared.unwrap().for_room > 50);
-    assert!(seen > 50, "the step came between two bites, not after all: {seen} runs were left");
+    let shrink = || store.ask(|answer| Job::Shrink { most: 1, before: 1_000, answer });
+    let bites =
+        [shrink().await.unwrap(), shrink().await.unwrap(), shrink().await.unwrap(), shrink().await.unwrap()];
+    assert_eq!(bites, [16, 16, 8, 0]);
+    let pages = store.ask(|answer| Job::GiveBack { answer }).await.unwrap();
+    assert!(pages > 0 && pages <= 256, "{pages}");
 }
 
 #[tokio::test]
@@ -258,6 +255,13 @@ async fn a_damaged_file_is_set_aside() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("respool.db"), "this is no database, but somebody's text ".repeat(200))
         .unwrap();
+    let other = Lease::take(dir.path()).unwrap();
+    let error = open(dir.path()).unwrap_err().0;
+    assert!(
+        error.contains("is damaged; end all processes"),
+        "it is not moved from under another process: {error}"
+    );
+    drop(other);
     let store = open(dir.path()).unwrap();
     let aside = store.set_aside.clone().unwrap();
     assert!(fs::read_to_string(&aside).unwrap().starts_with("this is no database"), "{}", aside.display());
@@ -292,7 +296,7 @@ async fn a_full_disk_is_a_clear_error_and_no_end() {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()).unwrap());
     let store = {
-        let opened = super::open::open(dir.path()).unwrap();
+        let opened = super::open::open(dir.path(), true).unwrap();
         let pages: u32 = opened.writer.query_row("PRAGMA page_count", [], |row| row.get(0)).unwrap();
         opened.writer.pragma_update(None, "max_page_count", pages + 2).unwrap();
         let (jobs, queue) = mpsc::channel();

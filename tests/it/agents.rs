@@ -437,7 +437,8 @@ async fn an_interrupted_run_is_listed_shown_taken_up_and_ended_by_the_program() 
     assert!(!log.contains("What does a.txt say?"), "message text is not logged");
     let (shown, ..) = respool(&config, &["runs", "show", &run]).await;
     assert_eq!(serde_json::from_str::<Value>(&shown).unwrap()["status"], "done");
-    assert!(!respool(&config, &["runs", "cancel", &run]).await.2, "it is over");
+    let (_, said, succeeded) = respool(&config, &["runs", "cancel", &run]).await;
+    assert!(said.contains("is done already") && !succeeded, "{said}");
     assert!(respool(&config, &["runs", "delete", &run]).await.2);
     let (_, said, succeeded) = respool(&config, &["runs", "delete", &run]).await;
     assert!(said.contains(&format!("there is no run {run}")) && !succeeded, "{said}");
