@@ -67,7 +67,10 @@ async fn store(loaded: &Loaded) -> Result<Arc<Store>, String> {
             aside.display()
         );
     }
-    store.mark_orphans().await.map_err(|error| error.0)?;
+    // On a full disk runs can be looked at all the same.
+    if let Err(error) = store.mark_orphans().await {
+        eprintln!("respool: runs whose process has ended may still be shown as running: {error}");
+    }
     Ok(Arc::new(store))
 }
 

@@ -10,8 +10,10 @@ use rusqlite::{Connection, Transaction, params};
 use super::open::BUSY;
 use super::write::signed;
 
-/// So many runs are deleted in one bite.
+/// So many runs are deleted in one bite at most,
 const RUNS: u32 = 16;
+/// and no further one once they took so many bytes.
+const BITE: u64 = 1 << 20;
 /// So many pages are given back in one bite.
 const PAGES: u32 = 256;
 
@@ -37,11 +39,10 @@ pub struct Usage {
 
 /// Deletes a few runs that nobody works on and to which nothing has happened since this time.
 pub(super) fn expire(change: &Transaction<'_>, before: u64) -> rusqlite::Result<usize> {
-    let query = "DELETE FROM runs WHERE id IN (
-                     SELECT id FROM runs
-                     WHERE status IN ('suspended', 'interrupted', 'done', 'limited', 'failed', 'cancelled')
-                       AND updated < ?1 LIMIT ?2)";
-    change.prepare_cached(query)?.execute(params![signed(before), RUNS])
+    let query = "SELECT id FROM runs
+                 WHERE status IN ('suspended', 'interrupted', 'done', 'limited', 'failed', 'cancelled')
+                   AND updated < ?1 LIMIT ?2";
+    remove_some(change, query, before, 0)
 }
 
 /// Deletes a few runs that ended before this time, the oldest first, as long as more than `most` bytes are in use.
@@ -52,14 +53,19 @@ pub(super) fn shrink(change: &Transaction<'_>, most: u64, before: u64) -> rusqli
     let query =
         "SELECT id FROM runs WHERE status IN ('done', 'limited', 'failed', 'cancelled') AND updated < ?1
                  ORDER BY updated LIMIT ?2";
-    let mut oldest = change.prepare_cached(query)?;
-    let oldest: Vec<String> = oldest
-        .query_map(params![signed(before), RUNS], |row| row.get(0))?
-        .collect::<rusqlite::Result<_>>()?;
+    remove_some(change, query, before, most)
+}
+
+/// Deletes runs of a query until they are a bite, or no more than `most` bytes are in use.
+fn remove_some(change: &Transaction<'_>, query: &str, before: u64, most: u64) -> rusqlite::Result<usize> {
+    let mut found = change.prepare_cached(query)?;
+    let found: Vec<String> =
+        found.query_map(params![signed(before), RUNS], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    let enough = bytes(change)?.saturating_sub(BITE).max(most);
     let mut deleted = 0;
-    for run in oldest {
+    for run in found {
         deleted += remove(change, &run)?;
-        if bytes(change)? <= most {
+        if bytes(change)? <= enough {
             break;
         }
     }

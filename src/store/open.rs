@@ -137,10 +137,13 @@ fn migrate(connection: &mut Connection) -> Result<(), Fault> {
 /// A database that was begun without the means to give space back gets them, which writes it anew. When that cannot be done now
 /// (a full disk) it works as before, and the next start tries again.
 fn make_over(connection: &Connection, path: &Path) {
-    let mode = connection.query_row("PRAGMA auto_vacuum", [], |row| row.get::<_, u32>(0));
-    let done =
-        mode.and_then(|mode| if mode == INCREMENTAL { Ok(()) } else { connection.execute_batch("VACUUM") });
-    if let Err(error) = done {
+    let mode = connection.query_row("PRAGMA auto_vacuum", [], |row| row.get(0));
+    if mode == Ok(INCREMENTAL) {
+        return;
+    }
+    let bytes = fs::metadata(path).map(|file| file.len()).unwrap_or_default();
+    tracing::info!(target: "respool::store", bytes, "the database is written anew, once; a large one takes a while");
+    if let Err(error) = mode.and_then(|_: u32| connection.execute_batch("VACUUM")) {
         let error = failed("rewrite", path, &error);
         tracing::warn!(target: "respool::store", %error, "deleted runs give no space back until this is done");
     }

@@ -194,6 +194,10 @@ async fn a_step_waits_for_a_small_bite_of_the_clearing_only() {
     let bites =
         [shrink().await.unwrap(), shrink().await.unwrap(), shrink().await.unwrap(), shrink().await.unwrap()];
     assert_eq!(bites, [16, 16, 8, 0]);
+    for number in 0..4 {
+        large(&store, &format!("large{number}"), number, 1_024, Status::Done).await;
+    }
+    assert_eq!((shrink().await.unwrap(), shrink().await.unwrap()), (1, 1), "they are large");
     let pages = store.ask(|answer| Job::GiveBack { answer }).await.unwrap();
     assert!(pages > 0 && pages <= 256, "{pages}");
 }
