@@ -14,19 +14,19 @@ use crate::units::Size;
 /// The pause between clearings.
 const EVERY: Duration = Duration::from_hours(1);
 
-/// Clears now and every hour, until the process ends.
+/// Clears now and every hour, until the process ends; a clearing that is under way does not hold that up.
 pub(super) async fn keep_clear(store: Arc<Store>, shutdown: CancellationToken) {
-    loop {
-        if let Some(cleared) = told(clear(&store).await) {
-            tell(&store, cleared);
+    let clearing = async {
+        loop {
+            if let Some(cleared) = told(clear(&store).await) {
+                tell(&store, cleared);
+            }
+            // Another process on the same store may have ended meanwhile.
+            let _ = told(store.mark_orphans().await);
+            tokio::time::sleep(EVERY).await;
         }
-        // Another process on the same store may have ended meanwhile.
-        let _ = told(store.mark_orphans().await);
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(EVERY) => {}
-        }
-    }
+    };
+    let _ = shutdown.run_until_cancelled(clearing).await;
 }
 
 /// Clears once. What ended just now stays: its client may still ask for the answer.

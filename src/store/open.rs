@@ -105,8 +105,10 @@ fn connections(path: &Path) -> Result<(Connection, Connection), Fault> {
 fn connection(path: &Path) -> Result<Connection, Fault> {
     let connection = Connection::open(path)?;
     connection.busy_timeout(BUSY)?;
-    // Holds for a file that is new; an older one is made over by `make_over`.
-    connection.pragma_update(None, "auto_vacuum", "incremental")?;
+    // Holds for a file that is new, and for an older one once `make_over` has written it anew. To set it writes to the file.
+    if auto_vacuum(&connection)? != INCREMENTAL {
+        connection.pragma_update(None, "auto_vacuum", INCREMENTAL)?;
+    }
     connection.pragma_update(None, "synchronous", "normal")?;
     connection.pragma_update(None, "journal_size_limit", LARGEST_LOG)?;
     // What is deleted is overwritten where that costs nothing; the pages that are free go back to the disk.
@@ -134,16 +136,20 @@ fn migrate(connection: &mut Connection) -> Result<(), Fault> {
     Ok(())
 }
 
+fn auto_vacuum(connection: &Connection) -> rusqlite::Result<u32> {
+    connection.query_row("PRAGMA auto_vacuum", [], |row| row.get(0))
+}
+
 /// A database that was begun without the means to give space back gets them, which writes it anew. When that cannot be done now
 /// (a full disk) it works as before, and the next start tries again.
 fn make_over(connection: &Connection, path: &Path) {
-    let mode = connection.query_row("PRAGMA auto_vacuum", [], |row| row.get(0));
+    let mode = auto_vacuum(connection);
     if mode == Ok(INCREMENTAL) {
         return;
     }
     let bytes = fs::metadata(path).map(|file| file.len()).unwrap_or_default();
     tracing::info!(target: "respool::store", bytes, "the database is written anew, once; a large one takes a while");
-    if let Err(error) = mode.and_then(|_: u32| connection.execute_batch("VACUUM")) {
+    if let Err(error) = mode.and_then(|_| connection.execute_batch("VACUUM")) {
         let error = failed("rewrite", path, &error);
         tracing::warn!(target: "respool::store", %error, "deleted runs give no space back until this is done");
     }

@@ -67,6 +67,18 @@ async fn what_was_committed_is_there_after_the_process() {
     assert_eq!(store.run("c").await.unwrap(), None);
 }
 
+/// So that runs can be looked at on a full disk.
+#[tokio::test]
+async fn to_open_it_again_writes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).unwrap();
+    store.begin(new("a", "f", 1)).await.unwrap();
+    let before = on_disk(dir.path());
+    let other = open(dir.path()).unwrap();
+    assert_eq!(other.mark_orphans().await.unwrap(), 0);
+    assert_eq!((left(&other).await, on_disk(dir.path())), (vec!["a".to_owned()], before));
+}
+
 #[tokio::test]
 async fn a_run_belongs_to_one_process_at_a_time() {
     let dir = tempfile::tempdir().unwrap();
