@@ -33,7 +33,7 @@ use crate::relay::{
     ContextConfig, ModelConfig, ReasoningField, RecoveryConfig, RelayConfig, ToolParsing, ToolsMode,
 };
 use crate::server::{LimitsConfig, Listen, ServerConfig};
-use crate::store::StoreConfig;
+use crate::store::{RunsConfig, StoreConfig};
 use crate::tools::ToolsConfig;
 use crate::units::{Secret, Unusable};
 use crate::upstream::UpstreamConfig;
@@ -53,7 +53,7 @@ pub struct Settings {
     pub upstreams: Vec<UpstreamConfig>,
     /// `[log]`.
     pub log: LogConfig,
-    /// `state_dir`.
+    /// `state_dir` and `[runs]`.
     pub store: StoreConfig,
     /// `[agents.NAME]`, by name.
     pub agents: BTreeMap<String, AgentConfig>,
@@ -166,6 +166,7 @@ struct Document {
     recovery: RecoveryConfig,
     context: ContextConfig,
     log: LogConfig,
+    runs: RunsConfig,
     agents: BTreeMap<String, AgentConfig>,
     tools: ToolsConfig,
 }
@@ -197,6 +198,7 @@ impl Document {
             log: self.log,
             store: StoreConfig {
                 state_dir: self.state_dir.unwrap_or_else(|| search::state_dir(environment)),
+                runs: self.runs,
             },
             agents: self.agents,
             tools: self.tools,

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderValue, header};
 use tokio::sync::{broadcast, watch};
+use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -18,7 +19,7 @@ use super::run::Run;
 use super::taking_up::told;
 use super::telemetry::Telemetry;
 use super::watch::{Ended, Live, Watch};
-use super::{progress, setup};
+use super::{clearing, progress, setup};
 use crate::observe::ErrorReport;
 use crate::relay::Relay;
 use crate::store::{NewRun, Store, StoreError};
@@ -28,10 +29,6 @@ use crate::tools::Tools;
 const BEHIND: usize = 256;
 /// A repeated request takes up an interrupted run that is not older than this, in milliseconds.
 pub(super) const TAKEN_UP_WITHIN: u64 = 15 * 60_000;
-/// Runs that are over, or wait for a client, are kept so long, in milliseconds.
-pub(super) const KEPT: u64 = 30 * 24 * 3_600_000;
-/// The pause between clearings.
-const CLEAR_EVERY: Duration = Duration::from_hours(1);
 /// What is assumed of a window that nobody tells of, in tokens.
 const WINDOW: u64 = 128 * 1024;
 /// Suspended runs that are held in memory because they could not be stored.
@@ -78,12 +75,15 @@ impl std::fmt::Debug for Agents {
 /// A suspended run that is not in the store.
 pub(super) struct Parked {
     pub(super) id: String,
+    pub(super) client: Option<String>,
     pub(super) run: Run,
 }
 
 /// A run to work on.
 pub(super) struct Work {
     pub(super) id: String,
+    /// Stands for the client whose run it is; `None`: anybody's.
+    pub(super) client: Option<String>,
     pub(super) run: Run,
     pub(super) seq: u64,
     pub(super) store: Option<Arc<Store>>,
@@ -136,15 +136,16 @@ impl Agents {
         request: AgentRequest,
         authorization: Option<HeaderValue>,
     ) -> Watch {
-        if !request.results.is_empty()
-            && let Some(watch) = self.returned(agent, &request, authorization.clone()).await
-        {
+        let returns = !request.results.is_empty();
+        if returns && let Some(watch) = self.returned(agent, &request, authorization.clone()).await {
             return watch;
         }
         if let Some(watch) = self.unanswered(agent, &request, authorization.clone()).await {
             return watch;
         }
-        self.begin(agent, request, authorization).await
+        // Deleted, another client's or another agent's: its client's own history is what there is of it.
+        let how = if returns { "begins, no run waits for these results" } else { "begins" };
+        self.begin(agent, request, authorization, how).await
     }
 
     async fn begin(
@@ -152,31 +153,62 @@ impl Agents {
         agent: &Arc<Agent>,
         request: AgentRequest,
         authorization: Option<HeaderValue>,
+        how: &'static str,
     ) -> Watch {
         let id = format!("run-{:032x}", rand::random::<u128>());
-        let fingerprint = request.fingerprint.clone();
+        let (fingerprint, client) = (request.fingerprint.clone(), request.client.clone());
         let window = agent.window(authorization.as_ref()).await;
         let setup = setup::setup(agent, request, window, rand::random(), now());
-        let run = NewRun {
+        let new = NewRun {
             id: id.clone(),
             agent: agent.name.to_string(),
             at: setup.at,
             fingerprint,
+            client: client.clone(),
             setup: serde_json::to_string(&setup).unwrap_or_default(),
         };
-        let run_state = Run::new(setup);
-        let store = match &self.store {
-            Some(store) => match store.begin(run).await {
-                Ok(()) => Some(Arc::clone(store)),
-                Err(error) => {
-                    self.telemetry(agent, &id).not_durable(&run_state, &error);
-                    None
+        let (run, client, store) = (Run::new(setup), Some(client), self.store.clone());
+        let mut work = Work { id, client, run, seq: 0, store, authorization, first: None, how };
+        let (agents, agent) = (Arc::clone(self), Arc::clone(agent));
+        self.to_its_end(async move {
+            if let Some(store) = work.store.take() {
+                match store.begin(new).await {
+                    Ok(()) => work.store = Some(store),
+                    Err(error) => agents.telemetry(&agent, &work.id).not_durable(&work.run, &error),
                 }
-            },
-            None => None,
-        };
-        let work = Work { id, run: run_state, seq: 0, store, authorization, first: None, how: "begins" };
-        self.work(agent, work)
+            }
+            agents.work(&agent, work)
+        })
+        .await
+    }
+
+    /// Makes this process the one that works on a stored run, and works on it; `None` when another one does, or it is over.
+    /// `cancelled`: also one whose client went away.
+    pub(super) async fn claimed(
+        self: &Arc<Self>,
+        agent: &Arc<Agent>,
+        store: Arc<Store>,
+        cancelled: bool,
+        work: Work,
+    ) -> Result<Option<Watch>, StoreError> {
+        let (agents, agent) = (Arc::clone(self), Arc::clone(agent));
+        self.to_its_end(async move {
+            let claimed = store.claim(&work.id, cancelled).await?;
+            let work = Work { store: Some(store), ..work };
+            Ok(claimed.then(|| agents.work(&agent, work)))
+        })
+        .await
+    }
+
+    /// Whoever asked may go away at any moment. What the store says is being worked on is worked on all the same, and then ends,
+    /// or goes on, as one whose client went away.
+    async fn to_its_end<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
+        match self.tasks.spawn(work).await.map_err(JoinError::try_into_panic) {
+            Ok(done) => done,
+            Err(Ok(panic)) => std::panic::resume_unwind(panic),
+            // The runtime ends, and this with it.
+            Err(Err(_)) => std::future::pending().await,
+        }
     }
 
     pub(super) fn is_live(&self, id: &str) -> bool {
@@ -247,7 +279,7 @@ impl Agents {
         progress: broadcast::Sender<String>,
         stops: Stops,
     ) -> Ended {
-        let Work { id, mut run, seq, store, authorization, first, how } = work;
+        let Work { id, client, mut run, seq, store, authorization, first, how } = work;
         let telemetry = self.telemetry(agent, &id);
         telemetry.started(&run, how);
         let (began, before) = (Instant::now(), run.iterations().len());
@@ -284,7 +316,7 @@ impl Agents {
         let spent = run.spent_since_answer();
         self.live.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
         if matches!(end, End::Suspended(_)) && !kept {
-            self.park(Parked { id, run });
+            self.park(Parked { id, client, run });
         }
         Ended { end, spent, overhead }
     }
@@ -313,18 +345,7 @@ impl Agents {
             tracing::warn!(target: "respool::agent", runs = orphans, "runs were interrupted; `respool runs list` shows them");
         }
         self.resume_detached(&store).await;
-        let shutdown = self.shutdown.clone();
-        self.tasks.spawn(async move {
-            loop {
-                let _ = told(store.delete_before(now().saturating_sub(KEPT)).await);
-                // Another process on the same store may have ended meanwhile.
-                let _ = told(store.mark_orphans().await);
-                tokio::select! {
-                    () = shutdown.cancelled() => return,
-                    () = tokio::time::sleep(CLEAR_EVERY) => {}
-                }
-            }
-        });
+        self.tasks.spawn(clearing::keep_clear(store, self.shutdown.clone()));
     }
 
     /// Waits until nothing is worked on any more. Call it after the shutdown token.

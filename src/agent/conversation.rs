@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::agents::{Agent, KEPT};
+use super::agents::Agent;
 use super::budget::Tokens;
 use super::driver::{Driver, End, Stops, now};
 use super::happening::{Audience, Happening};
@@ -17,9 +17,9 @@ use super::outcome::Outcome;
 use super::record::{Entry, What};
 use super::request::AgentRequest;
 use super::run::Run;
-use super::setup;
 use super::taking_up::restored;
 use super::telemetry::Telemetry;
+use super::{clearing, setup};
 use crate::observe::ErrorReport;
 use crate::store::{Append, NewRun, Status, Store};
 use crate::tools::Approver;
@@ -73,10 +73,11 @@ impl Conversation {
         Ok(true)
     }
 
-    /// Clears what is too old from the store. An error shows again when something is to be kept.
-    pub async fn clear_old(&self) {
-        if let Some(store) = &self.store {
-            let _ = store.delete_before(now().saturating_sub(KEPT)).await;
+    /// Clears what is too old or too much from the store, while the conversation begins. An error shows again when something
+    /// is to be kept.
+    pub fn clear_old(&self) {
+        if let Some(store) = self.store.clone() {
+            tokio::spawn(async move { clearing::clear(&store).await });
         }
     }
 
@@ -165,6 +166,7 @@ impl Conversation {
             agent: self.agent.name.to_string(),
             at: setup.at,
             fingerprint: self.place.clone(),
+            client: String::new(),
             setup: serde_json::to_string(&setup).unwrap_or_default(),
         };
         let run = Run::new(setup);

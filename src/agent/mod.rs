@@ -2,6 +2,7 @@
 
 pub mod agents;
 mod budget;
+mod clearing;
 pub mod config;
 mod context;
 mod conversation;

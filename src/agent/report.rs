@@ -11,7 +11,7 @@ use crate::store::{RunRow, StoredRun};
 pub fn summary(row: &RunRow) -> Value {
     json!({
         "id": row.id, "object": "run", "agent": row.agent, "status": row.status.as_str(),
-        "created": row.created / 1_000, "updated": row.updated / 1_000,
+        "created": row.created / 1_000, "updated": row.updated / 1_000, "bytes": row.bytes,
     })
 }
 

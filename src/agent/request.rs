@@ -1,6 +1,7 @@
 //! A client's request to an agent, as far as a run depends on it. Pure. Used by `agents`.
 
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 
 use super::prompt::plain;
 use super::record::{Offered, Runs};
@@ -19,6 +20,8 @@ pub struct AgentRequest {
     pub usage: bool,
     /// Stands for this request: another one with the same agent, messages and tools has the same.
     pub fingerprint: String,
+    /// Stands for the client's key, which it does not tell.
+    pub client: String,
     /// Results that the client brings for calls of the last assistant message, by id.
     pub results: Vec<(String, String)>,
     /// What it says after them.
@@ -44,14 +47,14 @@ impl AgentRequest {
         let tools = if body["tool_choice"] == "none" { Vec::new() } else { client_tools(&body["tools"]) };
         let fingerprint = fingerprint(&[&body["model"], &body["messages"], &body["tools"]]);
         let (results, tail) = brought(&messages);
-        Ok(Self { messages, tools, stream, usage, fingerprint, results, tail })
+        Ok(Self { messages, tools, stream, usage, fingerprint, client: String::new(), results, tail })
     }
 
     /// The same request of another client, who has another key, is another one.
     #[must_use]
     pub fn of_client(mut self, key: &[u8]) -> Self {
-        let key = Value::from(String::from_utf8_lossy(key));
-        self.fingerprint = fingerprint(&[&Value::from(self.fingerprint), &key]);
+        self.client = client(key);
+        self.fingerprint = fingerprint(&[&self.fingerprint.into(), &self.client.as_str().into()]);
         self
     }
 
@@ -63,6 +66,7 @@ impl AgentRequest {
             stream: true,
             usage: true,
             fingerprint: String::new(),
+            client: String::new(),
             results: Vec::new(),
             tail: Vec::new(),
         }
@@ -98,6 +102,13 @@ fn client_tools(tools: &Value) -> Vec<Offered> {
         })
     };
     tools.as_array().into_iter().flatten().filter_map(tool).collect()
+}
+
+/// What stands for a client in the store, where nobody shall read its key.
+fn client(key: &[u8]) -> String {
+    let digest = Sha256::new().chain_update("respool client\n").chain_update(key).finalize();
+    let half = digest.as_slice().first_chunk().copied().unwrap_or_default();
+    format!("{:032x}", u128::from_be_bytes(half))
 }
 
 /// FNV-1a: equal requests must be recognised, also by another build; nobody gains by a collision.
@@ -164,6 +175,15 @@ mod tests {
         };
         assert_eq!(body("x", true), body("x", false));
         assert_ne!(body("x", true), body("y", true));
+    }
+
+    #[test]
+    fn a_client_is_its_key_and_does_not_tell_it() {
+        let of = |key: &[u8]| parse(&json!({"messages": [{"role": "user", "content": "x"}]})).of_client(key);
+        let (one, same, other) = (of(b"Bearer one"), of(b"Bearer one"), of(b"Bearer two"));
+        assert_eq!((&one.client, &one.fingerprint), (&same.client, &same.fingerprint));
+        assert!(one.client != other.client && one.fingerprint != other.fingerprint);
+        assert!(one.client.len() == 32 && !one.client.contains("one"));
     }
 
     #[test]

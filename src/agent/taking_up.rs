@@ -24,48 +24,36 @@ impl Agents {
         authorization: Option<HeaderValue>,
     ) -> Option<Watch> {
         let ids: Vec<String> = request.results.iter().map(|(id, _)| id.clone()).collect();
-        if let Some(parked) = self.unpark(&ids) {
-            let first = Some(came_back(&parked.run, request));
-            let Parked { id, run } = parked;
-            let work = Work { id, run, seq: 0, store: None, authorization, first, how: "client returned" };
+        if let Some(Parked { id, client, run }) = self.unpark(&ids, &agent.name, &request.client) {
+            let first = Some(came_back(&run, request));
+            let work =
+                Work { id, client, run, seq: 0, store: None, authorization, first, how: "client returned" };
             return Some(self.work(agent, work));
         }
         let store = self.store.clone()?;
-        let id = told(store.by_call(ids).await)??;
+        let id = told(store.by_call(ids, &agent.name, &request.client).await)??;
         if let Some(watch) = self.watch(&id) {
             return Some(watch);
         }
         let stored = told(store.run(&id).await)??;
-        if stored.row.agent != *agent.name {
-            return None;
-        }
         let (run, last) = restored(&stored)?;
-        let seq = stored.events.len() as u64;
         let waits = run
             .awaited()
             .iter()
             .any(|call| request.results.iter().any(|(id, _)| *id == normalised(&call.id)));
-        if waits {
-            let first = Some(came_back(&run, request));
-            let claimed = told(store.claim(&id, true).await)?;
-            let work =
-                Work { id, run, seq, store: Some(store), authorization, first, how: "client returned" };
-            return claimed.then(|| self.work(agent, work));
-        }
-        // The same results once more: the client did not get what came of them.
-        let same = matches!(&last, Some(What::ClientReturned { results, tail })
-            if *tail == request.tail && results.iter().all(|(id, _)| request.results.iter().any(|(other, _)| other == id)));
-        if !same {
+        let (first, how) = if waits {
+            (came_back(&run, request), "client returned")
+        } else if !is_repeated(last.as_ref(), request) {
             return None;
-        }
-        if let Some(end) = over(&run) {
+        } else if let Some(end) = over(&run) {
             let spent = run.spent_since_answer();
-            return Some(Watch::finished(id, Ended { end, spent, overhead: Duration::ZERO }));
-        }
-        let claimed = told(store.claim(&id, true).await)?;
-        let first = Some(What::Resumed);
-        let work = Work { id, run, seq, store: Some(store), authorization, first, how: "resumed" };
-        claimed.then(|| self.work(agent, work))
+            return may_be_told_again(&end, stored.row.updated)
+                .then(|| Watch::finished(id, Ended { end, spent, overhead: Duration::ZERO }));
+        } else {
+            (What::Resumed, "resumed")
+        };
+        let work = stored_work(id, &stored, run, authorization, first, how);
+        told(self.claimed(agent, store, true, work).await)?
     }
 
     /// A run that the same request began and whose answer its client has not got: it asks again.
@@ -116,12 +104,9 @@ impl Agents {
         if !run.awaited().is_empty() {
             return Err("it waits for its client's tool results".into());
         }
-        if !store.claim(id, false).await.map_err(|error| error.0)? {
-            return Err(format!("it is {}", stored.row.status.as_str()));
-        }
-        let seq = stored.events.len() as u64;
-        let (id, first) = (id.to_owned(), Some(What::Resumed));
-        Ok(self.work(agent, Work { id, run, seq, store: Some(store), authorization, first, how: "resumed" }))
+        let work = stored_work(id.to_owned(), &stored, run, authorization, What::Resumed, "resumed");
+        let claimed = self.claimed(agent, store, false, work).await.map_err(|error| error.0)?;
+        claimed.ok_or_else(|| format!("it is {}", stored.row.status.as_str()))
     }
 
     /// A detached run goes on by itself; the others wait for their clients or for `respool runs resume`.
@@ -138,11 +123,14 @@ impl Agents {
         }
     }
 
-    fn unpark(&self, ids: &[String]) -> Option<Parked> {
+    fn unpark(&self, ids: &[String], agent: &str, client: &str) -> Option<Parked> {
         let mut all = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_theirs = |parked: &Parked| {
+            parked.run.setup().agent == agent && parked.client.as_deref().is_none_or(|own| own == client)
+        };
         let waits =
             |parked: &Parked| parked.run.awaited().iter().any(|call| ids.contains(&normalised(&call.id)));
-        let place = all.iter().position(waits)?;
+        let place = all.iter().position(|parked| is_theirs(parked) && waits(parked))?;
         Some(all.remove(place))
     }
 }
@@ -152,6 +140,37 @@ pub(super) fn told<T>(answer: Result<T, StoreError>) -> Option<T> {
     answer
         .inspect_err(|error| tracing::error!(target: "respool::store", %error, "the store of runs failed"))
         .ok()
+}
+
+/// Work on a run that is in the store, once it is claimed.
+fn stored_work(
+    id: String,
+    stored: &StoredRun,
+    run: Run,
+    authorization: Option<HeaderValue>,
+    first: What,
+    how: &'static str,
+) -> Work {
+    let (client, seq) = (stored.client.clone(), stored.events.len() as u64);
+    Work { id, client, run, seq, store: None, authorization, first: Some(first), how }
+}
+
+/// The same results as the last time: the client did not get what came of them.
+fn is_repeated(last: Option<&What>, request: &AgentRequest) -> bool {
+    let brought = |id: &String| request.results.iter().any(|(other, _)| *other == normalised(id));
+    matches!(last, Some(What::ClientReturned { results, tail })
+        if *tail == request.tail && results.iter().all(|(id, _)| brought(id)))
+}
+
+/// A failure is not told twice: whoever asks again wants another attempt. Nor is an answer that is old.
+fn may_be_told_again(end: &End, since: u64) -> bool {
+    match end {
+        End::Finished(outcome) => {
+            let ended_well = outcome.failure.is_none() && !outcome.cancelled;
+            ended_well && since >= now().saturating_sub(TAKEN_UP_WITHIN)
+        }
+        End::Suspended(_) | End::Left => true,
+    }
 }
 
 /// The event of the client's return: ids as the run has them.

@@ -41,7 +41,8 @@ impl Telemetry {
             tracing::warn!(target: "respool::agent", run_id = self.run, "a call was guessed from natural language");
         }
         for (name, why) in &said.refused {
-            tracing::warn!(target: "respool::agent", run_id = self.run, tool = name, why, "a call cannot be made");
+            let tool = self.content.then_some(name.as_str());
+            tracing::warn!(target: "respool::agent", run_id = self.run, tool, why, "a call cannot be made");
         }
         tracing::info!(
             target: "respool::agent",
@@ -82,7 +83,13 @@ impl Telemetry {
             fix,
             "the model call failed"
         );
-        self.reported(iteration, "model", &format!("{} {}", failure.code, failure.text), fix);
+        let ModelFailure { status, code, text, .. } = failure;
+        let error = match (self.content, code.as_str()) {
+            (true, code) => format!("{code} {text}").trim_start().to_owned(),
+            (false, "") => format!("{status} failed"),
+            (false, code) => format!("{status} {code}"),
+        };
+        self.reported(iteration, "model", error, fix);
     }
 
     /// A tool call ended.
@@ -107,7 +114,8 @@ impl Telemetry {
         if ended.how != How::Ok {
             let fix = if retried { "retry" } else { "the model is told" };
             tracing::warn!(target: "respool::agent", run_id = self.run, tool = call.name, fix, "a tool call failed");
-            self.reported(iteration, &call.name, &ended.text, fix);
+            let error = if self.content { ended.text.clone() } else { in_short(ended) };
+            self.reported(iteration, &call.name, error, fix);
         }
     }
 
@@ -119,7 +127,7 @@ impl Telemetry {
             %error,
             "a step cannot be kept: the run goes on and would not survive the end of this process"
         );
-        self.reported(run.iterations().len(), "store", &error.0, "the run goes on, not durable");
+        self.reported(run.iterations().len(), "store", error.0.clone(), "the run goes on, not durable");
     }
 
     /// The run ended.
@@ -153,8 +161,8 @@ impl Telemetry {
     }
 
     /// Writes to the report away from the runtime's threads.
-    fn reported(&self, iteration: usize, tool: &str, error: &str, fix: &'static str) {
-        let (report, tool, error) = (self.report.clone(), tool.to_owned(), error.to_owned());
+    fn reported(&self, iteration: usize, tool: &str, error: String, fix: &'static str) {
+        let (report, tool) = (self.report.clone(), tool.to_owned());
         let write = move || {
             let failure = Failure { iteration, tool: &tool, error: &error, fix };
             if let Err(error) = report.append(SystemTime::now(), failure) {
@@ -162,5 +170,53 @@ impl Telemetry {
             }
         };
         tokio::task::spawn_blocking(write);
+    }
+}
+
+/// A tool's failure without a word of the tool's: the HTTP status that it names, and how it ended.
+fn in_short(ended: &Ended) -> String {
+    let how = match ended.how {
+        How::Denied => "not allowed",
+        How::Transient => "its server stumbled",
+        How::TimedOut => return format!("stopped after {} ms", ended.took),
+        _ => "failed",
+    };
+    status_in(&ended.text).map_or_else(|| how.to_owned(), |status| format!("{status} {how}"))
+}
+
+/// An HTTP status that an error text begins with, has in brackets (OpenClaw 2026.9.6: `Web fetch failed (404): …`), or calls one.
+fn status_in(text: &str) -> Option<u16> {
+    let mut before = String::new();
+    for word in text.split_whitespace().take(40) {
+        let bare = word.trim_matches(|char: char| !char.is_ascii_alphanumeric());
+        let called = ["status", "code", "error"].contains(&before.as_str()) || before.starts_with("http");
+        if (before.is_empty() || word.starts_with('(') || called)
+            && let Some(status) = bare.parse().ok().filter(|status| (400..600).contains(status))
+        {
+            return Some(status);
+        }
+        before = bare.to_ascii_lowercase();
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_in_short_holds_no_word_of_the_tool() {
+        let check = |how, text: &str, expected: &str| {
+            let ended = Ended { how, text: text.to_owned(), took: 30_002 };
+            assert_eq!(in_short(&ended), expected, "{text}");
+        };
+        check(How::Failed, "Web fetch failed (404): no page of that name", "404 failed");
+        check(How::Failed, "404 Not Found", "404 failed");
+        check(How::Transient, "HTTP/1.1 503 Service Unavailable", "503 its server stumbled");
+        check(How::Failed, "it ended with the status code 410", "410 failed");
+        check(How::Failed, "secrets.txt has 500 lines", "failed");
+        check(How::Failed, "there is no file 404.txt", "failed");
+        check(How::Denied, "rm -rf / is not allowed", "not allowed");
+        check(How::TimedOut, "half of the output", "stopped after 30002 ms");
     }
 }

@@ -53,7 +53,7 @@ enum Command {
     },
     /// Talk with a coding assistant that works in this directory.
     Chat(chat::ChatArgs),
-    /// Look at the runs of agents, take one up, end one.
+    /// Look at the runs of agents, take one up, end one, delete one.
     Runs {
         #[command(flatten)]
         flags: Configured,

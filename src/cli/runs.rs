@@ -1,4 +1,4 @@
-//! `respool runs`: looks at the runs of agents, takes an interrupted one up, ends one. Works on the store itself, beside a
+//! `respool runs`: looks at the runs of agents, takes an interrupted one up, ends one, deletes one. Works on the store itself, beside a
 //! server that uses it too.
 
 use std::sync::Arc;
@@ -37,6 +37,11 @@ pub(super) enum RunsCommand {
         /// The run, as `list` names it
         run: String,
     },
+    /// Delete a run that nobody works on, with all that is kept of it.
+    Delete {
+        /// The run, as `list` names it
+        run: String,
+    },
 }
 
 pub(super) fn runs(loaded: &Loaded, command: RunsCommand) -> Result<(), Failure> {
@@ -47,6 +52,7 @@ pub(super) fn runs(loaded: &Loaded, command: RunsCommand) -> Result<(), Failure>
             RunsCommand::Show { run } => Ok(show(&*store(loaded).await?, &run).await?),
             RunsCommand::Resume { run } => resume(loaded, &run).await,
             RunsCommand::Cancel { run } => Ok(cancel(&*store(loaded).await?, &run).await?),
+            RunsCommand::Delete { run } => Ok(delete(&*store(loaded).await?, &run).await?),
         }
     });
     drop(flush);
@@ -56,22 +62,51 @@ pub(super) fn runs(loaded: &Loaded, command: RunsCommand) -> Result<(), Failure>
 /// The store, with what ended processes left marked as such.
 async fn store(loaded: &Loaded) -> Result<Arc<Store>, String> {
     let store = Store::open(&loaded.settings.store).map_err(|error| error.0)?;
-    store.mark_orphans().await.map_err(|error| error.0)?;
+    if let Some(aside) = &store.set_aside {
+        eprintln!(
+            "respool: the store of runs was damaged; it is now {}, and a new one was begun",
+            aside.display()
+        );
+    }
+    // On a full disk runs can be looked at all the same.
+    if let Err(error) = store.mark_orphans().await {
+        eprintln!("respool: runs whose process has ended may still be shown as running: {error}");
+    }
     Ok(Arc::new(store))
 }
 
 async fn list(store: &Store, most: usize) -> Result<(), String> {
     let rows = store.newest(most).await.map_err(|error| error.0)?;
-    if rows.is_empty() {
-        println!("there are no runs in {}", store.path().display());
-    }
+    let usage = store.usage().await.map_err(|error| error.0)?;
     rows.iter().for_each(|row| println!("{}", line(row)));
+    eprintln!(
+        "{} of {} runs, {} of at most {} in {}",
+        rows.len(),
+        usage.runs,
+        rounded(usage.bytes),
+        store.limits().max_size,
+        store.path().display()
+    );
     Ok(())
 }
 
 fn line(row: &RunRow) -> String {
     let begun = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(row.created));
-    format!("{}  {begun}  {:<11}  {}", row.id, row.status.as_str(), row.agent)
+    let (size, status) = (rounded(row.bytes), row.status.as_str());
+    format!("{}  {begun}  {size:>9}  {status:<11}  {}", row.id, row.agent)
+}
+
+/// A size for people.
+fn rounded(bytes: u64) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB"];
+    #[expect(clippy::cast_precision_loss, reason = "it is rounded anyway")]
+    let mut size = bytes as f64 / 1_024.0;
+    let mut unit = 0;
+    while size >= 1_000.0 && unit + 1 < units.len() {
+        size /= 1_024.0;
+        unit += 1;
+    }
+    format!("{size:.1} {}", units[unit])
 }
 
 async fn show(store: &Store, id: &str) -> Result<(), String> {
@@ -81,8 +116,21 @@ async fn show(store: &Store, id: &str) -> Result<(), String> {
 }
 
 async fn cancel(store: &Store, id: &str) -> Result<(), String> {
-    let ended = store.request_cancel(id).await.map_err(|error| error.0)?;
-    if ended { Ok(()) } else { Err(format!("{}, or it is over", unknown(id))) }
+    if store.request_cancel(id).await.map_err(|error| error.0)? {
+        return Ok(());
+    }
+    let run = store.run(id).await.map_err(|error| error.0)?.ok_or_else(|| unknown(id))?;
+    Err(format!("the run {id} is {} already", run.row.status.as_str()))
+}
+
+async fn delete(store: &Store, id: &str) -> Result<(), String> {
+    if store.delete(id).await.map_err(|error| error.0)? {
+        return Ok(());
+    }
+    match store.run(id).await.map_err(|error| error.0)? {
+        Some(_) => Err(format!("a process works on {id}; end it first: respool runs cancel {id}")),
+        None => Err(unknown(id)),
+    }
 }
 
 async fn resume(loaded: &Loaded, id: &str) -> Result<(), Failure> {

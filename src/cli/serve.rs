@@ -58,6 +58,8 @@ async fn run_server(loaded: &Loaded) -> Result<(), Failure> {
         "ready"
     );
     tokio::spawn(on_signals(stop.clone(), signals()?));
+    // A file at its size limit (`LimitFSIZE=` of systemd) is then an error of the write, and not the end of the process.
+    let _ = signal(SignalKind::from_raw(nix::libc::SIGXFSZ));
     let agents = Arc::clone(&app.agents);
     agents.start().await;
     run(listener, router(app), stop.clone(), settings.server.limits.drain).await;

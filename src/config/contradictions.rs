@@ -8,6 +8,7 @@ use super::tree::{Table, find, place_of};
 use super::{Environment, Settings};
 use crate::agent::{AgentConfig, Parser};
 use crate::server::ServerConfig;
+use crate::store::RunsConfig;
 use crate::tool_parser::dialects;
 use crate::tools::McpConfig;
 use crate::units::Secret;
@@ -25,6 +26,7 @@ pub(super) fn check(
     check.model_ids(settings);
     check.loops(settings);
     check.gateway(settings);
+    check.runs(settings);
     for (name, agent) in &settings.agents {
         check.agent(name, agent, settings);
     }
@@ -95,6 +97,16 @@ impl Check<'_> {
                 self.report(&path, format!("the environment variable {variable} holds a character that an HTTP header cannot carry"));
             }
             Some(text) => *secret = Some(Secret::new(text)),
+        }
+    }
+
+    fn runs(&mut self, settings: &Settings) {
+        let (found, least) = (settings.store.runs.max_size, RunsConfig::LEAST_SIZE);
+        if found < least {
+            self.report(
+                &["runs", "max_size"],
+                format!("\"{found}\" is too small; it must be at least \"{least}\""),
+            );
         }
     }
 

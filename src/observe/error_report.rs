@@ -1,11 +1,12 @@
 //! The daily error report: one line for each failure, in `YYYY-MM-DD-errors.md`, in UTC.
 //!
 //! Each line is one write to a file opened for appending, so several processes can write the same file. It is for people;
-//! the structured log has the same and more. Called by `agent`.
+//! the structured log has the same and more. Whether a failure's text may hold words of models, tools and files is the caller's
+//! to decide. Called by `agent`.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -51,7 +52,7 @@ impl ErrorReport {
             on_one_line(error),
             on_one_line(fix)
         );
-        fs::create_dir_all(&self.dir)?;
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
         let path = self.dir.join(format!("{day}-errors.md"));
         OpenOptions::new().append(true).create(true).mode(0o600).open(path)?.write_all(line.as_bytes())
     }
@@ -66,6 +67,8 @@ fn on_one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
     use std::time::Duration;
 
     fn failure(error: &str) -> Failure<'_> {
@@ -86,6 +89,8 @@ mod tests {
         );
         assert_eq!(read("2026-11-22-errors.md").lines().count(), 1);
         assert!(read("2026-11-22-errors.md").len() < 700);
+        let mode = fs::metadata(dir.path().join("logs")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "it is the owner's alone");
     }
 
     #[test]

@@ -1,10 +1,39 @@
-//! `state_dir`: where durable state lives.
+//! `state_dir` and `[runs]`: where durable state lives, how long and how much of it.
 
 use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::units::{Size, duration};
 
 /// The store's settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreConfig {
     /// The directory of durable state; the platform's state directory unless configured. It may not exist yet.
     pub state_dir: PathBuf,
+    /// What is kept there.
+    pub runs: RunsConfig,
+}
+
+/// `[runs]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RunsConfig {
+    /// How long after its last event a run is deleted; one that is worked on stays.
+    #[serde(deserialize_with = "duration")]
+    pub keep: Duration,
+    /// The size of all runs from which on those that ended are deleted, the oldest first.
+    pub max_size: Size,
+}
+
+impl RunsConfig {
+    /// Less than this leaves no room for one run with a few large results.
+    pub const LEAST_SIZE: Size = Size::mib(1);
+}
+
+impl Default for RunsConfig {
+    fn default() -> Self {
+        Self { keep: Duration::from_hours(30 * 24), max_size: Size::mib(1024) }
+    }
 }

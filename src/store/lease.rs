@@ -19,14 +19,24 @@ impl Lease {
         let dir = state_dir.join("owners");
         fs::create_dir_all(&dir)?;
         let owner = format!("{:032x}", rand::random::<u128>());
-        let locked = File::create(dir.join(&owner))?;
+        let new = dir.join(format!(".{owner}"));
+        let locked = File::create(&new)?;
         locked.lock()?;
+        // Under its name it is locked from the first moment.
+        fs::rename(new, dir.join(&owner))?;
         Ok(Self { owner, dir, _locked: locked })
     }
 
     /// The name under which this process owns runs.
     pub(super) fn owner(&self) -> &str {
         &self.owner
+    }
+
+    /// True when no other process uses the state directory. Takes the files of those that ended away.
+    pub(super) fn is_alone(&self) -> io::Result<bool> {
+        let names = fs::read_dir(&self.dir)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let others = names.filter(|name| *name != self.owner && !name.starts_with('.'));
+        Ok(others.filter(|name| !self.is_gone(name)).count() == 0)
     }
 
     /// True when the process of this name has ended. Its file is taken away.
@@ -64,7 +74,12 @@ mod tests {
         let (own, other) = (Lease::take(dir.path()).unwrap(), Lease::take(dir.path()).unwrap());
         assert!(!own.is_gone(own.owner()) && !own.is_gone(other.owner()));
         let name = other.owner().to_owned();
+        assert!(!own.is_alone().unwrap());
         drop(other);
         assert!(own.is_gone(&name) && own.is_gone("never-was"));
+        // One that was killed leaves its file.
+        let left = dir.path().join("owners").join(name);
+        fs::write(&left, "").unwrap();
+        assert!(own.is_alone().unwrap() && !left.exists());
     }
 }

@@ -4,6 +4,7 @@
 //! commit instead of queueing for two hundred. A caller is answered when its rows are committed. What the rows mean is
 //! `agent`'s business: setups and events are texts here.
 
+mod clearing;
 pub mod config;
 mod lease;
 mod open;
@@ -14,7 +15,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
 
-pub use config::StoreConfig;
+pub use clearing::{Cleared, Usage};
+pub use config::{RunsConfig, StoreConfig};
 use lease::Lease;
 pub use read::{RunRow, StoredEvent, StoredRun};
 use tokio::sync::oneshot;
@@ -87,6 +89,7 @@ pub struct Store {
     reader: Arc<Mutex<rusqlite::Connection>>,
     path: PathBuf,
     lease: Lease,
+    runs: RunsConfig,
     /// What was set aside because it could not be read.
     pub set_aside: Option<PathBuf>,
 }
@@ -95,11 +98,13 @@ impl Store {
     /// Opens or makes the store in a directory, and brings its schema up to date.
     ///
     /// # Errors
-    /// When the directory or the file cannot be used. A file that is damaged is set aside and a new one begun.
+    /// When the directory or the file cannot be used. A file that is damaged is set aside and a new one begun, unless another
+    /// process uses it.
     pub fn open(config: &StoreConfig) -> Result<Self, StoreError> {
         let dir = &config.state_dir;
-        let opened = open::open(dir)?;
+        open::make_directory(dir)?;
         let lease = Lease::take(dir).map_err(|error| open::unusable(dir, &error.to_string()))?;
+        let opened = open::open(dir, lease.is_alone().unwrap_or(false))?;
         let (jobs, queue) = mpsc::channel();
         let connection = opened.writer;
         let path = opened.path.clone();
@@ -112,6 +117,7 @@ impl Store {
             reader: Arc::new(Mutex::new(opened.reader)),
             path: opened.path,
             lease,
+            runs: config.runs.clone(),
             set_aside: opened.set_aside,
         })
     }
@@ -167,12 +173,65 @@ impl Store {
         self.ask(|answer| Job::Orphan { owners: gone, answer }).await
     }
 
-    /// Deletes runs that ended, or were left waiting, before this time (milliseconds since 1970).
+    /// Deletes what is older than `runs.keep`, then, as long as more than `runs.max_size` is in use, what ended and had
+    /// nothing happen to it since `settled`, and gives the space back to the disk. In small bites: others write in between.
+    /// Times are milliseconds since 1970.
     ///
     /// # Errors
     /// When the store cannot be written.
-    pub async fn delete_before(&self, time: u64) -> Result<usize, StoreError> {
-        self.ask(|answer| Job::Delete { before: time, answer }).await
+    pub async fn clear(&self, now: u64, settled: u64) -> Result<Cleared, StoreError> {
+        let keep = u64::try_from(self.runs.keep.as_millis()).unwrap_or(u64::MAX);
+        let (before, most) = (now.saturating_sub(keep), self.runs.max_size.0);
+        let old = self.bites(|answer| Job::Expire { before, answer }).await?;
+        let for_room = self.bites(|answer| Job::Shrink { most, before: settled, answer }).await?;
+        self.give_back().await?;
+        Ok(Cleared { old, for_room, bytes: self.usage().await?.bytes })
+    }
+
+    /// Deletes one run, and what the disk holds of it; false when it is not known, or a process works on it.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub async fn delete(&self, run: &str) -> Result<bool, StoreError> {
+        let run = run.to_owned();
+        let deleted = self.ask(|answer| Job::Remove { run, answer }).await?;
+        if deleted {
+            self.give_back().await?;
+        }
+        Ok(deleted)
+    }
+
+    /// Gives what was freed back to the disk.
+    async fn give_back(&self) -> Result<(), StoreError> {
+        self.bites(|answer| Job::GiveBack { answer }).await?;
+        self.read(clearing::cut_log).await
+    }
+
+    /// Asks for the same until it does nothing more; tells how much it did.
+    async fn bites(
+        &self,
+        job: impl Fn(oneshot::Sender<Result<usize, StoreError>>) -> Job,
+    ) -> Result<usize, StoreError> {
+        let mut all = 0;
+        loop {
+            match self.ask(&job).await? {
+                0 => return Ok(all),
+                done => all += done,
+            }
+        }
+    }
+
+    /// What the store holds.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn usage(&self) -> Result<Usage, StoreError> {
+        self.read(clearing::usage).await
+    }
+
+    /// What of it is kept.
+    pub fn limits(&self) -> &RunsConfig {
+        &self.runs
     }
 
     /// A run with its events.
@@ -192,12 +251,18 @@ impl Store {
         self.read(move |connection| read::newest(connection, most)).await
     }
 
-    /// The run that waits, or waited, for one of these calls.
+    /// The run of this agent and client that waits, or waited, for one of these calls.
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn by_call(&self, ids: Vec<String>) -> Result<Option<String>, StoreError> {
-        self.read(move |connection| read::by_call(connection, &ids)).await
+    pub async fn by_call(
+        &self,
+        ids: Vec<String>,
+        agent: &str,
+        client: &str,
+    ) -> Result<Option<String>, StoreError> {
+        let (agent, client) = (agent.to_owned(), client.to_owned());
+        self.read(move |connection| read::by_call(connection, &ids, &agent, &client)).await
     }
 
     /// The newest run that the same request asked for, not before `since`, and whose client has not got its answer; not one

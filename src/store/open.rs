@@ -4,6 +4,7 @@
 //! need, and costs no wait for the disk. A power failure may take the last commits; those that stand before an effect that
 //! must not be repeated are synchronised with the disk (`write`).
 
+use std::cmp::Ordering;
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -15,9 +16,13 @@ use super::StoreError;
 
 const FILE: &str = "respool.db";
 /// How long one process waits for another's write.
-const BUSY: Duration = Duration::from_secs(5);
+pub(super) const BUSY: Duration = Duration::from_secs(5);
+/// The write-ahead log's file is cut to this once its content is in the database, in bytes.
+const LARGEST_LOG: u32 = 4 << 20;
+/// `auto_vacuum` of a database that can give space back in bites.
+const INCREMENTAL: u32 = 2;
 /// The schema, as the steps from each version to the next.
-const STEPS: [&str; 1] = [include_str!("schema.sql")];
+const STEPS: [&str; 2] = [include_str!("schema.sql"), include_str!("schema_2.sql")];
 
 /// An open database.
 pub(super) struct Opened {
@@ -27,14 +32,23 @@ pub(super) struct Opened {
     pub(super) set_aside: Option<PathBuf>,
 }
 
-/// Opens the database in a directory.
-pub(super) fn open(dir: &Path) -> Result<Opened, StoreError> {
-    let mut builder = fs::DirBuilder::new();
-    builder.recursive(true).mode(0o700).create(dir).map_err(|error| unusable(dir, &error.to_string()))?;
+/// Makes the directory, for its owner alone, where there is none.
+pub(super) fn make_directory(dir: &Path) -> Result<(), StoreError> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(|error| unusable(dir, &error.to_string()))
+}
+
+/// Opens the database in a directory. `alone`: no other process uses it, so the file may be moved or written anew.
+pub(super) fn open(dir: &Path, alone: bool) -> Result<Opened, StoreError> {
     let path = dir.join(FILE);
     match connections(&path) {
-        Ok((writer, reader)) => Ok(Opened { writer, reader, path, set_aside: None }),
-        Err(Fault::Damaged) => {
+        Ok((writer, reader)) => {
+            if alone {
+                make_over(&writer, &path);
+            }
+            Ok(Opened { writer, reader, path, set_aside: None })
+        }
+        Err(Fault::Damaged) if alone => {
             let aside = set_aside(&path).map_err(|error| unusable(dir, &error.to_string()))?;
             let (writer, reader) = connections(&path).map_err(|fault| fault.into_error(&path))?;
             Ok(Opened { writer, reader, path, set_aside: Some(aside) })
@@ -68,7 +82,10 @@ impl Fault {
                 STEPS.len()
             )),
             Self::Sql(error) => failed("open", path, &error),
-            Self::Damaged => StoreError(format!("{} is damaged, and so is its replacement", path.display())),
+            Self::Damaged => StoreError(format!(
+                "{} is damaged; end all processes of respool that use it, and start one again, which sets the file aside",
+                path.display()
+            )),
         }
     }
 }
@@ -88,7 +105,14 @@ fn connections(path: &Path) -> Result<(Connection, Connection), Fault> {
 fn connection(path: &Path) -> Result<Connection, Fault> {
     let connection = Connection::open(path)?;
     connection.busy_timeout(BUSY)?;
+    // Holds for a file that is new, and for an older one once `make_over` has written it anew. To set it writes to the file.
+    if auto_vacuum(&connection)? != INCREMENTAL {
+        connection.pragma_update(None, "auto_vacuum", INCREMENTAL)?;
+    }
     connection.pragma_update(None, "synchronous", "normal")?;
+    connection.pragma_update(None, "journal_size_limit", LARGEST_LOG)?;
+    // What is deleted is overwritten where that costs nothing; the pages that are free go back to the disk.
+    connection.pragma_update(None, "secure_delete", "fast")?;
     connection.pragma_update(None, "foreign_keys", true)?;
     Ok(connection)
 }
@@ -98,8 +122,11 @@ fn migrate(connection: &mut Connection) -> Result<(), Fault> {
     let change = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
     let version: u32 = change.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     let known = u32::try_from(STEPS.len()).unwrap_or(u32::MAX);
-    if version > known {
-        return Err(Fault::Newer(version));
+    match version.cmp(&known) {
+        Ordering::Less => {}
+        // Nothing is written: also on a full disk runs can be looked at.
+        Ordering::Equal => return Ok(()),
+        Ordering::Greater => return Err(Fault::Newer(version)),
     }
     for step in STEPS.iter().skip(version as usize) {
         change.execute_batch(step)?;
@@ -107,6 +134,25 @@ fn migrate(connection: &mut Connection) -> Result<(), Fault> {
     change.pragma_update(None, "user_version", known)?;
     change.commit()?;
     Ok(())
+}
+
+fn auto_vacuum(connection: &Connection) -> rusqlite::Result<u32> {
+    connection.query_row("PRAGMA auto_vacuum", [], |row| row.get(0))
+}
+
+/// A database that was begun without the means to give space back gets them, which writes it anew. When that cannot be done now
+/// (a full disk) it works as before, and the next start tries again.
+fn make_over(connection: &Connection, path: &Path) {
+    let mode = auto_vacuum(connection);
+    if mode == Ok(INCREMENTAL) {
+        return;
+    }
+    let bytes = fs::metadata(path).map(|file| file.len()).unwrap_or_default();
+    tracing::info!(target: "respool::store", bytes, "the database is written anew, once; a large one takes a while");
+    if let Err(error) = mode.and_then(|_| connection.execute_batch("VACUUM")) {
+        let error = failed("rewrite", path, &error);
+        tracing::warn!(target: "respool::store", %error, "deleted runs give no space back until this is done");
+    }
 }
 
 /// Moves a damaged database, its log included, to a name under which it can still be looked at.

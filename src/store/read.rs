@@ -17,6 +17,8 @@ pub struct RunRow {
     pub created: u64,
     /// When something happened to it last.
     pub updated: u64,
+    /// What is kept of it, in bytes.
+    pub bytes: u64,
 }
 
 /// An event as it was written.
@@ -33,13 +35,16 @@ pub struct StoredEvent {
 pub struct StoredRun {
     /// The run.
     pub row: RunRow,
+    /// Stands for its client; `None` for one that was begun by a respool that did not keep this.
+    pub client: Option<String>,
     /// Its setup.
     pub setup: String,
     /// Its events, in order.
     pub events: Vec<StoredEvent>,
 }
 
-const ROW: &str = "id, agent, status, created, updated";
+const ROW: &str = "id, agent, status, created, updated, octet_length(setup)
+                   + (SELECT coalesce(sum(octet_length(body)), 0) FROM events WHERE run = runs.id)";
 
 fn row(row: &Row<'_>) -> rusqlite::Result<RunRow> {
     let status: String = row.get(2)?;
@@ -50,17 +55,19 @@ fn row(row: &Row<'_>) -> rusqlite::Result<RunRow> {
         status: Status::named(&status).unwrap_or(Status::Failed),
         created: number(3)?,
         updated: number(4)?,
+        bytes: number(5)?,
     })
 }
 
 pub(super) fn run(connection: &Connection, id: &str) -> rusqlite::Result<Option<StoredRun>> {
-    let mut found = connection.prepare_cached(&format!("SELECT {ROW}, setup FROM runs WHERE id = ?1"))?;
-    let found = found.query_row(params![id], |it| Ok((row(it)?, it.get::<_, String>(5)?))).optional()?;
-    let Some((run, setup)) = found else { return Ok(None) };
+    let mut found =
+        connection.prepare_cached(&format!("SELECT {ROW}, setup, client FROM runs WHERE id = ?1"))?;
+    let found = found.query_row(params![id], |it| Ok((row(it)?, it.get(6)?, it.get(7)?))).optional()?;
+    let Some((run, setup, client)) = found else { return Ok(None) };
     let mut events = connection.prepare_cached("SELECT at, body FROM events WHERE run = ?1 ORDER BY seq")?;
     let event = |it: &Row<'_>| Ok(StoredEvent { at: it.get::<_, i64>(0)?.unsigned_abs(), body: it.get(1)? });
     let events = events.query_map(params![id], event)?.collect::<rusqlite::Result<_>>()?;
-    Ok(Some(StoredRun { row: run, setup, events }))
+    Ok(Some(StoredRun { row: run, client, setup, events }))
 }
 
 pub(super) fn newest(connection: &Connection, most: usize) -> rusqlite::Result<Vec<RunRow>> {
@@ -69,10 +76,17 @@ pub(super) fn newest(connection: &Connection, most: usize) -> rusqlite::Result<V
     connection.prepare_cached(&query)?.query_map(params![most], row)?.collect()
 }
 
-pub(super) fn by_call(connection: &Connection, ids: &[String]) -> rusqlite::Result<Option<String>> {
-    let mut found = connection.prepare_cached("SELECT run FROM client_calls WHERE id = ?1")?;
+pub(super) fn by_call(
+    connection: &Connection,
+    ids: &[String],
+    agent: &str,
+    client: &str,
+) -> rusqlite::Result<Option<String>> {
+    let query = "SELECT run FROM client_calls JOIN runs ON runs.id = run
+                 WHERE client_calls.id = ?1 AND agent = ?2 AND (client = ?3 OR client IS NULL)";
+    let mut found = connection.prepare_cached(query)?;
     for id in ids {
-        if let Some(run) = found.query_row(params![id], |row| row.get(0)).optional()? {
+        if let Some(run) = found.query_row(params![id, agent, client], |row| row.get(0)).optional()? {
             return Ok(Some(run));
         }
     }

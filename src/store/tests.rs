@@ -4,13 +4,26 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
+use crate::units::Size;
+use std::time::Duration;
 
 fn open(dir: &Path) -> Result<Store, StoreError> {
-    Store::open(&StoreConfig { state_dir: dir.to_owned() })
+    keeping(dir, RunsConfig::default())
+}
+
+fn keeping(dir: &Path, runs: RunsConfig) -> Result<Store, StoreError> {
+    Store::open(&StoreConfig { state_dir: dir.to_owned(), runs })
 }
 
 fn new(id: &str, fingerprint: &str, at: u64) -> NewRun {
-    NewRun { id: id.into(), agent: "helper".into(), at, fingerprint: fingerprint.into(), setup: "{}".into() }
+    NewRun {
+        id: id.into(),
+        agent: "helper".into(),
+        at,
+        fingerprint: fingerprint.into(),
+        client: "me".into(),
+        setup: "{}".into(),
+    }
 }
 
 fn event(run: &str, seq: u64, status: Status) -> Append {
@@ -46,8 +59,24 @@ async fn what_was_committed_is_there_after_the_process() {
     );
     let newest: Vec<String> = store.newest(10).await.unwrap().into_iter().map(|row| row.id).collect();
     assert_eq!(newest, ["b", "a"]);
-    assert_eq!(store.by_call(vec!["none".into(), "call1".into()]).await.unwrap().as_deref(), Some("b"));
+    let by_call = async |agent, client| {
+        store.by_call(vec!["none".into(), "call1".into()], agent, client).await.unwrap()
+    };
+    assert_eq!(by_call("helper", "me").await.as_deref(), Some("b"));
+    assert_eq!((by_call("helper", "somebody else").await, by_call("another", "me").await), (None, None));
     assert_eq!(store.run("c").await.unwrap(), None);
+}
+
+/// So that runs can be looked at on a full disk.
+#[tokio::test]
+async fn to_open_it_again_writes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).unwrap();
+    store.begin(new("a", "f", 1)).await.unwrap();
+    let before = on_disk(dir.path());
+    let other = open(dir.path()).unwrap();
+    assert_eq!(other.mark_orphans().await.unwrap(), 0);
+    assert_eq!((left(&other).await, on_disk(dir.path())), (vec!["a".to_owned()], before));
 }
 
 #[tokio::test]
@@ -100,16 +129,141 @@ async fn one_bad_row_does_not_take_others_with_it() {
 #[tokio::test]
 async fn old_runs_are_deleted_with_their_events() {
     let dir = tempfile::tempdir().unwrap();
-    let store = open(dir.path()).unwrap();
+    let runs = RunsConfig { keep: Duration::from_millis(50), ..RunsConfig::default() };
+    let store = keeping(dir.path(), runs).unwrap();
     for (id, status) in [("done", Status::Done), ("running", Status::Running), ("waiting", Status::Suspended)]
     {
         store.begin(new(id, "f", 1)).await.unwrap();
         store.append(Append { client_calls: vec![id.into()], ..event(id, 0, status) }).await.unwrap();
     }
-    assert_eq!(store.delete_before(50).await.unwrap(), 0);
-    assert_eq!(store.delete_before(1_000).await.unwrap(), 2);
-    let left: Vec<String> = store.newest(10).await.unwrap().into_iter().map(|row| row.id).collect();
-    assert_eq!((left, store.by_call(vec!["done".into()]).await.unwrap()), (vec!["running".to_owned()], None));
+    assert_eq!(store.clear(150, 0).await.unwrap().old, 0, "they are 50 ms old");
+    assert_eq!(store.clear(151, 0).await.unwrap().old, 2);
+    assert_eq!(
+        (left(&store).await, store.by_call(vec!["done".into()], "helper", "me").await.unwrap()),
+        (vec!["running".to_owned()], None)
+    );
+}
+
+async fn left(store: &Store) -> Vec<String> {
+    store.newest(1_000).await.unwrap().into_iter().map(|row| row.id).collect()
+}
+
+const MIB: u64 = 1 << 20;
+
+/// A run with events of this many KiB in all.
+async fn large(store: &Store, id: &str, at: u64, kib: usize, status: Status) {
+    store.begin(new(id, "f", at)).await.unwrap();
+    for seq in 0..4 {
+        let body = "x".repeat(kib * 256);
+        let large = Some((seq, "returned", body));
+        store.append(Append { at, event: large, ..event(id, seq, status) }).await.unwrap();
+    }
+}
+
+/// The files of the database together.
+fn on_disk(dir: &Path) -> u64 {
+    let length = |name: &str| fs::metadata(dir.join(name)).map_or(0, |file| file.len());
+    length("respool.db") + length("respool.db-wal")
+}
+
+#[tokio::test]
+async fn a_store_that_is_too_large_shrinks_and_keeps_what_has_not_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let runs = RunsConfig { max_size: Size::mib(3), ..RunsConfig::default() };
+    let store = keeping(dir.path(), runs).unwrap();
+    for (at, status) in [(1, Status::Running), (2, Status::Suspended), (3, Status::Interrupted)] {
+        large(&store, status.as_str(), at, 256, status).await;
+    }
+    for number in 0..40 {
+        large(&store, &format!("done{number:02}"), 10 + number, 256, Status::Done).await;
+    }
+    assert!(on_disk(dir.path()) > 10 * MIB);
+    let cleared = store.clear(1_000, 40).await.unwrap();
+    assert_eq!((cleared.old, cleared.for_room), (0, 30), "what happened since 40 stays, too much or not");
+    let cleared = store.clear(1_000, 1_000).await.unwrap();
+    assert!(cleared.bytes <= 3 * MIB && cleared.bytes > 2 * MIB, "{cleared:?}");
+    let newest: Vec<String> =
+        (40 - (10 - cleared.for_room)..40).rev().map(|number| format!("done{number:02}")).collect();
+    assert_eq!(
+        left(&store).await,
+        [newest, vec!["interrupted".into(), "suspended".into(), "running".into()]].concat()
+    );
+    assert!(on_disk(dir.path()) <= cleared.bytes + 64 * 1024, "{} bytes are left", on_disk(dir.path()));
+    // Nothing more may go: it ends.
+    let tight = keeping(dir.path(), RunsConfig { max_size: Size(1), ..RunsConfig::default() }).unwrap();
+    assert!(tight.clear(1_000, 1_000).await.unwrap().bytes > MIB / 2);
+    assert_eq!(left(&tight).await, ["interrupted", "suspended", "running"]);
+}
+
+#[tokio::test]
+async fn a_step_waits_for_a_small_bite_of_the_clearing_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).unwrap();
+    for number in 0..40 {
+        large(&store, &format!("done{number:02}"), number, 64, Status::Done).await;
+    }
+    let shrink = || store.ask(|answer| Job::Shrink { most: 1, before: 1_000, answer });
+    let bites =
+        [shrink().await.unwrap(), shrink().await.unwrap(), shrink().await.unwrap(), shrink().await.unwrap()];
+    assert_eq!(bites, [16, 16, 8, 0]);
+    for number in 0..4 {
+        large(&store, &format!("large{number}"), number, 1_024, Status::Done).await;
+    }
+    assert_eq!((shrink().await.unwrap(), shrink().await.unwrap()), (1, 1), "they are large");
+    let pages = store.ask(|answer| Job::GiveBack { answer }).await.unwrap();
+    assert!(pages > 0 && pages <= 256, "{pages}");
+}
+
+#[tokio::test]
+async fn a_run_is_deleted_with_what_the_disk_holds_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).unwrap();
+    for (id, status) in [("a", Status::Done), ("b", Status::Running)] {
+        store.begin(new(id, "f", 1)).await.unwrap();
+        for seq in 0..8 {
+            let text = Some((seq, "returned", format!("secret of {id} ").repeat(100)));
+            store.append(Append { event: text, ..event(id, seq, status) }).await.unwrap();
+        }
+    }
+    let holds = |text: &str| {
+        let files = fs::read_dir(dir.path()).unwrap().filter_map(|file| fs::read(file.unwrap().path()).ok());
+        files.into_iter().any(|bytes| String::from_utf8_lossy(&bytes).contains(text))
+    };
+    assert!(!store.delete("b").await.unwrap(), "a process works on it");
+    assert!(store.delete("a").await.unwrap() && !store.delete("a").await.unwrap());
+    assert!(holds("secret of b") && !holds("secret of a"));
+    assert_eq!(store.usage().await.unwrap().runs, 1);
+}
+
+/// What a respool without clearing left: free space stays in the file for ever.
+#[tokio::test]
+async fn an_older_file_learns_to_give_space_back_once_nobody_else_uses_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let connection = rusqlite::Connection::open(dir.path().join("respool.db")).unwrap();
+    connection.pragma_update(None, "journal_mode", "wal").unwrap();
+    connection.execute_batch(include_str!("schema.sql")).unwrap();
+    connection.pragma_update(None, "user_version", 1).unwrap();
+    let insert = "INSERT INTO runs (id, agent, status, owner, created, updated, fingerprint, setup)
+                  VALUES (?1, 'helper', 'done', '', 1, 1, 'f', ?2)";
+    for number in 0..8 {
+        connection.execute(insert, (format!("run-{number}"), "x".repeat(512 * 1024))).unwrap();
+    }
+    connection.execute("INSERT INTO client_calls (id, run) VALUES ('call', 'run-3')", []).unwrap();
+    drop(connection);
+    let mode = || -> u32 {
+        let connection = rusqlite::Connection::open(dir.path().join("respool.db")).unwrap();
+        connection.query_row("PRAGMA auto_vacuum", [], |row| row.get(0)).unwrap()
+    };
+    let other = Lease::take(dir.path()).unwrap();
+    drop(open(dir.path()).unwrap());
+    assert_eq!(mode(), 0, "another process uses it");
+    drop(other);
+    let store = keeping(dir.path(), RunsConfig { max_size: Size::mib(1), ..RunsConfig::default() }).unwrap();
+    assert_eq!((mode(), left(&store).await.len()), (2, 8));
+    let known = store.by_call(vec!["call".into()], "helper", "anybody").await.unwrap();
+    assert_eq!(known.as_deref(), Some("run-3"), "nobody knows any more whose it was");
+    assert_eq!(store.clear(1_000, 1_000).await.unwrap().for_room, 7);
+    assert!(on_disk(dir.path()) < MIB);
 }
 
 #[tokio::test]
@@ -117,6 +271,13 @@ async fn a_damaged_file_is_set_aside() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("respool.db"), "this is no database, but somebody's text ".repeat(200))
         .unwrap();
+    let other = Lease::take(dir.path()).unwrap();
+    let error = open(dir.path()).unwrap_err().0;
+    assert!(
+        error.contains("is damaged; end all processes"),
+        "it is not moved from under another process: {error}"
+    );
+    drop(other);
     let store = open(dir.path()).unwrap();
     let aside = store.set_aside.clone().unwrap();
     assert!(fs::read_to_string(&aside).unwrap().starts_with("this is no database"), "{}", aside.display());
@@ -151,14 +312,21 @@ async fn a_full_disk_is_a_clear_error_and_no_end() {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()).unwrap());
     let store = {
-        let opened = super::open::open(dir.path()).unwrap();
+        let opened = super::open::open(dir.path(), true).unwrap();
         let pages: u32 = opened.writer.query_row("PRAGMA page_count", [], |row| row.get(0)).unwrap();
         opened.writer.pragma_update(None, "max_page_count", pages + 2).unwrap();
         let (jobs, queue) = mpsc::channel();
         let (writer, path) = (opened.writer, opened.path.clone());
         std::thread::spawn(move || write::work(writer, &queue, &path));
         let reader = Arc::new(Mutex::new(opened.reader));
-        Store { jobs, reader, path: opened.path, lease: Lease::take(dir.path()).unwrap(), set_aside: None }
+        Store {
+            jobs,
+            reader,
+            path: opened.path,
+            lease: Lease::take(dir.path()).unwrap(),
+            runs: RunsConfig::default(),
+            set_aside: None,
+        }
     };
     store.begin(new("a", "f", 1)).await.unwrap();
     let large =

@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use tokio::sync::oneshot;
 
 use super::open::failed;
-use super::{Status, StoreError};
+use super::{Status, StoreError, clearing};
 
 /// At most so many jobs are one transaction.
 const LARGEST_GROUP: usize = 256;
@@ -23,6 +23,8 @@ pub struct NewRun {
     pub at: u64,
     /// Stands for the request that asked for it.
     pub fingerprint: String,
+    /// Stands for the client.
+    pub client: String,
     /// Everything that its course depends on.
     pub setup: String,
 }
@@ -61,7 +63,10 @@ pub(super) enum Job {
     Answered { run: String, answer: Answer<bool> },
     Cancel { run: String, answer: Answer<bool> },
     Orphan { owners: Vec<String>, answer: Answer<usize> },
-    Delete { before: u64, answer: Answer<usize> },
+    Remove { run: String, answer: Answer<bool> },
+    Expire { before: u64, answer: Answer<usize> },
+    Shrink { most: u64, before: u64, answer: Answer<usize> },
+    GiveBack { answer: Answer<usize> },
 }
 
 /// Works until nobody can send jobs any more.
@@ -138,12 +143,10 @@ impl Job {
                 .map(count),
             Self::Cancel { run, .. } => cancel(change, run).map(count),
             Self::Orphan { owners, .. } => orphan(change, owners).map(count),
-            Self::Delete { before, .. } => change
-                .execute(
-                    "DELETE FROM runs WHERE status <> 'running' AND updated < ?1",
-                    params![signed(*before)],
-                )
-                .map(count),
+            Self::Remove { run, .. } => clearing::remove(change, run).map(count),
+            Self::Expire { before, .. } => clearing::expire(change, *before).map(count),
+            Self::Shrink { most, before, .. } => clearing::shrink(change, *most, *before).map(count),
+            Self::GiveBack { .. } => clearing::give_back(change).map(count),
         }
     }
 
@@ -152,10 +155,16 @@ impl Job {
         match self {
             Self::Begin { answer, .. } => drop(answer.send(reply.map(|_| ()))),
             Self::Append { answer, .. } => drop(answer.send(reply.map(|reply| reply.ack))),
-            Self::Claim { answer, .. } | Self::Answered { answer, .. } | Self::Cancel { answer, .. } => {
+            Self::Claim { answer, .. }
+            | Self::Answered { answer, .. }
+            | Self::Cancel { answer, .. }
+            | Self::Remove { answer, .. } => {
                 drop(answer.send(reply.map(|reply| reply.count > 0)));
             }
-            Self::Orphan { answer, .. } | Self::Delete { answer, .. } => {
+            Self::Orphan { answer, .. }
+            | Self::Expire { answer, .. }
+            | Self::Shrink { answer, .. }
+            | Self::GiveBack { answer } => {
                 drop(answer.send(reply.map(|reply| reply.count)));
             }
         }
@@ -163,17 +172,17 @@ impl Job {
 }
 
 /// `SQLite`'s integers are signed; times and places are far from that.
-fn signed(number: u64) -> i64 {
+pub(super) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 fn begin(change: &Transaction<'_>, run: &NewRun, owner: &str) -> rusqlite::Result<usize> {
     change
         .prepare_cached(
-            "INSERT INTO runs (id, agent, status, owner, created, updated, fingerprint, setup)
-             VALUES (?1, ?2, 'running', ?3, ?4, ?4, ?5, ?6)",
+            "INSERT INTO runs (id, agent, status, owner, created, updated, fingerprint, setup, client)
+             VALUES (?1, ?2, 'running', ?3, ?4, ?4, ?5, ?6, ?7)",
         )?
-        .execute(params![run.id, run.agent, owner, signed(run.at), run.fingerprint, run.setup])
+        .execute(params![run.id, run.agent, owner, signed(run.at), run.fingerprint, run.setup, run.client])
 }
 
 fn write_append(change: &Transaction<'_>, append: &Append) -> rusqlite::Result<Reply> {

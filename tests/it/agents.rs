@@ -15,10 +15,10 @@ use crate::support::respool::Respool;
 use crate::support::script::Script;
 use crate::support::scripted_tools::ScriptedTools;
 
-const READ: (&str, &str) = ("read", r#"{"path": "a.txt"}"#);
+pub const READ: (&str, &str) = ("read", r#"{"path": "a.txt"}"#);
 const SEARCH: (&str, &str) = ("web_search", r#"{"query": "rust proxies"}"#);
 
-fn ask(stream: bool) -> Value {
+pub fn ask(stream: bool) -> Value {
     let mut body = json!({"model": "helper", "messages": [{"role": "user", "content": "What does a.txt say?"}], "stream": stream});
     if stream {
         body["stream_options"] = json!({"include_usage": true});
@@ -26,11 +26,11 @@ fn ask(stream: bool) -> Value {
     body
 }
 
-fn echoing() -> Arc<ScriptedTools> {
+pub fn echoing() -> Arc<ScriptedTools> {
     Arc::new(ScriptedTools::new(|call, count| Ok(format!("result {count} of {}", call.name))))
 }
 
-fn scripts(replies: &[Value]) -> Vec<Script> {
+pub fn scripts(replies: &[Value]) -> Vec<Script> {
     replies.iter().map(|reply| Script::json(200, reply)).collect()
 }
 
@@ -77,7 +77,7 @@ async fn an_agent_answers_through_tools_in_one_stream() {
 }
 
 /// The tools that the client declares.
-fn client_tools() -> Value {
+pub fn client_tools() -> Value {
     json!([
         {"type": "function", "function": {"name": "ask_user", "description": "Asks.", "parameters":
             {"type": "object", "properties": {"question": {"type": "string"}}, "required": ["question"]}}},
@@ -85,10 +85,10 @@ fn client_tools() -> Value {
     ])
 }
 
-const QUESTION: (&str, &str) = ("ask_user", r#"{"question": "Which?"}"#);
+pub const QUESTION: (&str, &str) = ("ask_user", r#"{"question": "Which?"}"#);
 
 /// What OpenClaw makes of a reply with calls: the conversation so far, the calls, and a result.
-fn next_turn(body: &Value, id: &str, result: &str) -> Value {
+pub fn next_turn(body: &Value, id: &str, result: &str) -> Value {
     let mut body = body.clone();
     body["messages"].as_array_mut().unwrap().extend([
         json!({"role": "assistant", "content": null, "tool_calls": [{"id": id, "type": "function",
@@ -215,9 +215,9 @@ async fn a_failing_tool_is_told_to_the_model_and_written_to_the_days_report() {
     })
     .await;
     assert!(report.0.ends_with("-errors.md"), "{report:?}");
-    assert!(report.1.contains(
-        "] Iteration 1 | Tool: read | Error: there is no file a.txt | Attempted fix: the model is told\n"
-    ));
+    assert!(
+        report.1.contains("] Iteration 1 | Tool: read | Error: failed | Attempted fix: the model is told\n")
+    );
 }
 
 /// What is still to come of a reply.
@@ -437,7 +437,16 @@ async fn an_interrupted_run_is_listed_shown_taken_up_and_ended_by_the_program() 
     assert!(!log.contains("What does a.txt say?"), "message text is not logged");
     let (shown, ..) = respool(&config, &["runs", "show", &run]).await;
     assert_eq!(serde_json::from_str::<Value>(&shown).unwrap()["status"], "done");
-    assert!(!respool(&config, &["runs", "cancel", &run]).await.2, "it is over");
+    let (_, said, succeeded) = respool(&config, &["runs", "cancel", &run]).await;
+    assert!(said.contains("is done already") && !succeeded, "{said}");
+    assert!(respool(&config, &["runs", "delete", &run]).await.2);
+    let (_, said, succeeded) = respool(&config, &["runs", "delete", &run]).await;
+    assert!(said.contains(&format!("there is no run {run}")) && !succeeded, "{said}");
+    let (listed, said, _) = respool(&config, &["runs", "list"]).await;
+    assert!(
+        listed.is_empty() && said.contains("0 of 0 runs, ") && said.contains(" of at most 1GiB in "),
+        "{said}"
+    );
 }
 
 #[tokio::test]

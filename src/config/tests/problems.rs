@@ -91,6 +91,18 @@ fn wrong_types_and_units() {
             "state_dir = \"\"",
             "respool.toml:1: state_dir: it is empty; write it, as \"/var/lib/respool\", or leave the key out",
         ),
+        (
+            "[runs]\nkeep = \"0s\"",
+            "respool.toml:2: runs.keep: \"0s\" is too short; it must be longer than 0s",
+        ),
+        (
+            "[runs]\nkeep = 30",
+            "respool.toml:2: runs.keep: expected a duration with its unit, as \"30d\", found the number 30",
+        ),
+        (
+            "[runs]\nmax_size = \"64KiB\"",
+            "respool.toml:2: runs.max_size: \"64KiB\" is too small; it must be at least \"1MiB\"",
+        ),
     ]);
 }
 

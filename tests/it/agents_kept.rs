@@ -1,0 +1,258 @@
+//! Runs that are kept: whose they are, what is told again, what becomes of one whose client leaves at the wrong moment, and
+//! what is cleared.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use respool::agent::AgentRequest;
+use respool::store::{Append, NewRun, RunsConfig, Status, Store, StoreConfig};
+use respool::tools::ToolError;
+use serde_json::Value;
+
+use crate::agents::{QUESTION, READ, ask, client_tools, echoing, next_turn, scripts};
+use crate::support::accumulate::Rules;
+use crate::support::client::{Reply, Request, exchange};
+use crate::support::fake_vllm::FakeVllm;
+use crate::support::replies;
+use crate::support::respool::Respool;
+use crate::support::script::Script;
+use crate::support::scripted_tools::ScriptedTools;
+
+/// What the client asks first, and the id of the call that it gets.
+async fn asked(respool: &Respool, key: &str) -> (Value, String, String) {
+    let mut body = ask(false);
+    body["tools"] = client_tools();
+    let reply = exchange(respool.address, &Request::chat(&body).header("authorization", key)).await;
+    let call = reply.json()["choices"][0]["message"]["tool_calls"][0]["id"].as_str().unwrap().to_owned();
+    (body, run_of(&reply), call)
+}
+
+fn run_of(reply: &Reply) -> String {
+    reply.headers.get("x-respool-run-id").unwrap().to_owned()
+}
+
+fn content(reply: &Reply) -> String {
+    reply.completion(&Rules::default()).choices[&0].content.clone()
+}
+
+#[tokio::test]
+async fn a_run_that_waits_goes_on_for_its_own_agent_and_key_alone() {
+    for durable in [true, false] {
+        let state = tempfile::tempdir().unwrap();
+        std::fs::write(state.path().join("file"), "").unwrap();
+        let dir = state.path().join(if durable { "state" } else { "file" });
+        let texts = ["Of another key.", "Of another agent.", "The second one."].map(replies::text);
+        let fake = FakeVllm::start(scripts(&[&[replies::calls(&[QUESTION])], &texts[..]].concat())).await;
+        let other = "[agents.other]\nmodel = \"gpt-oss-20b\"";
+        let respool = Respool::with_agent(&fake, &echoing(), &dir, other).await;
+        let (body, run, call) = asked(&respool, "Bearer one").await;
+        let back = next_turn(&body, &call, "the second");
+        let mut elsewhere = back.clone();
+        elsewhere["model"] = "other".into();
+        for (body, key, answer) in
+            [(&back, "Bearer two", "Of another key."), (&elsewhere, "Bearer one", "Of another agent.")]
+        {
+            let reply = exchange(respool.address, &Request::chat(body).header("authorization", key)).await;
+            assert_eq!(content(&reply), answer);
+            assert_ne!(run_of(&reply), run, "it is a run of its own, from its client's history");
+        }
+        assert!(fake.requests()[1].json()["messages"].to_string().contains("the second"));
+        let own =
+            exchange(respool.address, &Request::chat(&back).header("authorization", "Bearer one")).await;
+        assert_eq!((content(&own), run_of(&own)), ("The second one.".into(), run), "durable: {durable}");
+    }
+}
+
+#[tokio::test]
+async fn a_failure_is_not_told_twice() {
+    let state = tempfile::tempdir().unwrap();
+    let fake = FakeVllm::start(scripts(&[replies::calls(&[QUESTION])])).await;
+    fake.otherwise(Script::json(400, &replies::error(400, "no such thing", "BadRequestError")));
+    let respool = Respool::with_agent(&fake, &echoing(), state.path(), "").await;
+    let (body, run, call) = asked(&respool, "Bearer one").await;
+    let back = Request::chat(&next_turn(&body, &call, "the second")).header("authorization", "Bearer one");
+    let failed = exchange(respool.address, &back).await;
+    assert_eq!(run_of(&failed), run);
+    assert!(failed.json().to_string().contains("no such thing"), "{:?}", failed.json());
+    fake.otherwise(Script::json(200, &replies::text("Now it works.")));
+    let again = exchange(respool.address, &back).await;
+    assert_eq!(content(&again), "Now it works.");
+    assert_ne!(run_of(&again), run);
+}
+
+#[tokio::test]
+async fn an_answer_is_told_again_for_a_quarter_of_an_hour() {
+    let state = tempfile::tempdir().unwrap();
+    let texts = ["The second one.", "It is another day."].map(replies::text);
+    let fake = FakeVllm::start(scripts(&[&[replies::calls(&[QUESTION])], &texts[..]].concat())).await;
+    let respool = Respool::with_agent(&fake, &echoing(), state.path(), "").await;
+    let (body, run, call) = asked(&respool, "Bearer one").await;
+    let back = Request::chat(&next_turn(&body, &call, "the second")).header("authorization", "Bearer one");
+    for (minutes, answer, same) in
+        [(0, "The second one.", true), (14, "The second one.", true), (2, "It is another day.", false)]
+    {
+        let database = rusqlite::Connection::open(state.path().join("respool.db")).unwrap();
+        database.busy_timeout(Duration::from_secs(5)).unwrap();
+        database.execute("UPDATE runs SET updated = updated - ?1 * 60000", [minutes]).unwrap();
+        let reply = exchange(respool.address, &back).await;
+        assert_eq!(
+            (content(&reply).as_str(), run_of(&reply) == run),
+            (answer, same),
+            "{minutes} minutes later"
+        );
+    }
+}
+
+/// Asks for something while the database is locked, and goes away before the commit; tells what the newest run then comes to,
+/// and asks anew as long as the client was gone before the store was asked at all.
+async fn gone_before_the_commit(
+    respool: &Respool,
+    state: &Path,
+    body: &Value,
+    untouched: Option<Status>,
+) -> Status {
+    let agent = Arc::clone(respool.agents.get("helper").unwrap());
+    let database = rusqlite::Connection::open(state.join("respool.db")).unwrap();
+    let mut patience = Duration::from_millis(50);
+    loop {
+        database.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let request = AgentRequest::parse(body.to_string().as_bytes()).unwrap();
+        let served = tokio::time::timeout(patience, respool.agents.serve(&agent, request, None)).await;
+        assert!(served.is_err(), "nothing can be committed");
+        database.execute_batch("COMMIT").unwrap();
+        let mut status = None;
+        for _ in 0..100 {
+            let newest = respool.agents.store().unwrap().newest(1).await.unwrap();
+            status = newest.first().map(|row| row.status);
+            if status != untouched && status != Some(Status::Running) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        patience *= 2;
+        if status != untouched || patience > Duration::from_secs(4) {
+            return status.unwrap();
+        }
+    }
+}
+
+const WINDOW: &str = "[models.\"gpt-oss-20b\"]\ncontext_window = 32768";
+
+#[tokio::test]
+async fn a_client_that_leaves_while_its_run_is_begun_leaves_no_run_that_nobody_works_on() {
+    for (setting, ended) in [("cancel", Status::Cancelled), ("detach", Status::Done)] {
+        let state = tempfile::tempdir().unwrap();
+        let fake = FakeVllm::always(Script::json(200, &replies::text("done"))).await;
+        fake.allow_cut_requests();
+        let extra = format!("on_disconnect = \"{setting}\"\n{WINDOW}");
+        let respool = Respool::with_agent(&fake, &echoing(), state.path(), &extra).await;
+        let status = gone_before_the_commit(&respool, state.path(), &ask(false), None).await;
+        assert_eq!(status, ended);
+        assert!(respool.agents.live().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_while_its_run_is_taken_up_can_come_back() {
+    let state = tempfile::tempdir().unwrap();
+    let fake = FakeVllm::start(scripts(&[replies::calls(&[QUESTION])])).await;
+    fake.otherwise(Script::json(200, &replies::text("The second one.")));
+    fake.allow_cut_requests();
+    let respool = Respool::with_agent(&fake, &echoing(), state.path(), WINDOW).await;
+    let mut body = ask(false);
+    body["tools"] = client_tools();
+    let agent = Arc::clone(respool.agents.get("helper").unwrap());
+    let first = AgentRequest::parse(body.to_string().as_bytes()).unwrap();
+    let mut watch = respool.agents.serve(&agent, first, None).await;
+    let suspension = loop {
+        if let respool::agent::Seen::End(ended) = watch.next().await {
+            break ended;
+        }
+    };
+    let respool::agent::End::Suspended(suspension) = &suspension.end else { panic!("{suspension:?}") };
+    let back = next_turn(&body, &suspension.calls[0].id, "the second");
+    let waits = Some(Status::Suspended);
+    assert_eq!(gone_before_the_commit(&respool, state.path(), &back, waits).await, Status::Cancelled);
+    let again = AgentRequest::parse(back.to_string().as_bytes()).unwrap();
+    let mut again = respool.agents.serve(&agent, again, None).await;
+    assert_eq!(again.run, watch.run);
+    let ended = loop {
+        if let respool::agent::Seen::End(ended) = again.next().await {
+            break ended;
+        }
+    };
+    let respool::agent::End::Finished(outcome) = &ended.end else { panic!("{ended:?}") };
+    assert_eq!(outcome.content, "The second one.");
+}
+
+#[tokio::test]
+async fn old_runs_are_gone_after_the_start() {
+    let state = tempfile::tempdir().unwrap();
+    let config = StoreConfig { state_dir: state.path().to_owned(), runs: RunsConfig::default() };
+    let store = Store::open(&config).unwrap();
+    store
+        .begin(NewRun { id: "run-0".into(), agent: "helper".into(), at: 1, ..NewRun::default() })
+        .await
+        .unwrap();
+    let ended = Append {
+        run: "run-0".into(),
+        at: 1,
+        event: None,
+        status: Status::Done,
+        client_calls: Vec::new(),
+        synchronous: false,
+    };
+    store.append(ended).await.unwrap();
+    drop(store);
+    let fake = FakeVllm::start([]).await;
+    let respool = Respool::with_agent(&fake, &echoing(), state.path(), "").await;
+    let store = Arc::clone(respool.agents.store().unwrap());
+    let cleared = async {
+        while store.usage().await.unwrap().runs > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), cleared).await.expect("it is still there");
+}
+
+#[tokio::test]
+async fn the_error_report_holds_the_words_of_others_only_where_that_is_allowed() {
+    for (content, expected) in [
+        (
+            false,
+            [
+                "Iteration 1 | Tool: read | Error: 404 failed |",
+                "Iteration 2 | Tool: model | Error: 400 failed |",
+            ],
+        ),
+        (
+            true,
+            [
+                "Iteration 1 | Tool: read | Error: fetch failed (404): a secret of the tool |",
+                "a secret of the server |",
+            ],
+        ),
+    ] {
+        let state = tempfile::tempdir().unwrap();
+        let failing = |_: &_, _| Err(ToolError::Failed("fetch failed (404): a secret of the tool".into()));
+        let fake = FakeVllm::start(scripts(&[replies::calls(&[READ])])).await;
+        fake.otherwise(Script::json(400, &replies::error(400, "a secret of the server", "BadRequestError")));
+        let toml = format!(
+            "state_dir = {0:?}\n[log]\ncontent = {content}\nerrors_dir = \"{1}\"\n[[upstream]]\nname = \"box\"\nurl = \"{2}\"\n\
+             [agents.helper]\nmodel = \"gpt-oss-20b\"\n",
+            state.path(),
+            state.path().join("logs").display(),
+            fake.url()
+        );
+        let respool = Respool::started(&toml, Some(Arc::new(ScriptedTools::new(failing)))).await;
+        exchange(respool.address, &Request::chat(&ask(false))).await;
+        let report = crate::support::eventually(|| {
+            let day = std::fs::read_dir(state.path().join("logs")).ok()?.next()?.ok()?;
+            std::fs::read_to_string(day.path()).ok().filter(|text| text.lines().count() == 2)
+        })
+        .await;
+        assert!(expected.iter().all(|line| report.contains(line)), "{report}");
+        assert_eq!(report.contains("secret"), content, "{report}");
+    }
+}
