@@ -49,7 +49,7 @@ impl Sources {
         Ok(Self {
             policy: Arc::new(Policy::new(&config.policy, root.as_deref()).map_err(one)?),
             root,
-            local: workspace.map(|workspace| Arc::new(Local::new(Arc::new(workspace), Naming::Agent))),
+            local: workspace.map(|workspace| Arc::new(Local::new(workspace, Naming::Agent, &config.local))),
             gateway: Connection::new(&config.gateway).map_err(one)?,
             servers: Mutex::default(),
             config: Arc::new(config.clone()),
@@ -171,7 +171,7 @@ impl ToolSet {
     pub fn for_chat(config: &ToolsConfig, policy: &PolicyConfig, workspace: &Path) -> Result<Self, String> {
         let workspace = Workspace::open(workspace)?;
         let policy = Arc::new(Policy::new(policy, Some(&workspace.root))?);
-        let local: Arc<dyn Source> = Arc::new(Local::new(Arc::new(workspace), Naming::Chat));
+        let local: Arc<dyn Source> = Arc::new(Local::new(workspace, Naming::Chat, &config.local));
         Ok(Self {
             policy,
             config: Arc::new(config.clone()),

@@ -53,6 +53,7 @@ async fn command(directory: &Path, first: &[&str], arguments: &[&str]) -> Output
         .stdin(Stdio::null())
         .kill_on_drop(true);
     command.env_remove("DEEPINFRA_API_KEY");
+    command.envs([("VIRTUAL_ENV", "/venv"), ("MY_TOKEN", "t1"), ("OTHER_TOKEN", "t2"), ("GATE", "g")]);
     let done = tokio::time::timeout(Duration::from_secs(20), command.output());
     done.await.expect("it hangs").unwrap()
 }
@@ -152,6 +153,17 @@ async fn what_the_policy_says_holds_also_against_yes() {
     assert!(last_result(&fake, 1).contains("denied by rule 1"));
     place.chat(&fake.url(), &rules("allow"), &["-p", "Change it."]).await;
     assert_eq!(place.read("a.txt"), "one\n2\n");
+}
+
+#[tokio::test]
+async fn commands_get_the_persons_environment_less_its_secrets() {
+    let place = Place::new();
+    let settings = "[tools.local]\npass_env = [\"OTHER_TOKEN\"]\n\
+                    [tools.gateway]\nurl = \"http://127.0.0.1:1\"\ntoken_env = \"GATE\"\n";
+    let run = ("shell_command", json!({"command": "echo $VIRTUAL_ENV $MY_TOKEN $OTHER_TOKEN $GATE"}));
+    let fake = FakeVllm::start([calls(&[run]), text(&["ok"])]).await;
+    place.chat(&fake.url(), settings, &["--yes", "-p", "Look."]).await;
+    assert_eq!(last_result(&fake, 1), "/venv t2\n");
 }
 
 #[tokio::test]
