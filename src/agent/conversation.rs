@@ -80,7 +80,7 @@ impl Conversation {
         }
     }
 
-    /// Who talks. A change holds from the next turn on, but for what the conversation began with: prompt, tools, window.
+    /// Who talks. A change holds from the next turn on, but for what the conversation began with: prompt, tools.
     pub fn agent(&mut self) -> &mut Agent {
         &mut self.agent
     }
@@ -134,6 +134,10 @@ impl Conversation {
         let mut driver = self.driver(&held, audience, approver, stop);
         driver.telemetry.started(&held.run, if first.is_some() { "next turn" } else { "begins" });
         if let Some(first) = first {
+            let sizes = self.agent.sizes(None).await;
+            if sizes != held.run.sizes() {
+                driver.happened(&mut held.run, What::Moved(sizes)).await;
+            }
             driver.happened(&mut held.run, first).await;
         }
         let (began, before) = (Instant::now(), held.run.iterations().len());
@@ -157,9 +161,9 @@ impl Conversation {
 
     async fn begin(&self, message: Value) -> Held {
         let id = format!("run-{:032x}", rand::random::<u128>());
-        let window = self.agent.window(None).await;
+        let sizes = self.agent.sizes(None).await;
         let request = AgentRequest::of_person(message);
-        let setup = setup::setup(&self.agent, request, window, rand::random(), now());
+        let setup = setup::setup(&self.agent, request, sizes, rand::random(), now());
         let new = NewRun {
             id: id.clone(),
             agent: self.agent.name.to_string(),

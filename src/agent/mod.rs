@@ -23,6 +23,7 @@ mod step;
 mod taking_up;
 mod telemetry;
 mod watch;
+mod weights;
 
 pub use agents::{Agent, Agents};
 pub use budget::Tokens;

@@ -189,10 +189,7 @@ impl Session {
         match command {
             Command::Help => self.note(command::help().trim_end()),
             Command::Model(None) => self.models().await,
-            Command::Model(Some(id)) => {
-                self.note(&format!("the next turn goes to {id}"));
-                self.conversation.agent().config.model = id;
-            }
+            Command::Model(Some(id)) => self.choose(&id).await,
             Command::Tools => self.tools(),
             Command::Cost => self.cost(),
             Command::Clear => {
@@ -205,16 +202,35 @@ impl Session {
         }
     }
 
+    async fn choose(&mut self, id: &str) {
+        let relay = Arc::clone(&self.conversation.agent().relay);
+        match models::find(&relay, Some(id)).await {
+            Ok((model, is_listed)) => {
+                let doubt = if is_listed { "" } else { ", though no endpoint lists it" };
+                self.note(&format!("the next turn goes to {id}{doubt}"));
+                super::talk_to(self.conversation.agent(), model);
+            }
+            Err(why) => self.complain(&why),
+        }
+    }
+
     async fn models(&mut self) {
         let agent = self.conversation.agent();
         let (current, relay) = (agent.config.model.clone(), Arc::clone(&agent.relay));
+        for (alias, target) in relay.aliases() {
+            let mark = if alias == current { "●" } else { " " };
+            self.note(&format!("{mark} {alias}  stands for {target}"));
+        }
         for upstream in relay.upstreams() {
             match models::models(upstream).await {
                 Err(why) => self.complain(&why),
                 Ok(models) => {
                     for model in models {
                         let mark = if model.id == current { "●" } else { " " };
-                        let window = model.window.map(|window| format!("  {} tokens", thousands(window)));
+                        let window = relay
+                            .configured_window(&model.id)
+                            .or(model.window)
+                            .map(|window| format!("  {} tokens", thousands(window)));
                         self.note(&format!("{mark} {}{}", model.id, window.unwrap_or_default()));
                     }
                 }

@@ -46,6 +46,7 @@ pub(super) fn setup() -> Setup {
             tokens: None,
             max_tokens: 1_000,
             window: 131_072,
+            is_harmony: false,
             pause: 0,
         },
     }

@@ -2,7 +2,7 @@
 
 use super::Phase;
 use super::Run;
-use crate::agent::budget::{RESERVE, estimate};
+use crate::agent::budget::RESERVE;
 use crate::agent::context::{self, Fit};
 use crate::agent::record::{Entry, FailureKind, ModelFailure, Said};
 use crate::agent::step::{ModelCall, Why};
@@ -14,26 +14,22 @@ pub(super) const SQUEEZES: u32 = 2;
 const SUMMARIES: u32 = 3;
 
 impl Run {
-    pub(super) fn prompt_estimate(&self) -> u64 {
-        self.scale.apply(self.raw_estimate())
-    }
-
-    pub(super) fn raw_estimate(&self) -> u64 {
+    /// The tokens of the next prompt.
+    pub(super) fn weigh(&mut self) -> u64 {
         let messages = prompt::messages(&self.setup, &self.entries, self.limit.is_none());
         let tools = if self.limit.is_none() { prompt::tools(&self.setup) } else { Vec::new() };
-        messages.iter().chain(&tools).map(|value| estimate(&value.to_string())).sum()
+        self.weights.weigh(&messages, &tools, self.sizes.is_harmony)
     }
 
     /// What the window holds beside the reply and the reserve.
     pub(super) fn room(&self) -> u64 {
-        self.setup.limits.window.saturating_sub(RESERVE.max(self.setup.limits.max_tokens))
+        self.sizes.window.saturating_sub(RESERVE.max(self.sizes.max_tokens))
     }
 
     pub(super) fn make_fit(&mut self) {
         loop {
-            self.estimated = self.raw_estimate();
-            let prompt = self.scale.apply(self.estimated);
-            match context::judge(prompt, self.setup.limits.window, self.room()) {
+            let prompt = self.weigh();
+            match context::judge(prompt, self.sizes.window, self.room()) {
                 Fit::Shrink => {
                     if !context::shrink_one(&mut self.entries) {
                         return;
@@ -43,6 +39,8 @@ impl Run {
                 Fit::Compact | Fit::TooLarge if self.may_compact() => return self.compact(),
                 Fit::Fits | Fit::Compact => return,
                 Fit::TooLarge if context::halve_last(&mut self.entries) => {}
+                // Only the margin says so: the server judges.
+                Fit::TooLarge if self.weights.at_least() <= self.room() => return,
                 Fit::TooLarge => return self.does_not_fit(),
             }
         }
@@ -77,7 +75,7 @@ impl Run {
             messages: prompt::summary(&self.setup, entries),
             tools: Vec::new(),
             format: None,
-            max_tokens: self.setup.limits.max_tokens.min(RESERVE),
+            max_tokens: self.sizes.max_tokens.min(RESERVE),
             within: self.setup.limits.model_time.min(self.soft_deadline().saturating_sub(self.worked)).max(1),
         }
     }
@@ -99,8 +97,9 @@ impl Run {
     /// The server counts more than was estimated: learn from it, and make the prompt smaller.
     pub(super) fn squeeze(&mut self) {
         self.squeezes += 1;
-        let full = self.setup.limits.window + 1;
-        self.scale.learn(self.estimated, full.max(self.prompt_estimate()));
+        let full = self.sizes.window + 1;
+        let weighed = self.weigh();
+        self.weights.learn(full.max(weighed));
         self.ask();
     }
 }
