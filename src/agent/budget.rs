@@ -189,13 +189,13 @@ mod tests {
             let text = std::fs::read_to_string(format!("{}/{file}", env!("CARGO_MANIFEST_DIR"))).unwrap();
             check(file, &text, 100, 140);
         }
-        let hex: String = noise(4_000).iter().map(|byte| format!("{byte:02x}")).collect();
-        let numbers: String =
-            noise(3_000).chunks(3).map(|it| format!("{}.{:02} {},\n", it[0], it[1], it[2])).collect();
+        let hex = noise(4_000).iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat();
+        let numbers =
+            noise(3_000).iter().map(|byte| format!("{byte}.{:02},\n", byte / 3)).collect::<Vec<_>>();
         for (name, text) in [
             ("base64", base64(&noise(8_000))),
             ("hex", hex),
-            ("numbers", numbers),
+            ("numbers", numbers.concat()),
             ("uuid", "0x7f3a9c 8812 4411 9a8b7c6d5e4f 550e8400-e29b-41d4-a716-446655440000 ".repeat(40)),
             ("german", "Die Größe der Straße überrascht die Bürger. ".repeat(40)),
             ("japanese", "私は学生です。東京に住んでいます。循環は一から始まる。".repeat(40)),

@@ -28,7 +28,7 @@ mod weights;
 pub use agents::{Agent, Agents};
 pub use budget::Tokens;
 pub use config::{AgentConfig, OnDisconnect, Parser, Progress, ReadFirst};
-pub use conversation::Conversation;
+pub use conversation::{Conversation, Spent};
 pub use driver::End;
 pub use happening::{Audience, Happening};
 pub use outcome::{Limit, Outcome};

@@ -274,7 +274,7 @@ impl Run {
     }
 
     fn limit_reached(&mut self) -> Option<Limit> {
-        let limits = self.setup.limits.clone();
+        let limits = &self.setup.limits;
         if self.rounds >= limits.iterations {
             return Some(Limit::Iterations(limits.iterations));
         }

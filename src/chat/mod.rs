@@ -34,6 +34,7 @@ use models::Model;
 use paint::Paint;
 use screen::Screen;
 use session::Session;
+use terminal::Found;
 
 /// The system prompt that is used when the user has none of their own.
 pub const SYSTEM_PROMPT: &str = include_str!("systematic_exploration_prompt.md");
@@ -83,12 +84,18 @@ pub fn run(setting: Setting, runtime: &Runtime) -> Result<(), String> {
     let state_dir = setting.state_dir.clone();
     let screen = screen(prompt.is_some());
     let mut session = runtime.block_on(begin(setting, screen, terminal))?;
-    runtime.spawn(session::on_end(session.ending.clone()));
+    // As it is now: the line editor changes it.
+    let found = Found::now();
+    let end = runtime.spawn(session::on_end(session.ending.clone(), found));
     let done = match prompt {
         Some(prompt) => runtime.block_on(once(&mut session, &prompt)),
         None => session.talk(runtime, &state_dir),
     };
     runtime.block_on(session.close());
+    if session.ending.is_cancelled() {
+        // It ends the process.
+        let _ = runtime.block_on(end);
+    }
     done
 }
 
@@ -169,7 +176,11 @@ async fn once(session: &mut Session, prompt: &str) -> Result<(), String> {
     if outcome.answered() {
         let answer = format!("{}\n", visible::visible(outcome.content.trim_end()));
         let mut out = io::stdout();
-        out.write_all(answer.as_bytes()).and_then(|()| out.flush()).map_err(|error| error.to_string())?;
+        match out.write_all(answer.as_bytes()).and_then(|()| out.flush()) {
+            // Whoever reads has enough.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            written => written.map_err(|error| format!("standard output cannot be written: {error}"))?,
+        }
     }
     match session::why_not(&outcome) {
         None => Ok(()),
