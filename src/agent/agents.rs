@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::config::{AgentConfig, OnDisconnect, Progress};
 use super::driver::{Driver, End, Stops, now};
-use super::record::What;
+use super::record::{Sizes, What};
 use super::request::AgentRequest;
 use super::run::Run;
 use super::taking_up::told;
@@ -157,8 +157,8 @@ impl Agents {
     ) -> Watch {
         let id = format!("run-{:032x}", rand::random::<u128>());
         let (fingerprint, client) = (request.fingerprint.clone(), request.client.clone());
-        let window = agent.window(authorization.as_ref()).await;
-        let setup = setup::setup(agent, request, window, rand::random(), now());
+        let sizes = agent.sizes(authorization.as_ref()).await;
+        let setup = setup::setup(agent, request, sizes, rand::random(), now());
         let new = NewRun {
             id: id.clone(),
             agent: agent.name.to_string(),
@@ -356,16 +356,22 @@ impl Agents {
 }
 
 impl Agent {
-    /// The smallest window that an upstream of the model has, as far as they tell.
-    pub(super) async fn window(&self, key: Option<&HeaderValue>) -> u64 {
-        if let Some(window) = self.window {
-            return window;
+    /// What is known of the model: the smallest window that an upstream of it has, as far as they tell.
+    pub(super) async fn sizes(&self, key: Option<&HeaderValue>) -> Sizes {
+        if self.window.is_none() {
+            let key = key.map(|key| (header::AUTHORIZATION, key.clone()));
+            let headers: HeaderMap = key.into_iter().collect();
+            let asked = self.relay.upstreams().map(|upstream| upstream.learn_windows(&headers));
+            futures::future::join_all(asked).await;
         }
-        let headers: HeaderMap = key.map(|key| (header::AUTHORIZATION, key.clone())).into_iter().collect();
-        let asked = self.relay.upstreams().map(|upstream| upstream.learn_windows(&headers));
-        futures::future::join_all(asked).await;
-        let told = self.relay.upstreams().filter_map(|upstream| upstream.model_facts(&self.target).window);
-        told.min().unwrap_or(WINDOW)
+        let facts: Vec<_> =
+            self.relay.upstreams().map(|upstream| upstream.model_facts(&self.target)).collect();
+        let told = facts.iter().filter_map(|facts| facts.window).min();
+        Sizes {
+            window: self.window.or(told).unwrap_or(WINDOW),
+            max_tokens: u64::from(self.config.max_tokens),
+            is_harmony: facts.iter().any(|facts| facts.is_harmony),
+        }
     }
 
     /// Whether the client sees what is being done.

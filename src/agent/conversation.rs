@@ -14,7 +14,7 @@ use super::budget::Tokens;
 use super::driver::{Driver, End, Stops, now};
 use super::happening::{Audience, Happening};
 use super::outcome::Outcome;
-use super::record::{Entry, What};
+use super::record::{Entry, Iteration, What};
 use super::request::AgentRequest;
 use super::run::Run;
 use super::taking_up::restored;
@@ -33,6 +33,29 @@ pub struct Conversation {
     /// Stands for where it is held: the next one asks the store for it.
     place: String,
     held: Option<Held>,
+}
+
+/// What replies cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Tokens, as far as servers told.
+    pub tokens: Tokens,
+    /// Replies that came to their end.
+    pub calls: usize,
+    /// Of these, those whose server told nothing.
+    pub uncounted: usize,
+}
+
+impl Spent {
+    /// What is left of these without others.
+    #[must_use]
+    pub fn less(&self, before: &Self) -> Self {
+        Self {
+            tokens: self.tokens.less(before.tokens),
+            calls: self.calls.saturating_sub(before.calls),
+            uncounted: self.uncounted.saturating_sub(before.uncounted),
+        }
+    }
 }
 
 /// A conversation that has begun.
@@ -81,7 +104,7 @@ impl Conversation {
         }
     }
 
-    /// Who talks. A change holds from the next turn on, but for what the conversation began with: prompt, tools, window.
+    /// Who talks. A change holds from the next turn on, but for what the conversation began with: prompt, tools.
     pub fn agent(&mut self) -> &mut Agent {
         &mut self.agent
     }
@@ -109,11 +132,15 @@ impl Conversation {
         self.hold(held, &driver).await;
     }
 
-    /// What it has cost so far, and the number of model calls.
-    pub fn spent(&self) -> (Tokens, usize) {
-        self.held
-            .as_ref()
-            .map_or_else(Default::default, |held| (held.run.spent(), held.run.iterations().len()))
+    /// What it has cost so far.
+    pub fn spent(&self) -> Spent {
+        let Some(Held { run, .. }) = &self.held else { return Spent::default() };
+        let is_uncounted = |call: &&Iteration| call.tokens.total() == 0;
+        Spent {
+            tokens: run.spent(),
+            calls: run.iterations().len(),
+            uncounted: run.iterations().iter().filter(is_uncounted).count(),
+        }
     }
 
     /// One turn: what the person says, and what comes of it.
@@ -135,6 +162,10 @@ impl Conversation {
         let mut driver = self.driver(&held, audience, approver, stop);
         driver.telemetry.started(&held.run, if first.is_some() { "next turn" } else { "begins" });
         if let Some(first) = first {
+            let sizes = self.agent.sizes(None).await;
+            if sizes != held.run.sizes() {
+                driver.happened(&mut held.run, What::Moved(sizes)).await;
+            }
             driver.happened(&mut held.run, first).await;
         }
         let (began, before) = (Instant::now(), held.run.iterations().len());
@@ -158,9 +189,9 @@ impl Conversation {
 
     async fn begin(&self, message: Value) -> Held {
         let id = format!("run-{:032x}", rand::random::<u128>());
-        let window = self.agent.window(None).await;
+        let sizes = self.agent.sizes(None).await;
         let request = AgentRequest::of_person(message);
-        let setup = setup::setup(&self.agent, request, window, rand::random(), now());
+        let setup = setup::setup(&self.agent, request, sizes, rand::random(), now());
         let new = NewRun {
             id: id.clone(),
             agent: self.agent.name.to_string(),

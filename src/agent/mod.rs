@@ -24,11 +24,12 @@ mod step;
 mod taking_up;
 mod telemetry;
 mod watch;
+mod weights;
 
 pub use agents::{Agent, Agents};
 pub use budget::Tokens;
 pub use config::{AgentConfig, OnDisconnect, Parser, Progress, ReadFirst};
-pub use conversation::Conversation;
+pub use conversation::{Conversation, Spent};
 pub use driver::End;
 pub use happening::{Audience, Happening};
 pub use outcome::{Limit, Outcome};

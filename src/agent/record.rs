@@ -99,8 +99,18 @@ pub struct Limits {
     pub max_tokens: u64,
     /// The model's window, in tokens.
     pub window: u64,
+    /// The model is a gpt-oss: its prompts are counted, not estimated. Runs of older versions do not say so.
+    #[serde(default)]
+    pub is_harmony: bool,
     /// Milliseconds between iterations.
     pub pause: u64,
+}
+
+impl Limits {
+    /// What of these depends on the model.
+    pub(super) fn sizes(&self) -> Sizes {
+        Sizes { window: self.window, max_tokens: self.max_tokens, is_harmony: self.is_harmony }
+    }
 }
 
 /// One thing that happened to a run.
@@ -142,6 +152,19 @@ pub enum What {
     WentOn(Value),
     /// Something happened between two turns of a conversation that the model has to know.
     Told(String),
+    /// The next turn of a conversation goes to another model, or what is known of its model changed.
+    Moved(Sizes),
+}
+
+/// What is known of a model's sizes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sizes {
+    /// Its window, in tokens.
+    pub window: u64,
+    /// The most tokens of one reply.
+    pub max_tokens: u64,
+    /// It is a gpt-oss.
+    pub is_harmony: bool,
 }
 
 impl What {
@@ -159,6 +182,7 @@ impl What {
             Self::Cancelled => "cancelled",
             Self::WentOn(_) => "went_on",
             Self::Told(_) => "told",
+            Self::Moved(_) => "moved",
         }
     }
 }

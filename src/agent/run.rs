@@ -7,16 +7,17 @@ mod window;
 
 use serde_json::Value;
 
-use super::budget::{Scale, Tokens};
+use super::budget::Tokens;
 use super::context;
 use super::harmless::harmless;
 use super::outcome::{Limit, Outcome};
 use super::reading::{self, Reading};
 use super::record::{
     Asked, Ended, Entry, Event, Exchange, FailureKind, How, Iteration, ModelFailure, Offered, Runs, Said,
-    Setup, ToolRecord, ToolResult, What,
+    Setup, Sizes, ToolRecord, ToolResult, What,
 };
 use super::step::{Misfit, ModelCall, Step, Suspension, ToolCall, Why};
+use super::weights::Weights;
 use super::{correction, prompt};
 use crate::translate::Ids;
 use window::SQUEEZES;
@@ -60,13 +61,11 @@ pub struct Run {
     iterations: Vec<Iteration>,
     rounds: u32,
     spent: Tokens,
-    scale: Scale,
-    /// The model's window in tokens, as far as it is known.
-    window: u64,
+    weights: Weights,
+    /// Of the model that is asked now.
+    sizes: Sizes,
     /// Of these, what the client was told of when it was answered last.
     told: Tokens,
-    /// What was estimated for the prompt that is out.
-    estimated: u64,
     attempts: u32,
     squeezes: u32,
     summaries: u32,
@@ -89,9 +88,8 @@ impl Run {
             rounds: 0,
             spent: Tokens::default(),
             told: Tokens::default(),
-            scale: Scale::default(),
-            window: setup.limits.window,
-            estimated: 0,
+            weights: Weights::default(),
+            sizes: setup.limits.sizes(),
             attempts: 0,
             squeezes: 0,
             summaries: 0,
@@ -118,6 +116,11 @@ impl Run {
     /// Its setup.
     pub fn setup(&self) -> &Setup {
         &self.setup
+    }
+
+    /// What is known of the model that is asked now.
+    pub(super) fn sizes(&self) -> Sizes {
+        self.sizes
     }
 
     /// The iterations so far.
@@ -197,6 +200,10 @@ impl Run {
             (phase @ Phase::Done(_), What::Resumed | What::Cancelled) => self.phase = phase,
             (phase, What::Resumed) => self.resumed(phase),
             (phase, What::WentOn(message)) => self.went_on(&phase, message),
+            (phase, What::Moved(sizes)) => {
+                self.sizes = sizes;
+                self.phase = phase;
+            }
             (phase @ Phase::Done(_), What::Told(text)) => {
                 self.close_turn(&phase);
                 self.entries.push(Entry::Note(text));
@@ -224,8 +231,10 @@ impl Run {
 
     /// Only work counts: not the time for which the client kept the run waiting, nor that in which nobody worked on it.
     fn pass_time(&mut self, at: u64, what: &What) {
-        let idle =
-            matches!(what, What::Resumed | What::ClientReturned { .. } | What::WentOn(_) | What::Told(_));
+        let idle = matches!(
+            what,
+            What::Resumed | What::ClientReturned { .. } | What::WentOn(_) | What::Told(_) | What::Moved(_)
+        );
         if !idle {
             self.worked += at.saturating_sub(self.now);
         }
@@ -250,7 +259,7 @@ impl Run {
             messages,
             tools: if last { Vec::new() } else { prompt::tools(&self.setup) },
             format: prompt::format(&self.setup).filter(|_| !last),
-            max_tokens: self.setup.limits.max_tokens,
+            max_tokens: self.sizes.max_tokens,
             within: self.setup.limits.model_time.min(deadline.saturating_sub(self.worked)).max(1),
         }
     }
@@ -264,7 +273,7 @@ impl Run {
         self.make_fit();
     }
 
-    fn limit_reached(&self) -> Option<Limit> {
+    fn limit_reached(&mut self) -> Option<Limit> {
         let limits = &self.setup.limits;
         if self.rounds >= limits.iterations {
             return Some(Limit::Iterations(limits.iterations));
@@ -274,7 +283,7 @@ impl Run {
         }
         // There must be enough left for the call and for a last one.
         let budget = limits.tokens.filter(|_| self.rounds > 0)?;
-        let needed = (self.prompt_estimate() + limits.max_tokens).saturating_mul(2);
+        let needed = (self.weigh() + self.sizes.max_tokens).saturating_mul(2);
         (self.spent.total() + needed > budget).then_some(Limit::Tokens(budget))
     }
 
@@ -297,7 +306,7 @@ impl Run {
     }
 
     fn replied(&mut self, said: Said) {
-        self.scale.learn(self.estimated, said.tokens.prompt);
+        self.weights.learn(said.tokens.prompt);
         self.attempts = 0;
         self.squeezes = 0;
         self.summaries = 0;

@@ -2,12 +2,12 @@
 
 use super::agents::Agent;
 use super::config::{AgentConfig, Parser, ReadFirst};
-use super::record::{Form, Limits, Offered, Runs, Setup, Style};
+use super::record::{Form, Limits, Offered, Runs, Setup, Sizes, Style};
 use super::request::AgentRequest;
 use crate::tools::ToolSpec;
 
 /// The setup of a run that begins now.
-pub(super) fn setup(agent: &Agent, request: AgentRequest, window: u64, seed: u64, at: u64) -> Setup {
+pub(super) fn setup(agent: &Agent, request: AgentRequest, sizes: Sizes, seed: u64, at: u64) -> Setup {
     let config = &agent.config;
     let mut tools: Vec<Offered> = agent.tools.specs().into_iter().map(|spec| offered(spec, config)).collect();
     // respool's own tool wins over a client's of the same name.
@@ -22,7 +22,7 @@ pub(super) fn setup(agent: &Agent, request: AgentRequest, window: u64, seed: u64
         messages: request.messages,
         tools,
         style: style(config),
-        limits: limits(config, window),
+        limits: limits(config, sizes),
     }
 }
 
@@ -44,14 +44,15 @@ fn offered(spec: ToolSpec, config: &AgentConfig) -> Offered {
     }
 }
 
-fn limits(config: &AgentConfig, window: u64) -> Limits {
+fn limits(config: &AgentConfig, Sizes { window, max_tokens, is_harmony }: Sizes) -> Limits {
     Limits {
         iterations: config.max_iterations,
         time: millis(config.run_timeout),
         model_time: millis(config.model_timeout),
         tokens: config.token_budget,
-        max_tokens: u64::from(config.max_tokens),
+        max_tokens,
         window,
+        is_harmony,
         pause: millis(config.pause),
     }
 }

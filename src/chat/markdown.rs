@@ -6,7 +6,7 @@ use termimad::crossterm::style::{Attribute, Color};
 use termimad::minimad::Alignment;
 
 use super::paint::Paint;
-use super::visible::visible;
+use super::visible::{columns, visible};
 
 /// One text that is being written.
 pub(super) struct Markdown {
@@ -24,6 +24,11 @@ pub(super) struct Markdown {
 impl Markdown {
     pub(super) fn new(paint: Paint, width: usize) -> Self {
         Self { skin: skin(), paint, width, line: String::new(), table: String::new(), fence: None }
+    }
+
+    /// The terminal has another size now.
+    pub(super) fn resize(&mut self, width: usize) {
+        self.width = width;
     }
 
     /// Takes a piece; gives the lines that are whole now.
@@ -87,8 +92,12 @@ impl Markdown {
 
     fn end_table(&mut self, out: &mut String) {
         let table = std::mem::take(&mut self.table);
-        if !table.is_empty() {
-            self.render(table.trim_end(), out);
+        if table.is_empty() {
+            return;
+        }
+        match records(&table, self.width) {
+            Some(records) => records.iter().for_each(|line| self.render(line, out)),
+            None => self.render(table.trim_end(), out),
         }
     }
 
@@ -97,6 +106,31 @@ impl Markdown {
         out.push_str(rendered.trim_end_matches('\n'));
         out.push('\n');
     }
+}
+
+/// A column of a table that does not fit needs so much room to be read.
+const READABLE: usize = 12;
+
+/// The lines of a table that is too wide to be read as one: each row as a list of its cells, under the names of the columns.
+fn records(table: &str, width: usize) -> Option<Vec<String>> {
+    let mut rows = table.lines().map(cells);
+    let (names, rule) = (rows.next()?, rows.next()?);
+    let is_rule = |cell: &&str| cell.contains('-') && cell.chars().all(|c| matches!(c, '-' | ':'));
+    let is_wide = table.lines().any(|line| line.chars().map(columns).sum::<usize>() > width);
+    if !is_wide || names.len() * READABLE <= width || !rule.iter().all(is_rule) {
+        return None;
+    }
+    let row = |row: Vec<&str>| {
+        let cells = names.iter().zip(row).filter(|(_, cell)| !cell.is_empty());
+        let lines: Vec<String> = cells.map(|(name, cell)| format!("* **{name}:** {cell}")).collect();
+        std::iter::once("---".to_owned()).chain(lines)
+    };
+    Some(rows.flat_map(row).collect())
+}
+
+fn cells(line: &str) -> Vec<&str> {
+    let line = line.trim().trim_start_matches('|');
+    line.strip_suffix('|').unwrap_or(line).split('|').map(str::trim).collect()
 }
 
 /// The marks of a code fence and what stands behind them.
@@ -162,6 +196,16 @@ mod tests {
         let mut markdown = Markdown::new(Paint(true), 60);
         assert_eq!(markdown.push("| a | b |\n|---|---|\n| 1 | 2 |\n"), "");
         assert!(markdown.push("\n").contains('1'));
+    }
+
+    #[test]
+    fn a_table_that_is_too_wide_to_be_read_becomes_lists() {
+        let row = format!("| a | {} |\n", "b | ".repeat(6));
+        let table = format!("| 1 |{}\n|{}\n{row}", " a long name |".repeat(6), "---|".repeat(7));
+        let shown = text(true, &table);
+        assert!(shown.contains("• 1: a\n• a long name: b\n"), "{shown:?}");
+        let narrow = "| a | b |\n|---|---|\n| 1 | 2 |\n";
+        assert!(text(true, narrow).contains('│'));
     }
 
     #[test]

@@ -34,6 +34,7 @@ use models::Model;
 use paint::Paint;
 use screen::Screen;
 use session::Session;
+use terminal::Found;
 
 /// The system prompt that is used when the user has none of their own.
 pub const SYSTEM_PROMPT: &str = include_str!("systematic_exploration_prompt.md");
@@ -83,12 +84,18 @@ pub fn run(setting: Setting, runtime: &Runtime) -> Result<(), String> {
     let state_dir = setting.state_dir.clone();
     let screen = screen(prompt.is_some());
     let mut session = runtime.block_on(begin(setting, screen, terminal))?;
-    runtime.spawn(session::on_end(session.ending.clone()));
+    // As it is now: the line editor changes it.
+    let found = Found::now();
+    let end = runtime.spawn(session::on_end(session.ending.clone(), found));
     let done = match prompt {
         Some(prompt) => runtime.block_on(once(&mut session, &prompt)),
         None => session.talk(runtime, &state_dir),
     };
     runtime.block_on(session.close());
+    if session.ending.is_cancelled() {
+        // It ends the process.
+        let _ = runtime.block_on(end);
+    }
     done
 }
 
@@ -104,12 +111,12 @@ fn screen(has_prompt: bool) -> Screen {
 }
 
 async fn begin(setting: Setting, screen: Screen, terminal: bool) -> Result<Session, String> {
-    let model = model(&setting).await?;
+    let (model, _) = models::find(&setting.relay, setting.model.as_deref()).await?;
     let root = setting.workspace.canonicalize();
     let root = root.map_err(|error| format!("{} cannot be used: {error}", setting.workspace.display()))?;
     let tools = ToolSet::for_chat(&setting.tools, &policy(&setting.tools.policy), &root)?;
     let journal = Arc::new(Journal::new(Arc::new(tools), root.clone()));
-    let agent = agent(&setting, &model, Arc::clone(&journal));
+    let agent = agent(&setting, model, Arc::clone(&journal));
     let place = format!("{NAME} {}", root.display());
     let conversation = Conversation::new(agent, setting.store, setting.report, setting.log_content, place);
     conversation.clear_old();
@@ -122,26 +129,8 @@ async fn begin(setting: Setting, screen: Screen, terminal: bool) -> Result<Sessi
     Ok(session)
 }
 
-/// The model to talk to. One that was named is taken at the user's word when the endpoint does not list its models.
-async fn model(setting: &Setting) -> Result<Model, String> {
-    let Some(id) = &setting.model else {
-        let upstream = setting.relay.upstreams().next().ok_or("no upstream is configured")?;
-        return models::models(upstream).await?.into_iter().next().ok_or_else(|| "it lists no models".into());
-    };
-    for upstream in setting.relay.upstreams() {
-        let listed = models::models(upstream).await.unwrap_or_default();
-        if let Some(model) = listed.into_iter().find(|model| model.id == *id) {
-            return Ok(model);
-        }
-    }
-    Ok(Model { id: id.clone(), window: None })
-}
-
-fn agent(setting: &Setting, model: &Model, tools: Arc<Journal>) -> Agent {
-    let window = model.window.unwrap_or(WINDOW);
+fn agent(setting: &Setting, model: Model, tools: Arc<Journal>) -> Agent {
     let config = AgentConfig {
-        model: model.id.clone(),
-        max_tokens: u32::try_from(REPLY.min(window / 4)).unwrap_or(u32::MAX),
         max_iterations: 200,
         run_timeout: Duration::from_hours(24),
         model_timeout: Duration::from_mins(30),
@@ -149,18 +138,27 @@ fn agent(setting: &Setting, model: &Model, tools: Arc<Journal>) -> Agent {
         result_limit: Size::kib(32),
         ..AgentConfig::default()
     };
-    let target = setting.relay.aliases().find(|(alias, _)| *alias == model.id);
-    let target = target.map_or(model.id.as_str(), |(_, target)| target);
-    Agent {
+    let mut agent = Agent {
         name: NAME.into(),
         config,
         prompt: Some(setting.system.clone()),
         relay: Arc::clone(&setting.relay),
         tools,
-        target: target.to_owned(),
-        window: model.window,
+        target: String::new(),
+        window: None,
         reasoning: None,
-    }
+    };
+    talk_to(&mut agent, model);
+    agent
+}
+
+/// Makes this the model of the agent.
+fn talk_to(agent: &mut Agent, model: Model) {
+    let window = model.window.unwrap_or(WINDOW);
+    agent.config.max_tokens = u32::try_from(REPLY.min(window / 4)).unwrap_or(u32::MAX);
+    agent.relay.target(&model.id).clone_into(&mut agent.target);
+    agent.window = model.window;
+    agent.config.model = model.id;
 }
 
 /// The configured policy; where it says `ask` to everything, reading is no effect and needs no question.
@@ -178,7 +176,11 @@ async fn once(session: &mut Session, prompt: &str) -> Result<(), String> {
     if outcome.answered() {
         let answer = format!("{}\n", visible::visible(outcome.content.trim_end()));
         let mut out = io::stdout();
-        out.write_all(answer.as_bytes()).and_then(|()| out.flush()).map_err(|error| error.to_string())?;
+        match out.write_all(answer.as_bytes()).and_then(|()| out.flush()) {
+            // Whoever reads has enough.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            written => written.map_err(|error| format!("standard output cannot be written: {error}"))?,
+        }
     }
     match session::why_not(&outcome) {
         None => Ok(()),

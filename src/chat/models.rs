@@ -1,10 +1,12 @@
-//! Which models an endpoint has, and how much of a conversation they can read.
+//! Which models there are, and how much of a conversation they can read: what the endpoints list, and what the configuration
+//! says of them.
 
 use std::time::Duration;
 
 use http::HeaderMap;
 use serde_json::Value;
 
+use crate::relay::Relay;
 use crate::upstream::Upstream;
 
 /// How long an endpoint may take to tell its models.
@@ -14,8 +16,29 @@ const WITHIN: Duration = Duration::from_secs(15);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Model {
     pub(super) id: String,
-    /// Tokens, where the endpoint tells.
+    /// Tokens, where the endpoint or the configuration tells.
     pub(super) window: Option<u64>,
+}
+
+/// The model of this id, or the first that the endpoint names; false: no endpoint lists it.
+///
+/// # Errors
+/// When none is named and none can be found.
+pub(super) async fn find(relay: &Relay, id: Option<&str>) -> Result<(Model, bool), String> {
+    let Some(id) = id else {
+        let upstream = relay.upstreams().next().ok_or("no upstream is configured")?;
+        let listed = models(upstream).await?.into_iter().next().ok_or("it lists no models")?;
+        let window = relay.configured_window(&listed.id).or(listed.window);
+        return Ok((Model { window, ..listed }, true));
+    };
+    let mut found = None;
+    for upstream in relay.upstreams() {
+        let listed = models(upstream).await.unwrap_or_default();
+        found = found.or(listed.into_iter().find(|model| model.id == relay.target(id)));
+    }
+    let is_listed = found.is_some();
+    let window = relay.configured_window(id).or(found.and_then(|model| model.window));
+    Ok((Model { id: id.to_owned(), window }, is_listed))
 }
 
 /// The models of an endpoint.
@@ -30,7 +53,10 @@ pub(super) async fn models(upstream: &Upstream) -> Result<Vec<Model>, String> {
         Err(_) => return Err(format!("`{}` does not answer within {} s", upstream.name, WITHIN.as_secs())),
     };
     match status.as_u16() {
-        200 => read(&body).ok_or_else(|| format!("`{}` lists no models: is its URL right?", upstream.name)),
+        200 => {
+            upstream.learn_list(&body);
+            read(&body).ok_or_else(|| format!("`{}` lists no models: is its URL right?", upstream.name))
+        }
         401..=403 => Err(format!(
             "`{}` refuses the key (HTTP {status}): set `api_key` or `api_key_env` of this [[upstream]]",
             upstream.name,

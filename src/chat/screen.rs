@@ -12,14 +12,16 @@ use super::approval::{Always, Asking, command_of};
 use super::journal::path_of;
 use super::markdown::Markdown;
 use super::paint::Paint;
-use super::terminal::{CTRL_C, Quiet};
-use super::visible::{columns, cut, one_line, visible};
+use super::terminal::{CTRL_C, CTRL_D, Quiet};
+use super::visible::{columns, cut, one_line, visible, wrapped};
 use crate::agent::{Happening, How, ToolEnded, Why};
 
 /// So many lines of a diff are shown.
 const DIFF_LINES: usize = 40;
 /// So many lines of a command's output are shown.
 const OUTPUT_LINES: usize = 6;
+/// Fewer are rare in any language.
+const BYTES_PER_TOKEN: usize = 5;
 const SPINNER: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
 
 /// Something to show: what happens in the run, or a question.
@@ -110,8 +112,9 @@ pub(super) struct Screen {
     markdown: Markdown,
     status: Option<Status>,
     is_status_drawn: bool,
-    /// Pieces of the reply so far, which are about as many tokens.
+    /// Pieces of the reply so far, and their bytes.
     pieces: usize,
+    bytes: usize,
     /// The last words of the reasoning.
     thought: String,
     /// Some of the reply is on the screen.
@@ -122,6 +125,8 @@ pub(super) struct Screen {
     is_open: bool,
     /// How long the person was thinking about the call that runs.
     asked: Duration,
+    /// They stopped the turn instead of answering.
+    is_refused: bool,
     /// The change was shown with the question.
     previewed: bool,
 }
@@ -140,11 +145,13 @@ impl Screen {
             status: None,
             is_status_drawn: false,
             pieces: 0,
+            bytes: 0,
             thought: String::new(),
             is_begun: false,
             breaks: String::new(),
             is_open: false,
             asked: Duration::ZERO,
+            is_refused: false,
             previewed: false,
         }
     }
@@ -164,25 +171,40 @@ impl Screen {
         self.write(&format!("{text}\n"));
     }
 
-    /// A turn begins: the terminal may have another size by now.
+    /// A line of respool's own, on a terminal broken between words.
+    pub(super) fn note(&mut self, text: &str, paint: impl Fn(&str) -> String) {
+        self.measure();
+        let text = visible(text);
+        let text = if self.moves { wrapped(&text, self.width) } else { text };
+        let lines: Vec<String> = text.lines().map(paint).collect();
+        self.line(&lines.join("\n"));
+    }
+
+    /// A turn begins.
     pub(super) fn begin(&mut self) {
+        self.measure();
+        self.markdown = Markdown::new(self.paint, self.width);
+    }
+
+    /// The terminal may have another size by now.
+    fn measure(&mut self) {
         if self.moves {
             self.width = width();
+            self.markdown.resize(self.width);
         }
-        self.markdown = Markdown::new(self.paint, self.width);
     }
 
     /// Shows what is no question.
     pub(super) fn show(&mut self, shown: Shown) {
         match shown {
             Shown::Asks { summary } => {
-                (self.pieces, self.is_begun) = (0, false);
+                (self.pieces, self.bytes, self.is_begun) = (0, 0, false);
                 self.thought.clear();
                 self.breaks.clear();
                 self.status(if summary { "summarising what came before" } else { "thinking" });
             }
             Shown::Reasoning(text) => {
-                self.pieces += 1;
+                self.came(&text);
                 self.thought.push_str(&text);
                 let kept = self.thought.ceil_char_boundary(self.thought.len().saturating_sub(400));
                 self.thought.drain(..kept);
@@ -193,16 +215,25 @@ impl Screen {
             Shown::Begins { tool, arguments, again } => self.begins(&tool, &arguments, again),
             Shown::Ended { tool, ended, display } => self.ended(&tool, &ended, display.as_deref()),
             Shown::NotKept => {
-                let text = "! the conversation cannot be kept on disk at present; it goes on";
-                self.line(&self.paint.yellow(text));
+                self.warn("the conversation cannot be kept on disk at present; it goes on");
             }
             // A question that reaches this has nobody to answer it.
             Shown::Asking(asking) => drop(asking.answer.send(false)),
         }
     }
 
-    fn content(&mut self, text: &str) {
+    fn warn(&mut self, text: &str) {
+        let paint = self.paint;
+        self.note(&format!("! {text}"), |line| paint.yellow(line));
+    }
+
+    fn came(&mut self, text: &str) {
         self.pieces += 1;
+        self.bytes += text.len();
+    }
+
+    fn content(&mut self, text: &str) {
+        self.came(text);
         if !self.speaks {
             return;
         }
@@ -248,16 +279,17 @@ impl Screen {
             self.text(&rest);
         }
         if again {
-            self.line(&self.paint.yellow(&format!("! {}; asking again", one_line(text, 300))));
+            self.warn(&format!("{}; asking again", one_line(text, 300)));
         }
         self.status = None;
         self.wipe();
     }
 
     fn begins(&mut self, tool: &str, arguments: &Map<String, Value>, again: bool) {
-        (self.asked, self.previewed, self.is_open) = (Duration::ZERO, false, true);
+        (self.asked, self.previewed, self.is_open, self.is_refused) = (Duration::ZERO, false, true, false);
         let again = if again { " (again)" } else { "" };
-        let on = one_line(subject(tool, arguments), self.width.saturating_sub(tool.len() + again.len() + 4));
+        let subject = subject(tool, arguments).trim().replace('\n', " ⏎ ");
+        let on = one_line(&subject, self.width.saturating_sub(tool.len() + again.len() + 4));
         let head = format!("{} {}{again} {on}", self.paint.cyan("●"), self.paint.bold(tool));
         self.line(&format!("\n{head}"));
         self.status(tool);
@@ -363,6 +395,7 @@ impl Screen {
             }
         };
         self.asked += began.elapsed();
+        self.is_refused = matches!(answer, Answer::Stop);
         let said = match answer {
             Answer::Yes => "yes",
             Answer::No => "no",
@@ -383,10 +416,13 @@ impl Screen {
 
     /// Moves the line at the bottom.
     pub(super) fn tick(&mut self) {
+        self.measure();
         let Some(status) = self.status.as_mut().filter(|_| self.moves) else { return };
         status.frame += 1;
         let spinner = SPINNER[status.frame % SPINNER.len()];
-        let tokens = if self.pieces > 0 { format!(" · {} tokens", self.pieces) } else { String::new() };
+        // A piece is a token of most servers; some send several at once.
+        let tokens = self.pieces.max(self.bytes / BYTES_PER_TOKEN);
+        let tokens = if tokens > 0 { format!(" · {tokens} tokens") } else { String::new() };
         let line = format!("{spinner} {} · {}{tokens}", status.what, seconds(status.since.elapsed()));
         let rest = self.markdown.rest();
         let tail = if rest.trim().is_empty() { self.thought.as_str() } else { rest };
@@ -414,7 +450,8 @@ impl Screen {
         self.wipe();
         if std::mem::take(&mut self.is_open) {
             let mark = self.paint.dim("└");
-            self.line(&format!("  {mark} stopped; it may have taken effect in part"));
+            let what = if self.is_refused { "not run" } else { "stopped; it may have taken effect in part" };
+            self.line(&format!("  {mark} {what}"));
         }
     }
 }
@@ -443,7 +480,7 @@ async fn key(quiet: &Arc<Quiet>) -> Answer {
                 Some(b'n' | b'N') => return Answer::No,
                 Some(b'a') => return Answer::Always,
                 Some(b'v') => return Answer::View,
-                Some(CTRL_C) | None => return Answer::Stop,
+                Some(CTRL_C | CTRL_D) | None => return Answer::Stop,
                 Some(_) => {}
             }
         }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use nix::libc::SIGCONT;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
@@ -18,7 +19,7 @@ use super::screen::{Answer, Screen, Shown, seconds};
 use super::terminal::{Found, Quiet};
 use super::transcript;
 use super::visible::visible;
-use crate::agent::{Conversation, Outcome, Tokens};
+use crate::agent::{Conversation, Outcome, Spent};
 use crate::tools::{Approver, Tools as _};
 
 /// How often the line at the bottom moves.
@@ -77,13 +78,13 @@ impl Session {
     }
 
     fn note(&mut self, text: &str) {
-        let text = self.screen.paint().dim(&visible(text));
-        self.screen.line(&text);
+        let paint = self.screen.paint();
+        self.screen.note(text, |line| paint.dim(line));
     }
 
     fn complain(&mut self, text: &str) {
-        let text = self.screen.paint().red(&visible(text));
-        self.screen.line(&text);
+        let paint = self.screen.paint();
+        self.screen.note(text, |line| paint.red(line));
     }
 
     /// Talks until the person leaves.
@@ -109,6 +110,9 @@ impl Session {
                     Some(Ok(command)) => runtime.block_on(self.command(command)),
                 },
             }
+            if self.ending.is_cancelled() {
+                return Ok(());
+            }
             leaving = false;
         }
     }
@@ -122,33 +126,20 @@ impl Session {
         } else {
             "asks before it changes or runs anything"
         };
-        let text = format!(
-            "{} {} · {root}\n{}",
-            paint.bold("respool chat"),
-            paint.cyan(&model),
-            paint.dim(&format!("It {asks}. /help shows the commands, Ctrl-C stops a turn."))
-        );
-        self.screen.line(&text);
+        self.screen.line(&format!("{} {} · {root}", paint.bold("respool chat"), paint.cyan(&model)));
+        self.note(&format!("It {asks}. /help shows the commands, Ctrl-C stops a turn."));
     }
 
     /// A turn with its end told.
     async fn take_turn(&mut self, text: &str) {
         let began = Instant::now();
-        let (before, calls_before) = self.conversation.spent();
+        let before = self.conversation.spent();
         let outcome = self.turn(text).await;
         if let Some(why) = why_not(&outcome) {
             self.complain(&why);
         }
-        let (after, calls) = self.conversation.spent();
-        let spent = after.less(before);
-        let summary = format!(
-            "\n{} · {} · {} tokens in, {} out",
-            seconds(began.elapsed()),
-            counted(calls.saturating_sub(calls_before), "model call"),
-            thousands(spent.prompt),
-            thousands(spent.completion)
-        );
-        self.note(&summary);
+        let spent = self.conversation.spent().less(&before);
+        self.note(&format!("\n{}{}", seconds(began.elapsed()), in_short(&spent)));
     }
 
     /// One turn, shown while it goes on.
@@ -164,6 +155,7 @@ impl Session {
         let quiet = if self.is_attended { Quiet::begin().map(Arc::new) } else { None };
         let stop = self.ending.child_token();
         let mut interrupts = signal(SignalKind::interrupt()).ok();
+        let mut continues = signal(SignalKind::from_raw(SIGCONT)).ok();
         let mut tick = tokio::time::interval(TICK);
         self.journal.begin_turn();
         self.screen.begin();
@@ -172,7 +164,10 @@ impl Session {
         let outcome = loop {
             tokio::select! {
                 biased;
-                () = interrupted(&mut interrupts) => stop.cancel(),
+                () = received(&mut interrupts) => stop.cancel(),
+                () = received(&mut continues) => {
+                    let _ = quiet.as_ref().map(|quiet| quiet.again());
+                }
                 Some(shown) = inbox.recv() => show(view, shown, quiet.as_ref(), allowed, &stop).await,
                 outcome = &mut work => break outcome,
                 _ = tick.tick() => view.tick(),
@@ -189,10 +184,7 @@ impl Session {
         match command {
             Command::Help => self.note(command::help().trim_end()),
             Command::Model(None) => self.models().await,
-            Command::Model(Some(id)) => {
-                self.note(&format!("the next turn goes to {id}"));
-                self.conversation.agent().config.model = id;
-            }
+            Command::Model(Some(id)) => self.choose(&id).await,
             Command::Tools => self.tools(),
             Command::Cost => self.cost(),
             Command::Clear => {
@@ -205,16 +197,35 @@ impl Session {
         }
     }
 
+    async fn choose(&mut self, id: &str) {
+        let relay = Arc::clone(&self.conversation.agent().relay);
+        match models::find(&relay, Some(id)).await {
+            Ok((model, is_listed)) => {
+                let doubt = if is_listed { "" } else { ", though no endpoint lists it" };
+                self.note(&format!("the next turn goes to {id}{doubt}"));
+                super::talk_to(self.conversation.agent(), model);
+            }
+            Err(why) => self.complain(&why),
+        }
+    }
+
     async fn models(&mut self) {
         let agent = self.conversation.agent();
         let (current, relay) = (agent.config.model.clone(), Arc::clone(&agent.relay));
+        for (alias, target) in relay.aliases() {
+            let mark = if alias == current { "●" } else { " " };
+            self.note(&format!("{mark} {alias}  stands for {target}"));
+        }
         for upstream in relay.upstreams() {
             match models::models(upstream).await {
                 Err(why) => self.complain(&why),
                 Ok(models) => {
                     for model in models {
                         let mark = if model.id == current { "●" } else { " " };
-                        let window = model.window.map(|window| format!("  {} tokens", thousands(window)));
+                        let window = relay
+                            .configured_window(&model.id)
+                            .or(model.window)
+                            .map(|window| format!("  {} tokens", thousands(window)));
                         self.note(&format!("{mark} {}{}", model.id, window.unwrap_or_default()));
                     }
                 }
@@ -238,14 +249,18 @@ impl Session {
     }
 
     fn cost(&mut self) {
-        let (Tokens { prompt, completion, reasoning, cached }, calls) = self.conversation.spent();
+        let Spent { tokens, calls, uncounted } = self.conversation.spent();
+        let more = match uncounted {
+            0 => String::new(),
+            some => format!("; of {} the server told no tokens", counted(some, "call")),
+        };
         self.note(&format!(
-            "{} · {} tokens in ({} from the cache), {} out ({} reasoning); no prices known",
+            "{} · {} tokens in ({} from the cache), {} out ({} reasoning){more}; no prices known",
             counted(calls, "model call"),
-            thousands(prompt),
-            thousands(cached),
-            thousands(completion),
-            thousands(reasoning)
+            thousands(tokens.prompt),
+            thousands(tokens.cached),
+            thousands(tokens.completion),
+            thousands(tokens.reasoning)
         ));
     }
 
@@ -326,12 +341,11 @@ pub(super) fn why_not(outcome: &Outcome) -> Option<String> {
 
 /// When the terminal hangs up or the process is told to end: stops the turn, which ends its commands, and leaves the
 /// terminal as it was found. The conversation can be taken up again.
-pub(super) async fn on_end(ending: CancellationToken) {
+pub(super) async fn on_end(ending: CancellationToken, found: Option<Found>) {
     let (Ok(mut terminate), Ok(mut hangup)) = (signal(SignalKind::terminate()), signal(SignalKind::hangup()))
     else {
         return;
     };
-    let found = Found::now();
     tokio::select! { _ = terminate.recv() => {}, _ = hangup.recv() => {} }
     ending.cancel();
     tokio::time::sleep(END_WITHIN).await;
@@ -341,8 +355,21 @@ pub(super) async fn on_end(ending: CancellationToken) {
     std::process::exit(143);
 }
 
-/// Waits for Ctrl-C; for ever where signals cannot be handled.
-async fn interrupted(signal: &mut Option<Signal>) {
+/// What a turn cost, as far as that is known.
+fn in_short(spent: &Spent) -> String {
+    let Spent { tokens, calls, uncounted } = spent;
+    let calls_made =
+        if *calls > 0 { format!(" · {}", counted(*calls, "model call")) } else { String::new() };
+    if calls == uncounted {
+        return calls_made;
+    }
+    let least = if *uncounted > 0 { "at least " } else { "" };
+    let (prompt, completion) = (thousands(tokens.prompt), thousands(tokens.completion));
+    format!("{calls_made} · {least}{prompt} tokens in, {completion} out")
+}
+
+/// Waits for a signal; for ever where signals cannot be handled.
+async fn received(signal: &mut Option<Signal>) {
     match signal {
         Some(signal) => drop(signal.recv().await),
         None => std::future::pending().await,
@@ -382,6 +409,19 @@ mod tests {
             &Outcome { limit: Some(crate::agent::Limit::Iterations(5)), ..answered },
             Some("max_iterations"),
         );
+    }
+
+    #[test]
+    fn what_the_server_does_not_tell_is_not_given_as_nothing() {
+        let tokens = crate::agent::Tokens { prompt: 1_200, completion: 80, ..Default::default() };
+        for (calls, uncounted, expected) in [
+            (0, 0, ""),
+            (1, 0, " · 1 model call · 1,200 tokens in, 80 out"),
+            (2, 2, " · 2 model calls"),
+            (3, 1, " · 3 model calls · at least 1,200 tokens in, 80 out"),
+        ] {
+            assert_eq!(in_short(&Spent { tokens, calls, uncounted }), expected);
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use nix::sys::signal::{Signal, raise};
 use nix::sys::termios::{
     FlushArg, LocalFlags, SetArg, SpecialCharacterIndices, Termios, tcflush, tcgetattr, tcsetattr,
 };
@@ -36,6 +37,9 @@ pub(super) struct Quiet(Found);
 
 /// Ctrl-C as a key.
 pub(super) const CTRL_C: u8 = 3;
+/// Ctrl-D as a key.
+pub(super) const CTRL_D: u8 = 4;
+const CTRL_Z: u8 = 26;
 const ESCAPE: u8 = 27;
 
 impl Quiet {
@@ -43,6 +47,19 @@ impl Quiet {
     pub(super) fn begin() -> Option<Self> {
         let quiet = Self(Found::now()?);
         quiet.set(true).then_some(quiet)
+    }
+
+    /// The process goes on after it was suspended: the shell has put its own settings in place.
+    pub(super) fn again(&self) {
+        self.set(true);
+    }
+
+    /// Leaves the terminal to the shell until the process goes on.
+    fn suspend(&self) {
+        self.0.restore();
+        // To this thread: it stops before it comes to what follows.
+        let _ = raise(Signal::SIGTSTP);
+        self.set(false);
     }
 
     /// `signals`: Ctrl-C interrupts instead of being a key. Reading waits for at most a tenth of a second.
@@ -68,6 +85,7 @@ impl Quiet {
             match (&self.0.tty).read(&mut byte) {
                 // An arrow or another special key: its bytes are no letters.
                 Ok(1..) if byte[0] == ESCAPE => while matches!((&self.0.tty).read(&mut byte), Ok(1..)) {},
+                Ok(1..) if byte[0] == CTRL_Z => self.suspend(),
                 Ok(1..) => break Some(byte[0]),
                 Ok(0) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}

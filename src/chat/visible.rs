@@ -40,6 +40,27 @@ pub(super) fn cut(line: &str, width: usize) -> String {
     format!("{kept}…")
 }
 
+/// Text that is visible already, with line breaks between words where a line is too long. A word that is longer than a line
+/// is left to the terminal.
+pub(super) fn wrapped(text: &str, width: usize) -> String {
+    text.split('\n').map(|line| wrapped_line(line, width)).collect::<Vec<_>>().join("\n")
+}
+
+fn wrapped_line(line: &str, width: usize) -> String {
+    let (mut out, mut used) = (String::new(), 0);
+    for word in line.split_inclusive(' ') {
+        let of_word: usize = word.trim_end().chars().map(columns).sum();
+        if used > 0 && used + of_word > width {
+            out.truncate(out.trim_end_matches(' ').len());
+            out.push('\n');
+            used = 0;
+        }
+        used += of_word + word.len() - word.trim_end().len();
+        out.push_str(word);
+    }
+    out
+}
+
 /// The columns of a character.
 pub(super) fn columns(c: char) -> usize {
     c.width().unwrap_or(0)
@@ -70,6 +91,18 @@ mod tests {
         assert_eq!(one_line("  a\nbc\u{8}", 80), "a bc\\u{8}");
         assert_eq!(one_line("abcdef", 4), "abc…");
         assert_eq!((one_line("漢字漢字", 8), one_line("漢字漢字", 7)), ("漢字漢字".into(), "漢字漢…".into()));
+    }
+
+    #[test]
+    fn lines_break_between_words() {
+        for (text, expected) in [
+            ("one two three", "one two\nthree"),
+            ("  one\ntwo", "  one\ntwo"),
+            ("abcdefghijkl m", "abcdefghijkl\nm"),
+            ("漢字 漢字 x", "漢字\n漢字 x"),
+        ] {
+            assert_eq!(wrapped(text, 8), expected);
+        }
     }
 
     proptest! {

@@ -55,9 +55,11 @@ impl Check<'_> {
         for (index, upstream) in settings.upstreams.iter_mut().enumerate() {
             let at = ["upstream", &index.to_string()];
             self.secret(&at, "api_key", &mut upstream.api_key, upstream.api_key_env.as_deref());
+            settings.tools.local.key_variables.extend(upstream.api_key_env.clone());
         }
         self.client_keys(settings);
         let gateway = &mut settings.tools.gateway;
+        settings.tools.local.key_variables.extend(gateway.token_env.clone());
         self.secret(&["tools", "gateway"], "token", &mut gateway.token, gateway.token_env.as_deref());
     }
 

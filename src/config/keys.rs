@@ -215,6 +215,7 @@ pub const KEYS: &[Key] = &[
     Key::new("agents.<NAME>.progress", Scalar::Word(Progress::NAMES), r#""reasoning""#, "What the client sees of the work before the answer."),
     Key::new("agents.<NAME>.on_disconnect", Scalar::Word(OnDisconnect::NAMES), r#""cancel""#, "What becomes of a run whose client went away."),
     Key::optional("tools.local.workspace", Scalar::Path, "no local tools", r#""~/work""#, "The directory that local tools cannot leave."),
+    Key::new("tools.local.pass_env", Scalar::Text, "[]", "Environment variables that commands get beside their usual ones (docs/tools.md). A name passes whatever it holds; a pattern with `*` passes nothing that looks like a secret.").of(Shape::List).example(r#"["CARGO_*", "VIRTUAL_ENV"]"#),
     Key::optional("tools.gateway.url", HTTP_URL, "no gateway tools", r#""http://127.0.0.1:18789""#, "OpenClaw's gateway."),
     Key::optional("tools.gateway.token", HEADER, "no token is sent", r#""secret""#, "The gateway's token or password.").secret(),
     Key::optional("tools.gateway.token_env", Scalar::Text, "`token` holds", r#""OPENCLAW_GATEWAY_TOKEN""#, "The environment variable that holds the token."),

@@ -85,6 +85,16 @@ impl Relay {
         self.config.aliases().map(|alias| (alias, self.config.target(alias)))
     }
 
+    /// The model that an id stands for.
+    pub fn target<'a>(&'a self, id: &'a str) -> &'a str {
+        self.config.target(id)
+    }
+
+    /// The window that the configuration gives to the model of this id.
+    pub fn configured_window(&self, id: &str) -> Option<u64> {
+        self.config.modes(id).context_window
+    }
+
     fn feed(&self, answer: Answer, prepared: &Prepared, line: SharedLine) -> Feed {
         let reader = self.reader(prepared, Usage::default());
         let weighed = Weighed::of(prepared, &line);

@@ -9,7 +9,7 @@ mod typescript;
 use serde_json::Value;
 use typescript::namespace;
 
-use crate::wire::{ChatRequest, Message, Object, array, decode_string};
+use crate::wire::{ChatRequest, Object, array, decode_string};
 
 /// Bytes of a request for each thousand tokens of its prompt, when no reply has told yet. OpenClaw's requests to gpt-oss
 /// have 4,800 to 5,500; small requests and other languages have fewer, and too few are the safer guess.
@@ -28,35 +28,47 @@ const CALLS: &str = "\nCalls to these tools must go to the commentary channel: '
 
 /// Tokens of the prompt that vLLM makes of a request to gpt-oss. Images count as nothing.
 pub fn harmony(request: &ChatRequest<'_>) -> u64 {
-    let tools = tools(request);
+    let list = request.tools().and_then(array).unwrap_or_default();
+    let tools: Vec<Value> = list.into_iter().filter_map(|tool| serde_json::from_str(tool).ok()).collect();
+    let messages = request.messages.iter().map(|it| message(&it.object)).sum::<usize>();
+    harmony_frame(&tools) + messages as u64
+}
+
+/// Those of them that are there without any message: vLLM's own words, and the tools as a request declares them.
+pub fn harmony_frame(tools: &[Value]) -> u64 {
+    let functions: Vec<&Value> = tools.iter().map(|tool| &tool["function"]).collect();
     let mut tokens = FRAME + count(SYSTEM);
-    if !tools.is_empty() {
-        tokens += count(CALLS) + FRAME + count(&namespace(&tools));
+    if !functions.is_empty() {
+        tokens += count(CALLS) + FRAME + count(&namespace(&functions));
     }
-    tokens += request.messages.iter().map(message).sum::<usize>();
     // What the reply is started with: `<|start|>assistant`.
     (tokens + 2) as u64
 }
 
-/// The tokens of a text in gpt-oss's vocabulary.
-pub fn count(text: &str) -> usize {
+/// Those of one message, as a request writes it.
+pub fn harmony_message(json: &str) -> u64 {
+    Object::parse(json).map_or(0, |object| message(&object) as u64)
+}
+
+fn count(text: &str) -> usize {
     // The vocabulary is compiled in; without it too many are the safer guess.
     tiktoken::get_encoding("o200k_base").map_or(text.len(), |encoding| encoding.count(text))
 }
 
-fn message(message: &Message<'_>) -> usize {
-    let content = message.object.get("content").map_or(0, content);
-    if message.is_from("tool") {
+fn message(message: &Object<'_>) -> usize {
+    let content = message.get("content").map_or(0, content);
+    let role = message.string("role").unwrap_or_default();
+    if role == "tool" {
         // The author is the tool, to whom the result is no answer but a message to the assistant.
         return FRAME + CHANNEL + 6 + content;
     }
-    if !message.is_from("assistant") {
+    if role != "assistant" {
         return FRAME + content;
     }
-    let reasoning = ["reasoning", "reasoning_content"].into_iter().find_map(|key| message.object.string(key));
+    let reasoning = ["reasoning", "reasoning_content"].into_iter().find_map(|key| message.string(key));
     let reasoning = reasoning.map_or(0, |text| FRAME + CHANNEL + count(&text));
     let content = if content == 0 { 0 } else { FRAME + CHANNEL + content };
-    let calls = message.object.get("tool_calls").and_then(array).unwrap_or_default();
+    let calls = message.get("tool_calls").and_then(array).unwrap_or_default();
     reasoning + content + calls.into_iter().map(call).sum::<usize>()
 }
 
@@ -78,14 +90,6 @@ fn call(json: &str) -> usize {
         Some((function.string("name")?, function.string("arguments")?))
     });
     function.map_or(0, |(name, arguments)| FRAME + CHANNEL + 4 + count(&name) + count(&arguments))
-}
-
-/// The declared functions, whole.
-fn tools(request: &ChatRequest<'_>) -> Vec<Value> {
-    let list = request.tools().and_then(array).unwrap_or_default();
-    list.into_iter()
-        .filter_map(|tool| Some(serde_json::from_str::<Value>(tool).ok()?["function"].take()))
-        .collect()
 }
 
 #[cfg(test)]

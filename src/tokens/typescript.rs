@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 /// The developer message that declares these functions.
-pub(super) fn namespace(functions: &[Value]) -> String {
+pub(super) fn namespace(functions: &[&Value]) -> String {
     let mut out = "# Tools\n\n## functions\n\nnamespace functions {\n\n".to_owned();
     for function in functions {
         for line in function["description"].as_str().unwrap_or_default().lines() {
@@ -123,6 +123,6 @@ mod tests {
             json!({"name": "t", "description": "D", "parameters": parameters}),
             json!({"name": "u", "description": ""}),
         ];
-        assert_eq!(namespace(&tools), include_str!("../../fixtures/harmony-tools.txt"));
+        assert_eq!(namespace(&tools.each_ref()), include_str!("../../fixtures/harmony-tools.txt"));
     }
 }

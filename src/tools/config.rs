@@ -52,6 +52,11 @@ fn durations<'de, D: Deserializer<'de>>(source: D) -> Result<BTreeMap<String, Du
 pub struct LocalConfig {
     /// The directory that local tools cannot leave; `None`: no local tools.
     pub workspace: Option<PathBuf>,
+    /// Variables that commands get beside those that they get anyway: names, or patterns with `*`.
+    pub pass_env: Vec<String>,
+    /// The variables that hold respool's own keys. Once the configuration is loaded, all that it names.
+    #[serde(skip)]
+    pub key_variables: Vec<String>,
 }
 
 /// `[tools.gateway]`.

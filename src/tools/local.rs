@@ -23,7 +23,9 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 
+use super::config::LocalConfig;
 use super::contract::{Invocation, ToolError, ToolOutput};
+use super::environment::Passing;
 use super::policy::Subject;
 use super::set::Permit;
 use super::source::{Offer, Source, within};
@@ -40,6 +42,8 @@ pub(super) use workspace::Workspace;
 pub(super) struct Local {
     workspace: Arc<Workspace>,
     naming: Naming,
+    /// What commands know of respool's environment.
+    passing: Passing,
 }
 
 /// One call, read.
@@ -54,8 +58,9 @@ enum Call {
 }
 
 impl Local {
-    pub(super) fn new(workspace: Arc<Workspace>, naming: Naming) -> Self {
-        Self { workspace, naming }
+    pub(super) fn new(workspace: Workspace, naming: Naming, config: &LocalConfig) -> Self {
+        let passing = Passing::new(config, naming == Naming::Chat);
+        Self { workspace: Arc::new(workspace), naming, passing }
     }
 
     async fn read_call(&self, name: &str, arguments: &Map<String, Value>) -> Result<Call, ToolError> {
@@ -180,7 +185,7 @@ impl Source for Local {
             let call = self.read_call(&invocation.name, &invocation.arguments).await?;
             if let Call::Exec { command, workdir, timeout } = &call {
                 let limit = timeout.unwrap_or(invocation.timeout).min(invocation.timeout);
-                return exec::exec(command, &self.directory(workdir)?, limit).await;
+                return exec::exec(command, &self.directory(workdir)?, limit, &self.passing).await;
             }
             if !permit.judged(&call.place().forms()) {
                 let path = call.place().written.display();

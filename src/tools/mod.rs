@@ -5,6 +5,7 @@
 
 pub mod config;
 pub mod contract;
+mod environment;
 mod gateway;
 mod local;
 mod mcp;

@@ -1,5 +1,5 @@
-//! Child processes: in a group of their own that ends as a whole, with an environment that holds none of respool's secrets,
-//! and without a way to read respool's own.
+//! Child processes: in a group of their own that ends as a whole, with as much of respool's environment as they may know, and
+//! without a way to read the rest.
 
 use std::io;
 use std::process::Stdio;
@@ -8,32 +8,16 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 
-/// What a child may know of respool's environment; all else could be a secret.
-const PASSED_ON: &[&str] = &[
-    "PATH",
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "SHELL",
-    "LANG",
-    "LANGUAGE",
-    "TZ",
-    "TMPDIR",
-    "XDG_CACHE_HOME",
-    "XDG_CONFIG_HOME",
-    "XDG_DATA_HOME",
-    "XDG_RUNTIME_DIR",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-];
+use super::environment::Passing;
 
-/// A command in a process group of its own, with the environment above and nothing on standard input.
-pub(super) fn command(program: &str) -> Command {
+/// A command in a process group of its own, with the variables that pass and nothing on standard input.
+pub(super) fn command(program: &str, passing: &Passing) -> Command {
     close_to_children();
     let mut command = Command::new(program);
-    let is_known = |name: &str| PASSED_ON.contains(&name) || name.starts_with("LC_");
-    let known = std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_known));
-    command.env_clear().envs(known).stdin(Stdio::null()).process_group(0);
+    let passed = std::env::vars_os().filter(|(name, value)| {
+        name.to_str().is_some_and(|name| passing.lets(name, &value.to_string_lossy()))
+    });
+    command.env_clear().envs(passed).stdin(Stdio::null()).process_group(0);
     command
 }
 

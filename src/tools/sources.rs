@@ -53,7 +53,7 @@ impl Sources {
         Ok(Self {
             policy: Arc::new(policy),
             root,
-            local: workspace.map(|workspace| Arc::new(Local::new(Arc::new(workspace), Naming::Agent))),
+            local: workspace.map(|workspace| Arc::new(Local::new(workspace, Naming::Agent, &config.local))),
             gateway,
             servers: Mutex::default(),
             config: Arc::new(config.clone()),
@@ -181,7 +181,7 @@ impl ToolSet {
         let policy =
             Policy::new(policy, Some(&workspace.root)).map_err(|found| in_words(&found).join("; "))?;
         let policy = Arc::new(policy);
-        let local: Arc<dyn Source> = Arc::new(Local::new(Arc::new(workspace), Naming::Chat));
+        let local: Arc<dyn Source> = Arc::new(Local::new(workspace, Naming::Chat, &config.local));
         Ok(Self {
             policy,
             config: Arc::new(config.clone()),

@@ -105,12 +105,17 @@ impl Upstream {
         *asked = Some(Instant::now());
         let Ok(Ok((status, body))) = answer else { return };
         if status.is_success() {
-            for (model, window, is_harmony) in listed(&body) {
-                self.learn_model(&model, |facts| {
-                    facts.window = window.or(facts.window);
-                    facts.is_harmony = is_harmony;
-                });
-            }
+            self.learn_list(&body);
+        }
+    }
+
+    /// Learns from an answer of `/v1/models`.
+    pub fn learn_list(&self, body: &[u8]) {
+        for (model, window, is_harmony) in listed(body) {
+            self.learn_model(&model, |facts| {
+                facts.window = window.or(facts.window);
+                facts.is_harmony = is_harmony;
+            });
         }
     }
 

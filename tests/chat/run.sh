@@ -30,6 +30,9 @@ repo=$dir/repo
 mkdir "$repo" "$dir/home"
 cat > "$dir/respool.toml" <<TOML
 state_dir = "$dir/state"
+[models.small]
+target = "scripted"
+context_window = 6000
 [[upstream]]
 url = "http://127.0.0.1:$(cat "$dir/port")"
 TOML
@@ -178,6 +181,51 @@ keys C-c
 keys C-d
 await "left with 0"
 ok "--continue, also after kill -9; history"
+
+for signal in TERM HUP; do
+    start --continue
+    await "going on with the last conversation"
+    say "Wait for me."
+    await "Run it?"
+    keys y
+    for _ in $(seq 50); do pgrep -f "sleep 300; echo ended" >/dev/null && break; sleep 0.1; done
+    pid=$(pgrep -f "respool chat --config $dir/respool.toml --continue" | tail -1)
+    kill -"$signal" "$pid"
+    await "left with 143"
+    pgrep -f "sleep 300; echo ended" >/dev/null && fail "SIG$signal left the command running"
+    tty=$(tmux display-message -p -t chat '#{pane_tty}')
+    grep -qE '(^| )echo( |;|$)' <<<"$(stty -a < "$tty" | tr '\n' ' ')" || fail "SIG$signal left the terminal without echo"
+done
+start --continue
+await "going on with the last conversation (9 turns)"
+say "Are you there?"
+await "Yes."
+ok "SIGTERM and SIGHUP end the command, keep the conversation and leave the terminal as it was"
+say "Wait for me."
+await "Run it?"
+keys C-c
+await "└ not run"
+say "Write a lot."
+await "one two three four"
+tmux resize-window -t chat -x 50 -y 40
+sleep 1.5
+keys C-c
+await "stopped" 2
+[ "$(screen | grep -c "thinking ·")" -le 1 ] || fail "a terminal that became narrower is full of spinners"
+keys C-d
+await "left with 0"
+ok "a question that is stopped, a terminal that becomes narrower"
+
+seq -f "line %g of a long file" 1 1500 > "$repo/long.txt"
+start --model small
+say "Read both."
+# The script has this answer only to a prompt that ends with the summary.
+await "Both are read."
+grep -q "Summarise the following work" "$dir/log" || fail "nothing was summarised"
+grep -qF "THE SUMMARY" <<<"$(screen)" && fail "the summary is on the screen"
+keys C-d
+await "left with 0"
+ok "a summary is the model's business"
 
 start --yes
 await "runs everything without asking"

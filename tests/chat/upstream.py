@@ -63,7 +63,9 @@ class Handler(BaseHTTPRequestHandler):
             log({"problem": fault})
             return self.send_json(400, {"error": {"message": fault, "type": "invalid_request_error"}})
         last = max(place for place, message in enumerate(messages) if message["role"] == "user")
-        words = messages[last]["content"].splitlines()[-1]
+        words = messages[last]["content"].splitlines()[-1].strip()
+        if messages[last]["content"].startswith("Summarise the following work"):
+            words = "a summary"
         rounds = sum(1 for message in messages[last:] if message.get("tool_calls"))
         step = SCRIPT[words][rounds]
         self.send_response(200)

@@ -53,6 +53,7 @@ async fn command(directory: &Path, first: &[&str], arguments: &[&str]) -> Output
         .stdin(Stdio::null())
         .kill_on_drop(true);
     command.env_remove("DEEPINFRA_API_KEY");
+    command.envs([("VIRTUAL_ENV", "/venv"), ("MY_TOKEN", "t1"), ("OTHER_TOKEN", "t2"), ("GATE", "g")]);
     let done = tokio::time::timeout(Duration::from_secs(20), command.output());
     done.await.expect("it hangs").unwrap()
 }
@@ -152,6 +153,56 @@ async fn what_the_policy_says_holds_also_against_yes() {
     assert!(last_result(&fake, 1).contains("denied by rule 1"));
     place.chat(&fake.url(), &rules("allow"), &["-p", "Change it."]).await;
     assert_eq!(place.read("a.txt"), "one\n2\n");
+}
+
+#[tokio::test]
+async fn aliases_and_windows_of_the_configuration_hold() {
+    let place = Place::new();
+    let settings = "[models.fast]\ntarget = \"gpt-oss-20b\"\ncontext_window = 9000\n\
+                    [models.\"gpt-oss-20b\"]\ncontext_window = 30000\n";
+    let fake = FakeVllm::start([text(&["ok"]), text(&["ok"]), text(&["ok"])]).await;
+    let check = async |arguments: &[&str], limit: u64| {
+        let done = place.chat(&fake.url(), settings, arguments).await;
+        assert!(done.status.success(), "{}", stderr(&done));
+        let asked = fake.requests().last().unwrap().json();
+        assert_eq!((&asked["model"], &asked["max_tokens"]), (&json!("gpt-oss-20b"), &json!(limit)));
+    };
+    check(&["-p", "x"], 30_000 / 4).await;
+    check(&["--model", "fast", "-p", "x"], 9_000 / 4).await;
+    check(&["--continue", "-p", "y"], 30_000 / 4).await;
+}
+
+#[tokio::test]
+async fn a_conversation_is_open_in_one_terminal_at_a_time() {
+    let place = Place::new();
+    let wait = ("shell_command", json!({"command": "touch begun; until [ -e go ]; do sleep 0.05; done"}));
+    let fake = FakeVllm::start([calls(&[wait]), text(&["first"])]).await;
+    let (work, url) = (place.work(), fake.url());
+    let meanwhile = async {
+        crate::support::eventually(|| work.join("begun").exists().then_some(())).await;
+        let config = place.0.path().join("respool.toml");
+        let config = ["--config", config.to_str().unwrap()];
+        let refused = command(&work, &config, &["--continue", "-p", "x"]).await;
+        fake.then(text(&["second"]));
+        std::fs::write(work.join("go"), "").unwrap();
+        refused
+    };
+    let (first, refused) = tokio::join!(place.chat(&url, "", &["--yes", "-p", "Wait."]), meanwhile);
+    assert_eq!((stdout(&first).as_str(), refused.status.code()), ("first\n", Some(1)));
+    assert!(stderr(&refused).contains("open in another terminal"), "{}", stderr(&refused));
+    let after = place.chat(&url, "", &["--continue", "-p", "x"]).await;
+    assert_eq!(stdout(&after), "second\n", "{}", stderr(&after));
+}
+
+#[tokio::test]
+async fn commands_get_the_persons_environment_less_its_secrets() {
+    let place = Place::new();
+    let settings = "[tools.local]\npass_env = [\"OTHER_TOKEN\"]\n\
+                    [tools.gateway]\nurl = \"http://127.0.0.1:1\"\ntoken_env = \"GATE\"\n";
+    let run = ("shell_command", json!({"command": "echo $VIRTUAL_ENV $MY_TOKEN $OTHER_TOKEN $GATE"}));
+    let fake = FakeVllm::start([calls(&[run]), text(&["ok"])]).await;
+    place.chat(&fake.url(), settings, &["--yes", "-p", "Look."]).await;
+    assert_eq!(last_result(&fake, 1), "/venv t2\n");
 }
 
 #[tokio::test]

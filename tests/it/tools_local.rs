@@ -135,6 +135,9 @@ async fn a_command_does_not_see_the_environment_of_respool() {
         "PAGER",
         "GIT_PAGER",
         "GIT_TERMINAL_PROMPT",
+        "GIT_EDITOR",
+        "EDITOR",
+        "VISUAL",
         "PWD",
         "OLDPWD",
         "SHLVL",
@@ -146,6 +149,10 @@ async fn a_command_does_not_see_the_environment_of_respool() {
         assert!(is_fine, "{name}");
     }
     assert!(names.contains("PATH"));
+    let (_outer, tools) =
+        workspace_with("policy.default = \"allow\"\nlocal.pass_env = [\"CARGO_MANIFEST_D*\"]").await;
+    let dir = text(&tools, "exec", json!({"command": "echo $CARGO_MANIFEST_DIR $CARGO_PKG_NAME"})).await;
+    assert_eq!(dir.trim_end(), env!("CARGO_MANIFEST_DIR"));
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::tests::{calls, setup, text};
 use super::*;
+use crate::agent::record::Sizes;
 
 /// What the world does at a step, as far as it is free to choose.
 #[derive(Clone, Debug)]
@@ -36,11 +37,14 @@ fn chance() -> impl Strategy<Value = Chance> {
 const TOOLS: [(&str, &str); 3] =
     [("read", r#"{"path":"a"}"#), ("exec", r#"{"command":"ls"}"#), ("ask_user", r#"{"question":"?"}"#)];
 
+const SMALLER: Sizes = Sizes { window: 6_000, max_tokens: 500, is_harmony: true };
+
 /// The events that a chance amounts to at this step.
 fn events(run: &Run, chance: &Chance) -> Vec<What> {
     match (run.next(), chance) {
         (_, Chance::GoOn) => vec![What::WentOn(serde_json::json!({"role": "user", "content": "more"}))],
         (Step::Finish(_), Chance::Refused) => vec![What::Told("Undone.".into())],
+        (Step::Finish(_), Chance::Blank) => vec![What::Moved(SMALLER)],
         (Step::Finish(_), _) => vec![],
         (_, Chance::Cancel) => vec![What::Cancelled],
         (Step::CallTool(_), Chance::Crash) => vec![What::Began, What::Resumed],

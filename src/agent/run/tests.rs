@@ -46,6 +46,7 @@ pub(super) fn setup() -> Setup {
             tokens: None,
             max_tokens: 1_000,
             window: 131_072,
+            is_harmony: false,
             pause: 0,
         },
     }
@@ -521,6 +522,39 @@ fn a_server_that_counts_more_teaches_the_estimate() {
         }
     }
     assert_eq!(sim.outcome().failure.unwrap().code, "context_length_exceeded");
+}
+
+/// A reply of a server that tells no tokens.
+fn untold(said: Said) -> Said {
+    Said { tokens: Tokens::default(), ..said }
+}
+
+#[test]
+fn a_prompt_of_gpt_oss_is_counted_before_any_server_has() {
+    // It has 7,840 tokens; estimated, with the margin, this would be cut.
+    let long = "a b c d e f g h ".repeat(980);
+    let is_cut = |is_harmony: bool| {
+        let mut sim = sim(|setup| {
+            (setup.limits.window, setup.limits.is_harmony) = (14_000, is_harmony);
+            setup.tools[0].result_limit = 100_000;
+        });
+        sim.says(untold(calls(&[READ]))).ends(How::Ok, &long);
+        sim.says(untold(calls(&[READ]))).ends(How::Ok, "x");
+        serde_json::to_string(&sim.model_call().messages).unwrap().contains("left out here")
+    };
+    assert_eq!((is_cut(true), is_cut(false)), (false, true));
+}
+
+#[test]
+fn the_next_turn_may_go_to_a_smaller_model() {
+    let mut sim = sim(|setup| setup.tools[0].result_limit = 100_000);
+    sim.says(untold(calls(&[READ]))).ends(How::Ok, &"some words ".repeat(4_000)).says(untold(text("Read.")));
+    sim.after(0, What::Moved(Sizes { window: 8_000, max_tokens: 500, is_harmony: false }));
+    sim.after(0, What::WentOn(json!({"role": "user", "content": "And now?"})));
+    let call = sim.model_call();
+    let messages = serde_json::to_string(&call.messages).unwrap();
+    assert!(messages.contains("left out here") && messages.len() < 20_000, "{}", messages.len());
+    assert_eq!(call.max_tokens, 500);
 }
 
 #[test]

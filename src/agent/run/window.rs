@@ -2,7 +2,7 @@
 
 use super::Phase;
 use super::Run;
-use crate::agent::budget::{RESERVE, estimate};
+use crate::agent::budget::RESERVE;
 use crate::agent::context::{self, Fit};
 use crate::agent::record::{Entry, FailureKind, ModelFailure, Said};
 use crate::agent::step::{ModelCall, Why};
@@ -15,26 +15,23 @@ pub(super) const SQUEEZES: u32 = 2;
 const SUMMARIES: u32 = 3;
 
 impl Run {
-    pub(super) fn prompt_estimate(&self) -> u64 {
-        self.scale.apply(self.raw_estimate())
-    }
-
-    pub(super) fn raw_estimate(&self) -> u64 {
+    /// The tokens of the next prompt.
+    pub(super) fn weigh(&mut self) -> u64 {
         let messages = prompt::messages(&self.setup, &self.entries, self.limit.is_none());
         let tools = if self.limit.is_none() { prompt::tools(&self.setup) } else { Vec::new() };
-        messages.iter().chain(&tools).map(|value| estimate(&value.to_string())).sum()
+        self.weights.weigh(&messages, &tools, self.sizes.is_harmony)
     }
 
     /// What the window holds beside the reply and the reserve; of a tiny window they take no more than half.
     pub(super) fn room(&self) -> u64 {
-        self.window.saturating_sub(RESERVE.max(self.setup.limits.max_tokens).min(self.window / 2))
+        let sizes = &self.sizes;
+        sizes.window.saturating_sub(RESERVE.max(sizes.max_tokens).min(sizes.window / 2))
     }
 
     pub(super) fn make_fit(&mut self) {
         loop {
-            self.estimated = self.raw_estimate();
-            let prompt = self.scale.apply(self.estimated);
-            match context::judge(prompt, self.window, self.room()) {
+            let prompt = self.weigh();
+            match context::judge(prompt, self.sizes.window, self.room()) {
                 Fit::Shrink => {
                     if !context::shrink_one(&mut self.entries) {
                         return;
@@ -44,6 +41,8 @@ impl Run {
                 Fit::Compact | Fit::TooLarge if self.may_compact() => return self.compact(),
                 Fit::Fits | Fit::Compact => return,
                 Fit::TooLarge if context::halve_last(&mut self.entries) => {}
+                // Only the margin says so: the server judges.
+                Fit::TooLarge if self.weights.at_least() <= self.room() => return,
                 Fit::TooLarge => return self.does_not_fit(),
             }
         }
@@ -61,12 +60,11 @@ impl Run {
     }
 
     pub(super) fn does_not_fit(&mut self) {
+        let (window, room, prompt) = (self.sizes.window, self.room(), self.weigh());
         let text = format!(
-            "This model's maximum context length is {} tokens, of which {} are kept for the reply. However, the \
-             messages have about {} tokens; please reduce the length of the input messages.",
-            self.window,
-            self.window - self.room(),
-            self.prompt_estimate()
+            "This model's maximum context length is {window} tokens, of which {} are kept for the reply. However, the \
+             messages have about {prompt} tokens; please reduce the length of the input messages.",
+            window - room
         );
         self.abort(ModelFailure {
             kind: FailureKind::Overflow,
@@ -83,7 +81,7 @@ impl Run {
             messages: prompt::summary(&self.setup, entries),
             tools: Vec::new(),
             format: None,
-            max_tokens: self.setup.limits.max_tokens.min(RESERVE),
+            max_tokens: self.sizes.max_tokens.min(RESERVE),
             within: self.setup.limits.model_time.min(self.soft_deadline().saturating_sub(self.worked)).max(1),
         }
     }
@@ -106,10 +104,12 @@ impl Run {
     /// the prompt smaller.
     pub(super) fn squeeze(&mut self, said: &str) {
         self.squeezes += 1;
-        let told = read_overflow(said, Some(self.setup.limits.max_tokens));
-        self.window = told.and_then(|told| told.window).unwrap_or(self.window).min(self.window);
-        let counted = told.and_then(|told| told.prompt).unwrap_or(0).max(self.window + 1);
-        self.scale.learn(self.estimated, counted.max(self.prompt_estimate()));
+        let told = read_overflow(said, Some(self.sizes.max_tokens));
+        self.sizes.window =
+            told.and_then(|told| told.window).unwrap_or(self.sizes.window).min(self.sizes.window);
+        let counted = told.and_then(|told| told.prompt).unwrap_or(0).max(self.sizes.window + 1);
+        let weighed = self.weigh();
+        self.weights.learn(counted.max(weighed));
         self.ask();
     }
 }

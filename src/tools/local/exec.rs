@@ -12,9 +12,11 @@ use std::time::Duration;
 
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
+use tokio::process::Child;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::super::contract::{ToolError, ToolOutput};
+use super::super::environment::Passing;
 use super::super::process::{Group, command};
 use super::super::source::timed_out;
 use super::capture::HeadAndTail;
@@ -22,10 +24,26 @@ use super::capture::HeadAndTail;
 /// How long a command may take to end once it is asked to, and how long its output is read once it has ended.
 const GRACE: Duration = Duration::from_millis(500);
 
-pub(super) async fn exec(line: &str, directory: &Path, limit: Duration) -> Result<ToolOutput, ToolError> {
+/// With these, programs that would wait for a person do not.
+const NOT_ASKING: [(&str, &str); 7] = [
+    ("TERM", "dumb"),
+    ("PAGER", "cat"),
+    ("GIT_PAGER", "cat"),
+    ("GIT_TERMINAL_PROMPT", "0"),
+    ("GIT_EDITOR", "true"),
+    ("EDITOR", "true"),
+    ("VISUAL", "true"),
+];
+
+pub(super) async fn exec(
+    line: &str,
+    directory: &Path,
+    limit: Duration,
+    passing: &Passing,
+) -> Result<ToolOutput, ToolError> {
     let deadline = Instant::now() + limit;
     let failed = |error: io::Error| ToolError::Failed(format!("the command could not be started: {error}"));
-    let (mut child, mut output) = start(line, directory).map_err(failed)?;
+    let (mut child, mut output) = start(line, directory, passing).map_err(failed)?;
     let group = Group::of(&child);
     let mut captured = HeadAndTail::default();
     let ended = timeout_at(deadline, async {
@@ -46,13 +64,12 @@ pub(super) async fn exec(line: &str, directory: &Path, limit: Duration) -> Resul
     Ok(ToolOutput { text: report(&captured, status.map_err(failed)?), display: None })
 }
 
-fn start(line: &str, directory: &Path) -> io::Result<(tokio::process::Child, Receiver)> {
+fn start(line: &str, directory: &Path, passing: &Passing) -> io::Result<(Child, Receiver)> {
     let (reader, writer) = io::pipe()?;
     let shell = if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" };
-    let mut command = command(shell);
+    let mut command = command(shell, passing);
     command.args(["-c", "--", line]).current_dir(directory).env("PWD", directory);
-    // Programs that would wait for a person do not.
-    command.envs([("TERM", "dumb"), ("PAGER", "cat"), ("GIT_PAGER", "cat"), ("GIT_TERMINAL_PROMPT", "0")]);
+    command.envs(NOT_ASKING);
     command.stdout(writer.try_clone()?).stderr(writer);
     let child = command.spawn()?;
     Ok((child, Receiver::from_owned_fd(reader.into())?))

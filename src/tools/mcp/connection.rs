@@ -17,6 +17,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::super::config::McpConfig;
+use super::super::environment::Passing;
 use super::super::process::{AbortOnDrop, Group, command};
 
 /// A program that comes from a registry may have to be fetched first.
@@ -143,7 +144,7 @@ async fn connect(config: &McpConfig) -> Result<Connection, Problem> {
 }
 
 async fn connect_program(program: &str, config: &McpConfig) -> Result<Connection, Problem> {
-    let mut command = command(program);
+    let mut command = command(program, &Passing::default());
     let own = config.env.iter().map(|(name, value)| (name, value.expose()));
     command.args(&config.args).envs(own);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
