@@ -55,7 +55,8 @@ start_respool() { # NAME [VARIABLE=VALUE...]: its address lands in `base`
 for model in $models; do
   began=$SECONDS
   start_vllm "$model"
-  start_respool "respool-$model" RESPOOL__UPSTREAM__0__API_KEY="$key"; relay=$base
+  # A script is for one reply: a second attempt with more tokens would go on where it ends, at random.
+  start_respool "respool-$model" RESPOOL__UPSTREAM__0__API_KEY="$key" RESPOOL__RECOVERY__ATTEMPTS=0; relay=$base
   start_respool "respool-$model-no-key"; stranger=$base
   echo "$model: vLLM and respool ready after $((SECONDS - began)) s"
   for part in $parts; do
