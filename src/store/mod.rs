@@ -201,13 +201,8 @@ impl Store {
         Ok(deleted)
     }
 
-    /// Gives what was freed back to the disk.
-    async fn give_back(&self) -> Result<(), StoreError> {
-        self.bites(|answer| Job::GiveBack { answer }).await?;
-        self.read(clearing::cut_log).await
-    }
-
-    /// Asks for the same until it does nothing more; tells how much it did.
+    /// Deletes bite by bite until nothing more is deleted; tells how many runs. What a bite frees is given back before the next one:
+    /// the longer the list of free pages, the slower.
     async fn bites(
         &self,
         job: impl Fn(oneshot::Sender<Result<usize, StoreError>>) -> Job,
@@ -216,9 +211,21 @@ impl Store {
         loop {
             match self.ask(&job).await? {
                 0 => return Ok(all),
-                done => all += done,
+                deleted => all += deleted,
             }
+            self.give_pages_back().await?;
         }
+    }
+
+    async fn give_pages_back(&self) -> Result<(), StoreError> {
+        while self.ask(|answer| Job::GiveBack { answer }).await? > 0 {}
+        Ok(())
+    }
+
+    /// Gives all that was freed back to the disk.
+    async fn give_back(&self) -> Result<(), StoreError> {
+        self.give_pages_back().await?;
+        self.read(clearing::cut_log).await
     }
 
     /// What the store holds.
