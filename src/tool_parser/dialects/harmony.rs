@@ -14,6 +14,8 @@ const HEADER: usize = 320;
 const ENDS: &[&str] = &["<|call|>", "<|end|>", "<|return|>", "<|endoftext|>"];
 const BODY_ENDS: &[&str] =
     &["<|call|>", "<|end|>", "<|return|>", "<|start|>", "<|channel|>", "<|endoftext|>"];
+/// More space than this behind an end token parts it from what follows.
+const SPACE: usize = 1024;
 /// Words after `to=` that are no tool.
 const PEOPLE: [&str; 7] = ["assistant", "user", "system", "developer", "final", "commentary", "analysis"];
 
@@ -68,10 +70,14 @@ fn ending(view: &View<'_>) -> Step {
         return if view.first { Step::Read(Found::Skip, view.mark) } else { Step::Not(view.mark) };
     }
     let next = view.skip_space(view.mark);
+    // First of all: what has come of the space must not decide.
+    if next > view.mark + SPACE {
+        return Step::Not(view.mark);
+    }
     let rest = &view.text[next..];
     match rest.len() {
         0 if view.eof => Step::Read(Found::Skip, view.mark),
-        0 if next < 64 => Step::More(Wait::Any),
+        0 => Step::More(Wait::Any),
         _ if rest.starts_with("<|") || rest.starts_with("<｜") => Step::Read(Found::Skip, view.mark),
         _ if rest == "<" && !view.eof => Step::More(Wait::Any),
         _ => Step::Not(next),

@@ -23,6 +23,7 @@ fn floods_take_linear_time() {
         ("", "\n"),
         ("```json\n", "\n"),
         ("<think>", "\n"),
+        ("<|return|>", "\n"),
     ] {
         let time = |length: usize| {
             let text = format!("{before}{}", flood.repeat(length / flood.len()));

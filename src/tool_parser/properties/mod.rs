@@ -33,6 +33,18 @@ fn tools() -> Arc<Tools> {
     Arc::new(Tools::from_json(oracle::TOOLS))
 }
 
+#[test]
+fn space_behind_an_end_token_may_come_in_any_pieces() {
+    for token in ["<|return|>", "<|start|><|end|>"] {
+        for (space, count) in [("\r\n", 24), ("\u{2028}", 18), (" ", 900), ("\n", 1_100)] {
+            for next in ["", "<|", "<|start|>", "x"] {
+                let text = format!("{token}{}{next}", space.repeat(count));
+                oracle::check(&tools(), Options::default(), &text, &[], false, false);
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
