@@ -240,13 +240,17 @@ async fn a_conversation_goes_on_in_another_process() {
 #[tokio::test]
 async fn a_conversation_that_was_killed_goes_on_too() {
     let place = Place::new();
-    let run = ("shell_command", json!({"command": "touch begun; sleep 4"}));
+    let run = ("shell_command", json!({"command": "echo $$ > pid; touch begun; sleep 60"}));
     let fake = FakeVllm::start([calls(&[run]), text(&["I see."])]).await;
     let (begun, url) = (place.work().join("begun"), fake.url());
     tokio::select! {
         done = place.chat(&url, "", &["--yes", "-p", "Wait."]) => panic!("it ended: {done:?}"),
         () = crate::support::eventually(|| begun.exists().then_some(())) => {}
     }
+    // One that ended and was not waited for has no command line.
+    let process = format!("/proc/{}/cmdline", place.read("pid").trim());
+    let is_over = || std::fs::read(&process).unwrap_or_default().is_empty();
+    crate::support::eventually(|| is_over().then_some(())).await;
     let done = place.chat(&fake.url(), "", &["--continue", "-p", "Well?"]).await;
     assert_eq!(stdout(&done), "I see.\n");
     assert!(stderr(&done).contains("its last turn was interrupted"), "{}", stderr(&done));

@@ -546,6 +546,13 @@ fn a_prompt_of_gpt_oss_is_counted_before_any_server_has() {
 }
 
 #[test]
+fn a_run_that_an_older_version_began_is_read() {
+    let mut kept = serde_json::to_value(setup()).unwrap();
+    kept["limits"].as_object_mut().unwrap().remove("is_harmony").unwrap();
+    assert_eq!(serde_json::from_value::<Setup>(kept).unwrap(), setup());
+}
+
+#[test]
 fn the_next_turn_may_go_to_a_smaller_model() {
     let mut sim = sim(|setup| setup.tools[0].result_limit = 100_000);
     sim.says(untold(calls(&[READ]))).ends(How::Ok, &"some words ".repeat(4_000)).says(untold(text("Read.")));
