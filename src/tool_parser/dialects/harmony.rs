@@ -14,6 +14,8 @@ const HEADER: usize = 320;
 const ENDS: &[&str] = &["<|call|>", "<|end|>", "<|return|>", "<|endoftext|>"];
 const BODY_ENDS: &[&str] =
     &["<|call|>", "<|end|>", "<|return|>", "<|start|>", "<|channel|>", "<|endoftext|>"];
+/// Tokens within a header.
+const INSIDE: [&str; 4] = ["<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"];
 /// More space than this behind an end token parts it from what follows.
 const SPACE: usize = 1024;
 /// Words after `to=` that are no tool.
@@ -112,11 +114,7 @@ fn header(view: &View<'_>) -> Result<(usize, usize), Step> {
     let message = text.find("<|message|>");
     let brace = text.find('{').filter(|at| message.is_none_or(|message| *at < message));
     let line = earliest(text, &["\n\n", ". "]).map_or(window, |(at, _)| at);
-    let stop = ["<|end|>", "<|call|>", "<|return|>"]
-        .iter()
-        .filter_map(|mark| text.find(mark))
-        .min()
-        .unwrap_or(window);
+    let stop = foreign(text).unwrap_or(window);
     let end = brace.or(message).unwrap_or(window);
     if stop.min(line) < end {
         return Err(Step::Not(stop.min(line)));
@@ -128,6 +126,15 @@ fn header(view: &View<'_>) -> Result<(usize, usize), Step> {
         (None, None) if view.cut => Err(named_json::truncated(view, recipient(text).unwrap_or_default())),
         _ => Err(Step::Not(end)),
     }
+}
+
+/// Where something else begins: a header has no other angle brackets than its tokens'.
+fn foreign(text: &str) -> Option<usize> {
+    let is_inside = |at: &usize| {
+        let rest = &text[*at..];
+        INSIDE.iter().any(|token| rest.starts_with(token) || token.starts_with(rest))
+    };
+    memchr::memchr_iter(b'<', text.as_bytes()).find(|at| !is_inside(at))
 }
 
 /// The tool that a header addresses, if it addresses one.

@@ -107,6 +107,9 @@ fn space(rest: &[u8]) -> Option<usize> {
 fn header(rest: &[u8]) -> Option<usize> {
     let opens = rest.starts_with(b"<|start|>") || rest.starts_with(b"<|channel|>");
     let window = &rest[..rest.len().min(HEADER)];
-    let message = b"<|message|>";
-    opens.then(|| memchr::memmem::find(window, message).map(|at| at + message.len())).flatten()
+    let find = |mark: &[u8]| memchr::memmem::find(window, mark);
+    let message = find(b"<|message|>").map(|at| at + b"<|message|>".len());
+    // Without that token, the arguments behind a recipient end it.
+    let brace = find(b"{").filter(|at| find(b"to=").is_some_and(|to| to < *at));
+    opens.then(|| brace.into_iter().chain(message).min()).flatten()
 }

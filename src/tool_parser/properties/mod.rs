@@ -45,6 +45,18 @@ fn space_behind_an_end_token_may_come_in_any_pieces() {
     }
 }
 
+#[test]
+fn headers_without_their_end_token_swallow_nothing() {
+    for text in
+        ["<|channel|>to=final<|tool_call>call:exec{", "<|channel|>[commentary to=analysis{\"path\": \"a\"}"]
+    {
+        for calls_wanted in [true, false] {
+            let options = Options { calls_wanted, ..Options::default() };
+            oracle::check(&tools(), options, text, &[], false, false);
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
