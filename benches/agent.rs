@@ -2,7 +2,8 @@
 //!
 //! `cargo bench --bench agent` measures runs of ten iterations: one at a time, two hundred with a model that thinks for a
 //! second, and two hundred with a model that answers at once, which shows how many iterations fit into a second. Model
-//! calls go over a real socket, but their time does not count. The model server is in the same process.
+//! calls go over a real socket, but their time does not count. The model server is in the same process. `MODEL=gpt-oss-20b`:
+//! prompts are counted in its vocabulary. `STATE=DIR` keeps the store there, `REPEATABLE=1` spares it waiting for the disk.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark fails by panicking, and prints")]
 #![expect(clippy::cast_precision_loss, reason = "counts of a benchmark")]
@@ -95,9 +96,10 @@ async fn upstream() -> String {
 
 async fn agents(state: &std::path::Path) -> Arc<Agents> {
     let url = upstream().await;
+    let model = std::env::var("MODEL").unwrap_or_else(|_| "other".to_owned());
     let toml = format!(
         "state_dir = \"{}\"\n[[upstream]]\nname = \"box\"\nurl = \"{url}\"\n\
-         [agents.helper]\nmodel = \"m\"\nmax_iterations = 100\n[limits]\nmax_repeats = 1000\n",
+         [agents.helper]\nmodel = \"{model}\"\nmax_iterations = 100\n[limits]\nmax_repeats = 1000\n",
         state.display()
     );
     let file = FileText { path: "bench.toml".as_ref(), text: &toml };
