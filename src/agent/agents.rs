@@ -1,7 +1,7 @@
 //! The configured agents and the runs in progress: begins runs, takes up those that wait or were interrupted, lets several
 //! clients look at one, and ends them. Called by `server` and `cli`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,13 +22,15 @@ use super::watch::{Ended, Live, Watch};
 use super::{clearing, progress, setup};
 use crate::observe::ErrorReport;
 use crate::relay::Relay;
-use crate::store::{NewRun, Store, StoreError};
+use crate::store::{Append, NewRun, Store, StoreError};
 use crate::tools::Tools;
 
 /// Progress lines that a slow client may be behind; older ones are lost to it, not the answer.
 const BEHIND: usize = 256;
 /// A repeated request takes up an interrupted run that is not older than this, in milliseconds.
 pub(super) const TAKEN_UP_WITHIN: u64 = 15 * 60_000;
+/// The pause before what the store could not write is tried again.
+const WRITE_AGAIN: Duration = Duration::from_secs(2);
 /// What is assumed of a window that nobody tells of, in tokens.
 const WINDOW: u64 = 128 * 1024;
 /// Suspended runs that are held in memory because they could not be stored.
@@ -183,17 +185,21 @@ impl Agents {
     }
 
     /// Makes this process the one that works on a stored run, and works on it; `None` when another one does, or it is over.
-    /// `cancelled`: also one whose client went away.
+    /// `returned`: its client is back. Then it may be one whose client went away; and a store that cannot be written does not
+    /// stop it: to begin another one would do its work again.
     pub(super) async fn claimed(
         self: &Arc<Self>,
         agent: &Arc<Agent>,
         store: Arc<Store>,
-        cancelled: bool,
+        returned: bool,
         work: Work,
     ) -> Result<Option<Watch>, StoreError> {
         let (agents, agent) = (Arc::clone(self), Arc::clone(agent));
         self.to_its_end(async move {
-            let claimed = store.claim(&work.id, cancelled).await?;
+            let claimed = match store.claim(&work.id, returned).await {
+                Err(error) if returned => told::<bool>(Err(error)).is_none(),
+                claimed => claimed?,
+            };
             let work = Work { store: Some(store), ..work };
             Ok(claimed.then(|| agents.work(&agent, work)))
         })
@@ -314,11 +320,34 @@ impl Agents {
         let overhead = began.elapsed().saturating_sub(driver.waited);
         telemetry.left(why, overhead, run.iterations().len() - before);
         let spent = run.spent_since_answer();
+        if let Some(store) = driver.store {
+            self.write_later(store, driver.backlog);
+        }
         self.live.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
         if matches!(end, End::Suspended(_)) && !kept {
             self.park(Parked { id, client, run });
         }
         Ended { end, spent, overhead }
+    }
+
+    /// Commits what could not be committed, once the store can be written again: it must not tell of less than was done.
+    fn write_later(&self, store: Arc<Store>, backlog: Vec<Append>) {
+        if backlog.is_empty() || self.tasks.len() >= MOST_PARKED {
+            return;
+        }
+        let shutdown = self.shutdown.clone();
+        self.tasks.spawn(async move {
+            let mut left = VecDeque::from(backlog);
+            while let Some(next) = left.front() {
+                if store.append(next.clone()).await.is_ok() {
+                    left.pop_front();
+                } else if shutdown.is_cancelled() {
+                    return;
+                } else {
+                    tokio::select! { () = shutdown.cancelled() => {}, () = tokio::time::sleep(WRITE_AGAIN) => {} }
+                }
+            }
+        });
     }
 
     fn telemetry(&self, agent: &Agent, id: &str) -> Telemetry {

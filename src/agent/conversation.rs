@@ -163,7 +163,7 @@ impl Conversation {
         driver.telemetry.started(&held.run, if first.is_some() { "next turn" } else { "begins" });
         if let Some(first) = first {
             let sizes = self.agent.sizes(None).await;
-            if sizes != held.run.sizes() {
+            if sizes != held.run.given_sizes() {
                 driver.happened(&mut held.run, What::Moved(sizes)).await;
             }
             driver.happened(&mut held.run, first).await;

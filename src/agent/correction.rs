@@ -96,6 +96,9 @@ pub(super) fn named(text: &str, setup: &Setup) -> Vec<(String, String)> {
     named.map(|tool| (tool.name.clone(), "it could not be read".to_owned())).into_iter().collect()
 }
 
+/// Of what was said a tally holds so many bytes.
+const TALLIED: usize = 1_000;
+
 /// What was called and how it went; stands in for a summary that the model did not give.
 pub(super) fn tally(entries: &[Entry]) -> String {
     let mut text = String::new();
@@ -105,6 +108,10 @@ pub(super) fn tally(entries: &[Entry]) -> String {
                 let _ = writeln!(text, "{summary}");
             }
             Entry::Exchange(exchange) => {
+                if exchange.calls.is_empty() && exchange.content != NOTHING {
+                    let said = super::context::head_and_tail(exchange.content.trim(), TALLIED).0;
+                    let _ = writeln!(text, "- The answer: {said}");
+                }
                 for call in &exchange.calls {
                     let result = exchange.results.iter().find(|result| result.id == call.id);
                     let how = match result {
@@ -118,7 +125,7 @@ pub(super) fn tally(entries: &[Entry]) -> String {
             }
             Entry::Turn(message) => {
                 let said = super::prompt::plain(&message["content"]);
-                let _ = writeln!(text, "- The person: {}", super::context::head_and_tail(&said, 200).0);
+                let _ = writeln!(text, "- The person: {}", super::context::head_and_tail(&said, TALLIED).0);
             }
             Entry::Given(_) | Entry::Note(_) => {}
         }

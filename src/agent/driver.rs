@@ -211,17 +211,22 @@ impl Driver {
         let line = self.line(run);
         let within = Duration::from_millis(call.within);
         (self.audience)(Happening::Asks(call.why));
+        let why = call.why;
         let asked = tokio::time::timeout(within, self.ask(call, &line)).await;
         self.waited += began.elapsed();
         let what = match asked {
+            Ok(Ok(Some(turn))) if why == Why::Summary => What::Summarised(said(turn, since(began))),
             Ok(Ok(Some(turn))) => What::Replied(said(turn, since(began))),
             Ok(Ok(None)) => What::Looping,
             Ok(Err(error)) => What::ModelFailed(failure(&error)),
             Err(_) => What::ModelFailed(too_slow(within)),
         };
         line.with(|line| {
-            line.outcome =
-                if matches!(what, What::Replied(_)) { LineOutcome::Ok } else { LineOutcome::Error };
+            line.outcome = if matches!(what, What::Replied(_) | What::Summarised(_)) {
+                LineOutcome::Ok
+            } else {
+                LineOutcome::Error
+            };
             // The client's own line has the sum.
             line.usage = None;
         });
@@ -276,7 +281,7 @@ impl Driver {
     /// Tells of what a step came to, once the run knows it.
     fn tell(&self, run: &Run, doing: &Doing, what: &What) {
         match (doing, what) {
-            (Doing::Model(why), What::Replied(said)) => {
+            (Doing::Model(why), What::Replied(said) | What::Summarised(said)) => {
                 self.telemetry.iteration(run, *why, said);
                 if *why != Why::Summary {
                     (self.audience)(Happening::Replied(said));

@@ -14,6 +14,9 @@ const MARKERS: &str = include_str!("prompts/markers.md");
 const GUIDED_JSON: &str = include_str!("prompts/guided_json.md");
 const PLAIN: &str = include_str!("prompts/plain.md");
 
+/// No entry is cut to less for a summary, in bytes.
+const SHORTEST: usize = 200;
+
 /// What follows results that are sent as text.
 const GO_ON: &str = "Continue with the next step, or give the final answer.";
 
@@ -66,8 +69,10 @@ pub(super) fn format(setup: &Setup) -> Option<Value> {
     })
 }
 
-/// The messages that ask for a summary of exchanges.
-pub(super) fn summary(setup: &Setup, entries: &[Entry]) -> Vec<Value> {
+/// The messages that ask for a summary of exchanges, which have about so many bytes at most.
+pub(super) fn summary(setup: &Setup, entries: &[Entry], bytes: usize) -> Vec<Value> {
+    let share = (bytes / entries.len().max(1)).max(SHORTEST);
+    let cut = |text: &str| super::context::head_and_tail(text, share).0;
     let mut text = String::from(
         "Summarise the following work of an assistant for the assistant itself, which will go on from your summary alone: \
          what was asked of tools, what came out, which facts, names, paths and numbers matter, what is still open. At most \
@@ -85,9 +90,9 @@ pub(super) fn summary(setup: &Setup, entries: &[Entry]) -> Vec<Value> {
     for entry in entries {
         let _ = match entry {
             Entry::Given(_) => Ok(()),
-            Entry::Turn(message) => writeln!(text, "\nThe person: {}", plain(&message["content"])),
-            Entry::Note(note) | Entry::Summary(note) => writeln!(text, "\n{note}"),
-            Entry::Exchange(exchange) => writeln!(text, "\n{}", in_words(exchange)),
+            Entry::Turn(message) => writeln!(text, "\nThe person: {}", cut(&plain(&message["content"]))),
+            Entry::Note(note) | Entry::Summary(note) => writeln!(text, "\n{}", cut(note)),
+            Entry::Exchange(exchange) => writeln!(text, "\n{}", cut(&in_words(exchange))),
         };
     }
     vec![json!({"role": "user", "content": text})]

@@ -127,6 +127,8 @@ pub struct Event {
 pub enum What {
     /// The model replied.
     Replied(Said),
+    /// It gave the summary that it was asked for.
+    Summarised(Said),
     /// The model call failed.
     ModelFailed(ModelFailure),
     /// A pause is over.
@@ -172,6 +174,7 @@ impl What {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Replied(_) => "replied",
+            Self::Summarised(_) => "summarised",
             Self::ModelFailed(_) => "model_failed",
             Self::Paused => "paused",
             Self::Began => "began",

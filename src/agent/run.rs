@@ -64,6 +64,8 @@ pub struct Run {
     weights: Weights,
     /// Of the model that is asked now.
     sizes: Sizes,
+    /// The same, as it was told; a refusal may have taught better since.
+    given: Sizes,
     /// Of these, what the client was told of when it was answered last.
     told: Tokens,
     attempts: u32,
@@ -90,6 +92,7 @@ impl Run {
             told: Tokens::default(),
             weights: Weights::default(),
             sizes: setup.limits.sizes(),
+            given: setup.limits.sizes(),
             attempts: 0,
             squeezes: 0,
             summaries: 0,
@@ -118,9 +121,9 @@ impl Run {
         &self.setup
     }
 
-    /// What is known of the model that is asked now.
-    pub(super) fn sizes(&self) -> Sizes {
-        self.sizes
+    /// What it was told of the model that is asked now.
+    pub(super) fn given_sizes(&self) -> Sizes {
+        self.given
     }
 
     /// The iterations so far.
@@ -201,7 +204,9 @@ impl Run {
             (phase, What::Resumed) => self.resumed(phase),
             (phase, What::WentOn(message)) => self.went_on(&phase, message),
             (phase, What::Moved(sizes)) => {
-                self.sizes = sizes;
+                (self.sizes, self.given) = (sizes, sizes);
+                // Another model counts otherwise.
+                self.weights = Weights::default();
                 self.phase = phase;
             }
             (phase @ Phase::Done(_), What::Told(text)) => {
@@ -213,7 +218,7 @@ impl Run {
             (Phase::Model, What::Replied(said)) => self.replied(said),
             (Phase::Model, What::ModelFailed(failure)) => self.model_failed(failure),
             (Phase::Model, What::Looping) => self.stop_at(Limit::Loop),
-            (Phase::Summary(range), What::Replied(said)) => self.summarised(range, Some(said)),
+            (Phase::Summary(range), What::Summarised(said)) => self.summarised(range, Some(said)),
             (Phase::Summary(range), What::ModelFailed(_) | What::Looping) => self.summarised(range, None),
             (Phase::Pause(_), What::Paused) => self.resume_asking(),
             (Phase::Tools(tools), What::Began) => self.phase = Phase::Tools(Tools { begun: true, ..tools }),
@@ -430,6 +435,7 @@ impl Run {
     }
 
     fn begin_tools(&mut self, calls: Vec<Asked>) {
+        self.corrected = false;
         let here = |call: &Asked| !self.offered(&call.name).is_some_and(|tool| tool.runs == Runs::There);
         let (own, client) = calls.into_iter().partition(here);
         self.go_on(Tools { own, client, begun: false, again: false });

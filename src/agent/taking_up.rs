@@ -52,8 +52,10 @@ impl Agents {
         } else {
             (What::Resumed, "resumed")
         };
+        let run_id = id.clone();
         let work = stored_work(id, &stored, run, authorization, first, how);
-        told(self.claimed(agent, store, true, work).await)?
+        // Another request with the same results may have been quicker.
+        told(self.claimed(agent, store, true, work).await)?.or_else(|| self.watch(&run_id))
     }
 
     /// A run that the same request began and whose answer its client has not got: it asks again.

@@ -120,12 +120,17 @@ fn records(table: &str, width: usize) -> Option<Vec<String>> {
     if !is_wide || names.len() * READABLE <= width || !rule.iter().all(is_rule) {
         return None;
     }
+    // A cell may hold a bar that parts nothing.
+    let rows: Vec<Vec<&str>> = rows.collect();
+    if rows.iter().flat_map(|row| row.iter().skip(names.len())).any(|cell| !cell.is_empty()) {
+        return None;
+    }
     let row = |row: Vec<&str>| {
         let cells = names.iter().zip(row).filter(|(_, cell)| !cell.is_empty());
         let lines: Vec<String> = cells.map(|(name, cell)| format!("* **{name}:** {cell}")).collect();
         std::iter::once("---".to_owned()).chain(lines)
     };
-    Some(rows.flat_map(row).collect())
+    Some(rows.into_iter().flat_map(row).collect())
 }
 
 fn cells(line: &str) -> Vec<&str> {
@@ -204,6 +209,8 @@ mod tests {
         let table = format!("| 1 |{}\n|{}\n{row}", " a long name |".repeat(6), "---|".repeat(7));
         let shown = text(true, &table);
         assert!(shown.contains("• 1: a\n• a long name: b\n"), "{shown:?}");
+        let more = text(true, &format!("{table}| a |{}", " b |".repeat(6) + " surplus |"));
+        assert!(more.contains("surpl"), "nothing is lost: {more:?}");
         let narrow = "| a | b |\n|---|---|\n| 1 | 2 |\n";
         assert!(text(true, narrow).contains('│'));
     }

@@ -119,13 +119,14 @@ async fn begin(setting: Setting, screen: Screen, terminal: bool) -> Result<Sessi
     let agent = agent(&setting, model, Arc::clone(&journal));
     let place = format!("{NAME} {}", root.display());
     let conversation = Conversation::new(agent, setting.store, setting.report, setting.log_content, place);
-    conversation.clear_old();
     let mut session = Session::new(conversation, journal, screen, root);
     session.yes = setting.yes;
     session.is_attended = terminal;
     if setting.resume {
         session.take_up().await?;
     }
+    // Not before: what is taken up may be old.
+    session.clear_old();
     Ok(session)
 }
 

@@ -61,6 +61,11 @@ impl Session {
         }
     }
 
+    /// Deletes what is older than the configuration keeps.
+    pub(super) fn clear_old(&self) {
+        self.conversation.clear_old();
+    }
+
     /// Takes up the last conversation of this directory.
     pub(super) async fn take_up(&mut self) -> Result<(), String> {
         let taken = self.conversation.take_up().await;

@@ -58,6 +58,7 @@ impl Check<'_> {
             settings.tools.local.key_variables.extend(upstream.api_key_env.clone());
         }
         self.client_keys(settings);
+        settings.tools.local.key_variables.extend(settings.server.client_keys_env.clone());
         let gateway = &mut settings.tools.gateway;
         settings.tools.local.key_variables.extend(gateway.token_env.clone());
         self.secret(&["tools", "gateway"], "token", &mut gateway.token, gateway.token_env.as_deref());

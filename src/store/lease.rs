@@ -45,7 +45,11 @@ impl Lease {
             return false;
         }
         let path = self.dir.join(owner);
-        let Ok(file) = File::open(&path) else { return true };
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            // Whatever else keeps it from being opened says nothing of its owner.
+            Err(error) => return error.kind() == io::ErrorKind::NotFound,
+        };
         match file.try_lock() {
             Ok(()) => {
                 let _ = fs::remove_file(&path);

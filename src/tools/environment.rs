@@ -24,10 +24,20 @@ const SHORT: [&str; 15] = [
     "SSL_CERT_DIR",
 ];
 /// A name with one of these in it names a secret, or leads to one.
-const SECRET_PARTS: [&str; 8] =
-    ["KEY", "TOKEN", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL", "COOKIE", "PRIVATE"];
+const SECRET_PARTS: [&str; 10] = [
+    "KEY",
+    "TOKEN",
+    "SECRET",
+    "PASSW",
+    "PASSPHRASE",
+    "CREDENTIAL",
+    "COOKIE",
+    "PRIVATE",
+    "WEBHOOK",
+    "CONNECTION_STRING",
+];
 /// So does one of these as a whole word of a name; respool's own settings may hold any.
-const SECRET_WORDS: [&str; 7] = ["PASS", "PWD", "PAT", "AUTH", "BEARER", "DSN", "RESPOOL"];
+const SECRET_WORDS: [&str; 8] = ["PASS", "PWD", "PAT", "AUTH", "BEARER", "DSN", "JWT", "RESPOOL"];
 /// These have such words and hold no secret.
 const HARMLESS: [&str; 3] = ["PWD", "OLDPWD", "SSH_AUTH_SOCK"];
 
@@ -65,11 +75,11 @@ fn looks_secret(name: &str, value: &str) -> bool {
     (is_named && !HARMLESS.contains(&name)) || has_password(value) || value.starts_with("-----BEGIN ")
 }
 
-/// `scheme://user:password@host`, as of databases and proxies.
+/// `scheme://user:password@host`, as of databases and proxies; of a web address the user alone may be a token.
 fn has_password(value: &str) -> bool {
-    let Some((_, rest)) = value.split_once("://") else { return false };
+    let Some((scheme, rest)) = value.split_once("://") else { return false };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':'))
+    authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':') || scheme.starts_with("http"))
 }
 
 #[cfg(test)]

@@ -189,6 +189,7 @@ for signal in TERM HUP; do
     await "Run it?"
     keys y
     for _ in $(seq 50); do pgrep -f "sleep 300; echo ended" >/dev/null && break; sleep 0.1; done
+    pgrep -f "sleep 300; echo ended" >/dev/null || fail "the command does not run"
     pid=$(pgrep -f "respool chat --config $dir/respool.toml --continue" | tail -1)
     kill -"$signal" "$pid"
     await "left with 143"

@@ -137,6 +137,28 @@ async fn gone_before_the_commit(
     }
 }
 
+#[tokio::test]
+async fn what_could_not_be_written_is_written_later() {
+    let state = tempfile::tempdir().unwrap();
+    let fake = FakeVllm::always(Script::json(200, &replies::text("done"))).await;
+    let respool = Respool::with_agent(&fake, &echoing(), state.path(), WINDOW).await;
+    let database = rusqlite::Connection::open(state.path().join("respool.db")).unwrap();
+    let refuse = "CREATE TRIGGER full BEFORE INSERT ON events BEGIN SELECT RAISE(ABORT, 'no room'); END";
+    database.execute_batch(refuse).unwrap();
+    let reply = exchange(respool.address, &Request::chat(&ask(false))).await;
+    assert_eq!(content(&reply), "done", "the answer is not lost over it");
+    let newest = async || respool.agents.store().unwrap().newest(1).await.unwrap().remove(0).status;
+    assert_eq!(newest().await, Status::Running, "the store knows of no end");
+    database.execute_batch("DROP TRIGGER full").unwrap();
+    for _ in 0..200 {
+        if newest().await == Status::Done {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("the run is still {:?}", newest().await);
+}
+
 const WINDOW: &str = "[models.\"gpt-oss-20b\"]\ncontext_window = 32768";
 
 #[tokio::test]

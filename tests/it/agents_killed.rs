@@ -95,8 +95,10 @@ impl Place {
 
     /// The address of the program, once it is ready.
     async fn address(&self) -> String {
+        let patience = Instant::now() + Duration::from_mins(1);
         loop {
             let log = fs::read_to_string(self.path("log")).unwrap();
+            assert!(Instant::now() < patience, "it does not start: {log}");
             let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
             match lines.find(|line| line["message"] == "ready") {
                 Some(line) => return line["listen"].as_str().unwrap().to_owned(),

@@ -40,14 +40,14 @@ process.exitCode = failed ? 1 : 0;
 // OpenClaw's `sessions_spawn` returns at once; the agent then works as the model of the child's session. What it asks the model
 // server is counted in respool's log: the old client repeats the task in the parent's later turn.
 async function subagent() {
-  const before = logLines('"route":"agent_model"');
+  const before = modelCalls();
   const args = { task: script({ tag: 'agent-child', calls: [READ] }), model: 'respool-agent/helper' };
   const spawn = OLD ? ['sessions_spawn', args] : ['tool_call', { id: 'sessions_spawn', args }];
   const { status, text } = await turn(script({ tag: 'agent-parent', calls: [spawn] }), { provider: 'respool' });
   let asked = 0;
   for (let second = 0; second < 60 && asked < 2; second += 1) {
     await wait(1);
-    asked = logLines('"route":"agent_model"') - before;
+    asked = modelCalls() - before;
   }
   const { refused } = await seen('agent-child');
   const ok = status === 200 && /accepted/.test(text) && asked === 2 && !refused.length;
@@ -55,6 +55,11 @@ async function subagent() {
   return ok;
 }
 
-function logLines(part) {
-  return fs.readFileSync(RELAY_LOG, 'utf8').split('\n').filter((line) => line.includes(part)).length;
+// Model calls of agents that brought a reply.
+function modelCalls() {
+  return logLines('"route":"agent_model"', '"outcome":"ok"');
+}
+
+function logLines(...parts) {
+  return fs.readFileSync(RELAY_LOG, 'utf8').split('\n').filter((line) => parts.every((part) => line.includes(part))).length;
 }

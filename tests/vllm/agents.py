@@ -236,7 +236,7 @@ def guided_calls(stream):
 
 
 def guided_rambling(stream):
-    """Nobody tells the model what to say: the grammar holds it to JSON, `max_tokens` cuts it, and the run ends with an answer."""
+    """Nobody tells the model what to say: the grammar holds it to JSON, `max_tokens` cuts it, and the run ends, with an answer or an error of its own."""
     PROMPTER.to_say()
     reply = wire.chat(RELAY, {"model": "guided_json", "messages": [{"role": "user", "content": "Do it."}], "stream": stream})
     assert reply.status == 200 or reply.error.get("code"), vars(reply)

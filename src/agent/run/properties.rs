@@ -65,7 +65,10 @@ fn events(run: &Run, chance: &Chance) -> Vec<What> {
         (Step::CallTool(_), _) => {
             vec![What::Began, What::Returned(Ended { how: How::Ok, text: "x".into(), took: 5 })]
         }
-        (Step::CallModel(_), chance) => vec![model(chance)],
+        (Step::CallModel(call), chance) => match model(chance) {
+            What::Replied(said) if call.why == Why::Summary => vec![What::Summarised(said)],
+            what => vec![what],
+        },
     }
 }
 

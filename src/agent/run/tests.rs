@@ -89,7 +89,8 @@ impl Sim {
     }
 
     fn says(&mut self, said: Said) -> &mut Self {
-        self.after(100, What::Replied(said))
+        let is_summary = matches!(self.run.next(), Step::CallModel(call) if call.why == Why::Summary);
+        self.after(100, if is_summary { What::Summarised(said) } else { What::Replied(said) })
     }
 
     fn fails(&mut self, failure: ModelFailure) -> &mut Self {
@@ -344,6 +345,8 @@ fn an_empty_reply_is_asked_for_again_once() {
     sim.says(text("  "));
     assert!(sim.last_words().contains("was empty"));
     sim.says(calls(&[READ])).ends(How::Ok, "x").says(text(""));
+    assert!(sim.last_words().contains("was empty"), "a call that could be used came between");
+    sim.says(text(""));
     assert_eq!(sim.model_call().why, Why::Last, "then for an answer without tools");
     sim.says(text(""));
     let achieved = "There is no final answer. What was done:\n- read {\"path\":\"a.txt\"}: a result";
@@ -562,6 +565,27 @@ fn the_next_turn_may_go_to_a_smaller_model() {
     let messages = serde_json::to_string(&call.messages).unwrap();
     assert!(messages.contains("left out here") && messages.len() < 20_000, "{}", messages.len());
     assert_eq!(call.max_tokens, 500);
+}
+
+#[test]
+fn a_conversation_of_words_alone_goes_to_a_smaller_model_too() {
+    let mut sim = sim(|_| {});
+    for turn in 0..6 {
+        let answer = format!("Answer {turn} begins. {}It ends.", "many words of it ".repeat(900));
+        sim.says(untold(text(&answer)));
+        sim.after(0, What::WentOn(json!({"role": "user", "content": format!("Question {turn}?")})));
+    }
+    sim.says(untold(text("So be it.")));
+    sim.after(0, What::Moved(Sizes { window: 8_000, max_tokens: 500, is_harmony: false }));
+    sim.after(0, What::WentOn(json!({"role": "user", "content": "And now?"})));
+    let call = sim.model_call();
+    let prompt = serde_json::to_string(&call.messages).unwrap();
+    assert_eq!(call.why, Why::Summary);
+    assert!(estimate(&prompt) < 8_000 && prompt.contains("Answer 0 begins"), "{}", estimate(&prompt));
+    sim.fails(failed(FailureKind::Final, "no_upstream"));
+    let messages = serde_json::to_string(&sim.model_call().messages).unwrap();
+    assert!(messages.contains("Answer 0 begins") && messages.contains("Question 5?"), "{messages}");
+    assert!(messages.contains("And now?"), "{messages}");
 }
 
 #[test]

@@ -38,11 +38,11 @@ impl Run {
                     }
                 }
                 Fit::Compact | Fit::TooLarge if context::shrink_one(&mut self.entries) => {}
+                // Only the margin says so: the server judges.
+                Fit::TooLarge if self.weights.at_least() <= self.room() => return,
                 Fit::Compact | Fit::TooLarge if self.may_compact() => return self.compact(),
                 Fit::Fits | Fit::Compact => return,
                 Fit::TooLarge if context::halve_last(&mut self.entries) => {}
-                // Only the margin says so: the server judges.
-                Fit::TooLarge if self.weights.at_least() <= self.room() => return,
                 Fit::TooLarge => return self.does_not_fit(),
             }
         }
@@ -78,7 +78,12 @@ impl Run {
     pub(super) fn summary_call(&self, entries: &[Entry]) -> ModelCall {
         ModelCall {
             why: Why::Summary,
-            messages: prompt::summary(&self.setup, entries),
+            // Two bytes are a token at the least in most texts.
+            messages: prompt::summary(
+                &self.setup,
+                entries,
+                usize::try_from(self.room()).unwrap_or(usize::MAX / 2) * 2,
+            ),
             tools: Vec::new(),
             format: None,
             max_tokens: self.sizes.max_tokens.min(RESERVE),

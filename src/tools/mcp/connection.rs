@@ -1,6 +1,7 @@
 //! Keeping one MCP server up: start, list its tools, list them again when they change, start again when it dies.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -150,7 +151,7 @@ async fn connect_program(program: &str, config: &McpConfig) -> Result<Connection
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let cannot = |error: std::io::Error| Problem {
         text: format!("{program} cannot be started: {error}"),
-        is_final: true,
+        is_final: matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied),
     };
     let mut child = command.spawn().map_err(cannot)?;
     let group = Group::of(&child);
