@@ -12,7 +12,9 @@ mod demo;
 mod expert;
 mod runs;
 mod say;
+mod sealing;
 mod serve;
+mod setup;
 
 pub use agents::OpenTools;
 pub use serve::{app, app_with};
@@ -86,6 +88,8 @@ enum Command {
         #[command(subcommand)]
         command: expert::ExpertCommand,
     },
+    /// Make an agent client ask respool: shows the change of its settings, tries one turn, undoes it.
+    Setup(setup::SetupArgs),
     /// Look at the configuration.
     Config {
         #[command(subcommand)]
@@ -191,6 +195,7 @@ fn run(command: Command) -> Result<(), Failure> {
             std::process::exit(crate::tools::launch(&stage, &spec, &words).into())
         }
         Command::Expert { flags, command } => expert::expert(flags, command),
+        Command::Setup(args) => setup::setup(args),
         Command::Config { command: ConfigCommand::Show { flags } } => {
             say::say_piece(&flags.load(None)?.show());
             Ok(())

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::advice::{self, Advice, advice};
 use super::agents::{Equipped, OpenTools, agents, equipped};
-use super::{Failure, log_problem};
+use super::{Failure, log_problem, sealing};
 use crate::agent::AgentConfig;
 use crate::config::{Loaded, Settings};
 use crate::observe;
@@ -138,6 +138,8 @@ async fn assembled(
         relay,
         agents,
         access,
+        responses: Arc::default(),
+        sealer: Arc::new(sealing::sealer(&settings.store.state_dir)),
         limits: settings.server.limits.clone(),
         log_content: settings.log.content,
         abort: abort.clone(),
