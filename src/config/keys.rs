@@ -12,7 +12,7 @@ use crate::observe::{Level, LogFormat};
 use crate::relay::{FinalErrors, OnOverflow, ReasoningField, ToolParsing, ToolsMode};
 use crate::server::Listen;
 use crate::tools::{SandboxMode, Verdict};
-use crate::upstream::Address;
+use crate::upstream::{Address, OwnWire};
 
 /// One key of the configuration.
 #[derive(Clone, Copy, Debug)]
@@ -175,6 +175,7 @@ pub const KEYS: &[Key] = &[
     Key::optional("upstream[].api_key_env", Scalar::Text, "`api_key` holds", r#""VLLM_API_KEY""#, "The environment variable that holds the key."),
     Key::optional("upstream[].models", Scalar::Text, "what its `/v1/models` says", r#"["gpt-oss-120b"]"#, "The models it serves. It then gets no others, if there are several upstreams.").of(Shape::List),
     Key::new("upstream[].weight", Scalar::Count(1), "1", "Its share of the conversations among upstreams that serve the same model."),
+    Key::new("upstream[].wires", Scalar::Word(OwnWire::NAMES), "[]", "The APIs that the server is to answer itself, `responses` or `messages`: they are passed on as they are. respool answers the others from chat completions (docs/clients.md).").of(Shape::List).example(r#"["responses"]"#),
     Key::optional("upstream[].max_concurrency", Scalar::Count(1), "no limit", "64", "How many requests it gets at a time; more wait in a queue."),
     Key::new("upstream[].max_queue", Scalar::Count(0), "128", "With `max_concurrency`: how many requests may wait for a place; one more gets a 429 that says when to come back."),
     Key::optional("upstream[].timeout", Scalar::Duration(false), "as long as it takes", r#""30m""#, "How long one request may take in all."),
@@ -183,6 +184,7 @@ pub const KEYS: &[Key] = &[
     Key::optional("models.<ID>.tool_parsing", Scalar::Word(ToolParsing::NAMES), "as for all models", r#""raw""#, "As `tool_parsing`, for this model."),
     Key::optional("models.<ID>.reasoning", Scalar::Word(ReasoningField::NAMES), "as for all models", r#""drop""#, "As `reasoning`, for this model."),
     Key::optional("models.<ID>.dialects", Scalar::Text, "what its name and the server's list tell", r#"["harmony"]"#, "The ways of writing tool calls that it uses (docs/dialects.md). They are tried first; others are still read.").of(Shape::List),
+    Key::optional("models.<ID>.wires", Scalar::Word(OwnWire::NAMES), "as its upstreams say", r#"["messages"]"#, "As `wires` of an upstream, for this model.").of(Shape::List),
     Key::optional("models.<ID>.context_window", Scalar::Count(1), "what the upstream's `/v1/models` says (`max_model_len`)", "32768", "How many tokens prompt and reply may have together."),
     Key::new("limits.max_body", Scalar::Size, r#""32MiB""#, "The largest request body; over it the answer is 413."),
     Key::new("limits.max_tool_results", Scalar::Count(1), "500", "Tool results since the last real user message after which respool ends the loop."),

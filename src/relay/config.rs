@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use crate::tool_parser::Prior;
 use crate::units::{duration, words};
+use crate::upstream::OwnWire;
 
 words! {
     /// How a reply with tools is asked for.
@@ -117,6 +118,11 @@ impl RelayConfig {
         }
     }
 
+    /// The APIs that the server of this model answers itself, where the model's own settings say so.
+    pub fn own_wires(&self, id: &str) -> Option<&[OwnWire]> {
+        self.chain(id).find_map(|id| self.models.get(id)?.wires.as_deref())
+    }
+
     /// The ids that have a target: the names to list beside those that the upstreams serve.
     pub fn aliases(&self) -> impl Iterator<Item = &str> {
         self.models.iter().filter(|(_, model)| model.target.is_some()).map(|(id, _)| id.as_str())
@@ -150,6 +156,8 @@ pub struct ModelConfig {
     pub context_window: Option<u64>,
     /// The dialects that it writes: they are tried first.
     pub dialects: Option<Vec<String>>,
+    /// The APIs that its server answers itself.
+    pub wires: Option<Vec<OwnWire>>,
 }
 
 /// `[recovery]`.

@@ -8,13 +8,14 @@
 use bytes::Bytes;
 
 use super::attempt::Attempt;
+use super::client::Origin;
 use super::config::OnOverflow;
 use super::request::ClientRequest;
 use super::{Relay, Route};
 use crate::tokens;
 use crate::translate::{TINY_LIMIT, TooLarge, lower_limit, read_overflow, trim};
 use crate::upstream::{Tier, Upstream, UpstreamError};
-use crate::wire::ChatRequest;
+use crate::wire::{ApiError, ChatRequest};
 
 /// Smaller requests, in bytes, are not looked at before a server refuses them: they fit any window worth its name.
 const LARGE: usize = 16 << 10;
@@ -143,6 +144,17 @@ impl Relay {
             "This model's maximum context length is {window}. However, the request's own limit leaves hardly a token \
              for the reply: the client takes the context to be full. Please reduce the length of the messages."
         )))
+    }
+
+    /// The tokens of a chat request's prompt, and how they were counted: `tokenize` (by the server, exactly), `o200k_harmony`
+    /// (here, for gpt-oss) or `estimate`.
+    ///
+    /// # Errors
+    /// 400 when the body is no such request, 404 when no upstream serves its model.
+    pub async fn count_prompt(&self, body: Bytes, origin: Origin) -> Result<(u64, &'static str), ApiError> {
+        let request = self.read(body, origin).await?;
+        let count = count_tokens(&request, &request.first, &request.first.body).await;
+        Ok((count.tokens, count.by))
     }
 
     /// What can be known to be needed before a request is sent.

@@ -11,8 +11,8 @@ use super::candidates::{Candidates, more_telling, no_upstream};
 use super::record::Record;
 use super::{Relay, conversation};
 use crate::observe::SharedLine;
-use crate::upstream::{Answer, Call, Outgoing, Serving, Upstream, UpstreamError, Who};
-use crate::wire::Object;
+use crate::upstream::{Answer, Call, Outgoing, OwnWire, Serving, Upstream, UpstreamError, Who};
+use crate::wire::{Object, encode_string};
 
 /// A request to be passed on.
 #[derive(Debug)]
@@ -38,6 +38,19 @@ pub enum Passing {
     Streamed(Option<Outgoing>),
 }
 
+/// What a request of another kind says of its model.
+#[derive(Debug, Default)]
+pub struct NamedModel {
+    /// The model's name as the client wrote it; empty when it gave none.
+    pub model: String,
+    /// True when the configuration names the model, or an upstream is known to serve it.
+    pub is_known: bool,
+    /// A stream was asked for.
+    pub stream: bool,
+    /// The body as it goes up: with the model that an alias stands for.
+    pub body: Bytes,
+}
+
 impl Forward {
     fn call(&mut self) -> Call {
         let body = match &mut self.body {
@@ -55,9 +68,43 @@ impl Forward {
 }
 
 impl Relay {
-    /// True when it matters which model a request of another kind is for.
-    pub fn wants_models_of_others(&self) -> bool {
-        self.fleet.is_several()
+    /// True when some API is left to some server at all.
+    pub fn leaves_wires(&self) -> bool {
+        self.fleet.iter().any(|upstream| !upstream.wires.is_empty())
+            || self.config.models.values().any(|model| model.wires.is_some())
+    }
+
+    /// True when the servers of this model answer this API themselves.
+    pub fn leaves_to_server(&self, model: &str, wire: OwnWire) -> bool {
+        if let Some(wires) = self.config.own_wires(model) {
+            return wires.contains(&wire);
+        }
+        let (Serving::Known(order) | Serving::Perhaps(order)) =
+            self.fleet.serving(self.config.target(model), 0)
+        else {
+            return false;
+        };
+        !order.is_empty() && order.iter().all(|upstream| upstream.wires.contains(&wire))
+    }
+
+    /// What the JSON body of a request of another kind says of its model.
+    pub fn named_model(&self, body: &Bytes) -> NamedModel {
+        let text = std::str::from_utf8(body).unwrap_or_default();
+        let Ok(mut object) = Object::parse(text) else {
+            return NamedModel { body: body.clone(), ..NamedModel::default() };
+        };
+        let model = object.string("model").unwrap_or_default();
+        let target = self.config.target(&model);
+        let is_known = self.config.models.contains_key(&model)
+            || self.fleet.iter().any(|upstream| upstream.standing.serves(target) == Some(true));
+        let stream = object.is_true("stream");
+        let body = if target == model {
+            body.clone()
+        } else {
+            object.set("model", encode_string(target));
+            object.to_json().into()
+        };
+        NamedModel { model, is_known, stream, body }
     }
 
     /// The answer, whatever its status; it holds a place at its upstream when the request was a `POST`.

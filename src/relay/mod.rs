@@ -34,7 +34,7 @@ pub use config::{
     ToolParsing, ToolsMode,
 };
 pub use final_error::for_openclaw;
-pub use forward::{Forward, Passing};
+pub use forward::{Forward, NamedModel, Passing};
 use memory::{Memory, MemoryLimits};
 pub use reply_stream::{Batch, ReplyStream};
 pub use request::{ClientRequest, Facts, Route};

@@ -1,4 +1,4 @@
-//! `POST /v1/chat/completions` with an agent's name as `model`: begins or continues a run, shows what is being done as
+//! An agent's name as `model`, on any wire. For `POST /v1/chat/completions` all of it: begins or continues a run, shows what is being done as
 //! reasoning, keeps a silent stream alive, and spools the answer out.
 
 use std::collections::HashSet;
@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use async_stream::stream;
 use axum::response::Response;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::chat::{frame, streamed};
@@ -19,10 +19,10 @@ use crate::agent::{
 use crate::observe::{Outcome, RequestLine, SharedLine};
 use crate::translate::{Head, Ids, Reply, ReplyChoice, Spool, completion_json};
 use crate::turn::{FinishReason, ToolCall, Turn, TurnEvent, Usage};
-use crate::wire::ChatRequest;
+use crate::wire::{ApiError, ChatRequest};
 
 /// The header that names a run.
-const RUN_ID: &str = "x-respool-run-id";
+pub(super) const RUN_ID: HeaderName = HeaderName::from_static("x-respool-run-id");
 
 /// The agent that a request body names, if it names one. Nearly free where there is none.
 pub(super) fn asked_for(app: &App, body: &Bytes) -> Option<Arc<Agent>> {
@@ -39,6 +39,27 @@ pub(super) async fn answer(
     headers: &HeaderMap,
     line: SharedLine,
 ) -> Response {
+    let answer = match begin(app, agent, body, headers, line.clone()).await {
+        Ok(answer) => answer,
+        Err(error) => return respond::error(&error, &line),
+    };
+    let (run, stream) = (answer.run_id(), line.with(|line| line.stream));
+    let mut response = if stream { answer.streamed().await } else { answer.whole().await };
+    response.headers_mut().extend(run.map(|id| (RUN_ID, id)));
+    response
+}
+
+/// Begins a run, or finds the one that the request belongs to.
+///
+/// # Errors
+/// 403 for another site's page, 400 when the body is no chat request or asks for what an agent does not do.
+pub(super) async fn begin(
+    app: App,
+    agent: Arc<Agent>,
+    body: &Bytes,
+    headers: &HeaderMap,
+    line: SharedLine,
+) -> Result<Answer, ApiError> {
     line.with(|line| {
         line.route = "agent";
         line.model = agent.name.to_string();
@@ -46,30 +67,28 @@ pub(super) async fn answer(
         // The run tells what each of its model calls costs.
         line.account.iter().for_each(|account| account.counted_elsewhere());
     });
-    if let Some(error) = app.access.foreign_page(headers) {
-        return respond::error(&error, &line);
-    }
-    let request = match AgentRequest::parse(body) {
-        Ok(request) => {
-            request.of_client(headers.get(header::AUTHORIZATION).map_or(&[], HeaderValue::as_bytes))
-        }
-        Err(error) => return respond::error(&error, &line),
-    };
+    app.access.foreign_page(headers).map_or(Ok(()), Err)?;
+    let request = AgentRequest::parse(body)?
+        .of_client(headers.get(header::AUTHORIZATION).map_or(&[], HeaderValue::as_bytes));
     line.with(|line| line.stream = request.stream);
-    let (stream, usage) = (request.stream, request.usage);
+    let usage = request.usage;
     let key = headers.get(header::AUTHORIZATION).cloned();
     let watch = app.agents.serve(&agent, request, key).await;
-    let run = watch.run.clone();
-    let answer = Answer { app, agent, watch, line, usage };
-    let mut response = if stream { answer.streamed().await } else { answer.whole().await };
-    if let Ok(id) = HeaderValue::from_str(&run) {
-        response.headers_mut().insert(RUN_ID, id);
-    }
-    response
+    Ok(Answer { app, agent, watch, line, usage })
+}
+
+/// What an agent's run says next.
+pub(super) enum Said {
+    /// What is being done, for a client that is to see it.
+    Progress(String),
+    /// The answer.
+    Answer(Box<Reply>),
+    /// There is none.
+    Failed(ApiError),
 }
 
 /// One reply of an agent.
-struct Answer {
+pub(super) struct Answer {
     app: App,
     agent: Arc<Agent>,
     watch: Watch,
@@ -78,6 +97,28 @@ struct Answer {
 }
 
 impl Answer {
+    /// The run's id, as a header.
+    pub(super) fn run_id(&self) -> Option<HeaderValue> {
+        HeaderValue::from_str(&self.watch.run).ok()
+    }
+
+    /// Waits for what the run says next. Safe to cancel.
+    pub(super) async fn next(&mut self) -> Said {
+        loop {
+            match self.watch.next().await {
+                WatchEvent::Progress(text) if self.agent.shows_progress() => return Said::Progress(text),
+                WatchEvent::Progress(_) => {}
+                WatchEvent::End(ended) => {
+                    if let Some(error) = ended.error() {
+                        return Said::Failed(error);
+                    }
+                    self.answered(&ended).await;
+                    return Said::Answer(Box::new(self.reply(&ended, self.head())));
+                }
+            }
+        }
+    }
+
     async fn whole(mut self) -> Response {
         let ended = loop {
             if let WatchEvent::End(ended) = self.watch.next().await {

@@ -1,41 +1,53 @@
-//! Every route that is not respool's own: method, path, query, headers and bodies pass both ways as they come.
+//! Every route that is not respool's own: method, path, query, headers and bodies pass both ways as they come. Of a JSON body the
+//! model is read, and an alias in it becomes its target; of a reply the token counts are read for the log.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use bytes::Bytes;
-use futures::{Stream, StreamExt as _, TryStreamExt as _};
+use bytes::{Bytes, BytesMut};
+use futures::{Stream, StreamExt as _};
+use http::request::Parts;
 use http::{HeaderMap, Method, header};
 
+use super::visit::usage_at_end;
 use super::{App, Peer, permission, respond};
 use crate::observe::{Outcome, RequestLine, SharedLine};
 use crate::relay::{Forward, Passing};
 use crate::upstream::{Incoming, Outgoing, Place};
 use crate::wire::{ApiError, ErrorCode};
 
-/// A body that is no longer is read before it is sent, when there are several upstreams.
-const SHORT: u64 = 1 << 20;
+/// So much of a reply's end is kept to read its token counts.
+const TAIL: usize = 16 << 10;
 
 pub(super) async fn transparent(State(app): State<App>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    let uri = parts.uri;
     let id = respond::request_id(&parts.headers);
-    let mut line = RequestLine::start(id.clone(), format!("{} {}", parts.method, uri.path()));
-    line.route = "transparent";
+    let mut line = RequestLine::start(id, format!("{} {}", parts.method, parts.uri.path()));
     line.account = permission::account(&parts.extensions);
     let line = SharedLine::new(line, app.log_content);
+    pass_on(app, parts, body, line).await
+}
+
+/// Passes a request on whose line was begun already.
+pub(super) async fn pass_on(app: App, parts: Parts, body: Body, line: SharedLine) -> Response {
     let mut headers = parts.headers;
+    let id = line.with(|line| {
+        line.route = "transparent";
+        line.id.clone()
+    });
     if let Ok(id) = http::HeaderValue::from_str(&id) {
         headers.insert(respond::REQUEST_ID, id);
     }
-    let body = match passing(&app, &parts.method, &headers, body).await {
+    let body = match passing(&app, &parts.method, &headers, body, &line).await {
         Ok(body) => body,
         Err(error) => return respond::error(&error, &line),
     };
-    let path_and_query = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+    let path_and_query = parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
     let peer = parts.extensions.get::<Peer>().map(|peer| peer.0);
+    let is_head = parts.method == Method::HEAD;
     let request = Forward { method: parts.method, path_and_query, headers, body, peer };
     let sent = tokio::select! {
         sent = app.relay.forward(request, &line) => sent,
@@ -45,29 +57,65 @@ pub(super) async fn transparent(State(app): State<App>, request: Request) -> Res
         }
     };
     match sent {
-        Ok(answer) => passed_on(&app, answer.into_parts(), line),
+        Ok(answer) => passed_on(&app, answer.into_parts(), is_head, line),
         Err(error) => respond::error(&error.logged(&line), &line),
     }
 }
 
-/// The body as it comes; whole, where it says which of several upstreams is meant and is short.
-async fn passing(app: &App, method: &Method, headers: &HeaderMap, body: Body) -> Result<Passing, ApiError> {
+/// The body as it goes up. JSON is read whole: it may name a model, which decides where it goes, and may be another name for
+/// the model that is meant.
+async fn passing(
+    app: &App,
+    method: &Method,
+    headers: &HeaderMap,
+    body: Body,
+    line: &SharedLine,
+) -> Result<Passing, ApiError> {
     if http_body::Body::is_end_stream(&body) {
         return Ok(Passing::Whole(Bytes::new()));
     }
     let is_json = headers
         .get(header::CONTENT_TYPE)
         .is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+    let is_plain = headers.get(header::CONTENT_ENCODING).is_none_or(|encoding| encoding == "identity");
     let length = http_body::Body::size_hint(&body).exact();
-    let is_short = length.is_some_and(|length| length <= SHORT);
+    let max = app.limits.max_body;
     let pieces = pieces(body, app.limits.client_timeout);
-    if !(app.relay.wants_models_of_others() && method == Method::POST && is_json && is_short) {
+    // What is larger than a chat request may be is left to the server.
+    if !(method == Method::POST && is_json && is_plain && length.is_none_or(|length| length <= max.0)) {
         return Ok(Passing::Streamed(Some(Outgoing::streamed(pieces, length))));
     }
-    let whole = pieces.map_ok(|piece| piece.to_vec()).try_concat().await;
-    whole.map(|bytes| Passing::Whole(bytes.into())).map_err(|error| {
-        ApiError::bad_request(ErrorCode::IncompleteBody, format!("the request body broke off: {error}"))
-    })
+    let whole = whole(pieces, length, max.bytes()).await?;
+    let named = app.relay.named_model(&whole);
+    line.with(|line| {
+        line.stream = named.stream;
+        if named.is_known {
+            line.known_model.clone_from(&named.model);
+        }
+        line.model = named.model;
+    });
+    Ok(Passing::Whole(named.body))
+}
+
+async fn whole(
+    pieces: impl Stream<Item = Result<Bytes, axum::BoxError>>,
+    length: Option<u64>,
+    max: usize,
+) -> Result<Bytes, ApiError> {
+    let capacity = length.and_then(|length| usize::try_from(length).ok()).unwrap_or_default();
+    let (mut pieces, mut whole) = (pin!(pieces), BytesMut::with_capacity(capacity));
+    while let Some(piece) = pieces.next().await {
+        let piece = piece.map_err(|error| {
+            ApiError::bad_request(ErrorCode::IncompleteBody, format!("the request body broke off: {error}"))
+        })?;
+        if whole.len() + piece.len() > max {
+            let what =
+                format!("the request body is larger than {max} bytes (`limits.max_body` in respool.toml)");
+            return Err(ApiError::new(413, ErrorCode::RequestTooLarge, what));
+        }
+        whole.extend_from_slice(&piece);
+    }
+    Ok(whole.freeze())
 }
 
 /// The client's body, until nothing of it comes for too long.
@@ -87,12 +135,14 @@ fn pieces(body: Body, patience: Duration) -> impl Stream<Item = Result<Bytes, ax
 fn passed_on(
     app: &App,
     parts: (http::StatusCode, HeaderMap, Incoming, Option<Place>),
+    is_head: bool,
     line: SharedLine,
 ) -> Response {
     let (status, headers, mut pieces, place) = parts;
+    let mut seen = Delivered::of(&headers, is_head);
     line.with(|line| {
         line.upstream_status = Some(status.as_u16());
-        line.outcome = Outcome::ClientGone;
+        line.outcome = if seen.is_whole() { Outcome::Ok } else { Outcome::ClientGone };
     });
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
@@ -110,8 +160,15 @@ fn passed_on(
                 () = abort.cancelled() => Err("respool was stopped before the reply was complete".to_owned()),
             };
             match piece {
-                Ok(Some(piece)) => yield Ok(piece),
-                Ok(None) => break line.with(|line| line.outcome = Outcome::Ok),
+                Ok(Some(piece)) => {
+                    seen.add(&piece);
+                    // Nobody asks for more once all that was announced is there.
+                    if seen.is_whole() {
+                        seen.tell(&line);
+                    }
+                    yield Ok(piece);
+                }
+                Ok(None) => break seen.tell(&line),
                 Err(text) => {
                     let outcome = if abort.is_cancelled() { Outcome::Shutdown } else { Outcome::Error };
                     line.with(|line| (line.outcome, line.error) = (outcome, Some(text.clone())));
@@ -122,4 +179,67 @@ fn passed_on(
     };
     *response.body_mut() = Body::from_stream(watched);
     response
+}
+
+/// What of a reply has left, as far as its line needs it.
+#[derive(Debug, Default)]
+struct Delivered {
+    bytes: u64,
+    /// How many bytes were announced.
+    announced: Option<u64>,
+    /// The last of it.
+    tail: Vec<u8>,
+}
+
+impl Delivered {
+    fn of(headers: &HeaderMap, is_head: bool) -> Self {
+        let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+        let announced = if is_head { Some(0) } else { length.and_then(|length| length.parse().ok()) };
+        Self { announced, ..Self::default() }
+    }
+
+    fn add(&mut self, piece: &[u8]) {
+        self.bytes += piece.len() as u64;
+        let piece = &piece[piece.len().saturating_sub(TAIL)..];
+        let over = (self.tail.len() + piece.len()).saturating_sub(2 * TAIL);
+        if over > 0 {
+            self.tail.drain(..self.tail.len().min(over + TAIL));
+        }
+        self.tail.extend_from_slice(piece);
+    }
+
+    fn is_whole(&self) -> bool {
+        self.announced.is_some_and(|announced| self.bytes >= announced)
+    }
+
+    fn tell(&self, line: &SharedLine) {
+        let usage = usage_at_end(&self.tail);
+        line.with(|line| {
+            line.outcome = Outcome::Ok;
+            line.usage = usage.or(line.usage);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delivered(announced: Option<u64>, pieces: &[&str]) -> (bool, Option<u64>) {
+        let mut seen = Delivered { announced, ..Delivered::default() };
+        pieces.iter().for_each(|piece| seen.add(piece.as_bytes()));
+        (seen.is_whole(), usage_at_end(&seen.tail).map(|usage| usage.prompt))
+    }
+
+    #[test]
+    fn a_reply_is_whole_when_all_that_was_announced_has_left() {
+        let usage = r#"{"usage":{"prompt_tokens":7,"completion_tokens":2}}"#;
+        let (first, second) = usage.split_at(20);
+        assert_eq!(delivered(Some(usage.len() as u64), &[first, second]), (true, Some(7)));
+        assert_eq!(delivered(Some(usage.len() as u64 + 1), &[usage]), (false, Some(7)));
+        assert_eq!(delivered(None, &[usage]), (false, Some(7)));
+        assert_eq!(delivered(Some(0), &[]), (true, None));
+        let long = "x".repeat(5 * TAIL);
+        assert_eq!(delivered(None, &[&long, &long, usage]), (false, Some(7)));
+    }
 }

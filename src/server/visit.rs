@@ -152,6 +152,17 @@ struct Said {
     cached: Option<u64>,
 }
 
+/// The token counts at the end of a reply of any kind, where it tells them.
+pub(super) fn usage_at_end(tail: &[u8]) -> Option<Usage> {
+    let said = said(tail);
+    Some(Usage {
+        prompt: said.prompt?,
+        completion: said.completion.unwrap_or_default(),
+        cached: said.cached,
+        ..Usage::default()
+    })
+}
+
 /// The last `usage` object that begins in the text. What a model writes cannot look like one: within JSON's strings a quote has
 /// a backslash before it.
 fn said(tail: &[u8]) -> Said {

@@ -18,7 +18,7 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::body::{Incoming, Outgoing};
-use super::config::{Address, UpstreamConfig};
+use super::config::{Address, OwnWire, UpstreamConfig};
 use super::failure::{Tier, UpstreamError};
 use super::gate::Place;
 use super::health::Probes;
@@ -59,6 +59,8 @@ pub struct Upstream {
     pub name: String,
     /// Its health, load and models.
     pub standing: Standing,
+    /// The APIs that it answers itself.
+    pub wires: Vec<OwnWire>,
     address: Address,
     authorization: Option<HeaderValue>,
     /// The client's own does not go along, even where there is no other.
@@ -109,6 +111,7 @@ impl Upstream {
         Ok(Self {
             name: config.name.clone(),
             standing: Standing::new(config),
+            wires: config.wires.clone(),
             address: config.url.clone(),
             authorization,
             client_keys_end_here: config.client_keys_end_here,

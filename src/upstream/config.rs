@@ -8,7 +8,18 @@ use std::time::Duration;
 use serde::Deserialize;
 use url::Url;
 
-use crate::units::{Secret, some_duration};
+use crate::units::{Secret, some_duration, words};
+
+words! {
+    /// An API beside chat completions that a model server may answer itself.
+    OwnWire {
+        /// `POST /v1/responses`.
+        #[default]
+        Responses = "responses",
+        /// `POST /v1/messages` and `/v1/messages/count_tokens`.
+        Messages = "messages",
+    }
+}
 
 /// One `[[upstream]]`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -29,6 +40,8 @@ pub struct UpstreamConfig {
     pub models: Option<Vec<String>>,
     /// Its share of the load among upstreams that serve the same model.
     pub weight: u32,
+    /// The APIs that it answers itself; respool answers the others from chat completions.
+    pub wires: Vec<OwnWire>,
     /// How many requests it gets at a time; `None`: any number.
     pub max_concurrency: Option<usize>,
     /// How many requests may wait for a place.
@@ -48,6 +61,7 @@ impl Default for UpstreamConfig {
             client_keys_end_here: false,
             models: None,
             weight: 1,
+            wires: Vec::new(),
             max_concurrency: None,
             max_queue: 128,
             timeout: None,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::agents;
 use crate::support::client::{Reply, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::other_wires::{self, Told};
@@ -192,14 +193,150 @@ async fn without_a_key_a_client_of_anthropic_is_refused_in_its_shape() {
 }
 
 #[tokio::test]
-async fn tokens_are_counted() {
+async fn tokens_are_counted_by_the_server_where_it_can_and_the_header_says_how() {
     let fake = FakeVllm::start([]).await;
+    fake.serve_models(&["gpt-oss-20b", "llama"]);
+    fake.count_as(77);
     let respool = Respool::before(&fake).await;
-    let reply = post(&respool, "/v1/messages/count_tokens", &message_request(false, true)).await;
-    let tokens = reply.json()["input_tokens"].as_u64().unwrap();
-    assert!(reply.status == 200 && (20..200).contains(&tokens), "{tokens}");
-    assert_eq!(reply.headers.get("x-respool-token-count"), Some("estimate"));
+    let count = async |model: &str| {
+        let mut body = message_request(false, true);
+        body["model"] = model.into();
+        let reply = post(&respool, "/v1/messages/count_tokens", &body).await;
+        let by = reply.headers.get("x-respool-token-count").unwrap_or_default().to_owned();
+        (reply.status, reply.json()["input_tokens"].as_u64().unwrap(), by)
+    };
+    assert_eq!(count("llama").await, (200, 77, "tokenize".to_owned()));
+    let asked = fake.probes().into_iter().find(|probe| probe.path() == "/tokenize").unwrap().json();
+    assert_eq!((&asked["model"], &asked["tools"][0]["function"]["name"]), (&json!("llama"), &json!("read")));
+    // vLLM counts gpt-oss's prompts wrongly: they are counted here.
+    let (status, tokens, by) = count("gpt-oss-20b").await;
+    assert!(status == 200 && (40..200).contains(&tokens) && by == "o200k_harmony", "{tokens} {by}");
     fake.finish();
+    let replay =
+        Respool::configured("[[upstream]]\nurl = \"http://127.0.0.1:1\"\nmodels = [\"llama\"]").await;
+    let mut body = message_request(false, true);
+    body["model"] = "llama".into();
+    let reply = post(&replay, "/v1/messages/count_tokens", &body).await;
+    let tokens = reply.json()["input_tokens"].as_u64().unwrap();
+    assert_eq!((reply.status, reply.headers.get("x-respool-token-count")), (200, Some("estimate")));
+    assert!((20..200).contains(&tokens), "{tokens}");
+}
+
+#[tokio::test]
+async fn a_wire_can_be_left_to_the_server() {
+    let own = Script::json(200, &json!({"id": "resp_own", "usage": {"input_tokens": 5, "output_tokens": 3}}))
+        .on("POST", "/v1/responses");
+    let own_message =
+        |status| Script::json(status, &json!({"id": "msg_own"})).on("POST", "/v1/messages?beta=true");
+    let own_count = Script::json(200, &json!({"input_tokens": 4})).on("POST", "/v1/messages/count_tokens");
+    let chat = || Script::sse(replies::text_stream(&["hi"], true)).on("POST", "/v1/chat/completions");
+    let scripts = [own.unchecked(), own_message(200).unchecked(), own_count.unchecked(), chat(), chat()];
+    let fake = FakeVllm::start(scripts).await;
+    let models = "[models.claude]\ntarget = \"gpt-oss-20b\"\nwires = [\"messages\"]\n[[upstream]]\nwires = [\"responses\"]";
+    let respool = Respool::with(&fake, models).await;
+    let left = response_request(false, true);
+    let reply = post(&respool, "/v1/responses", &left).await;
+    assert_eq!((reply.status, reply.json()["id"].clone()), (200, json!("resp_own")));
+    assert_eq!(fake.requests()[0].json(), left, "as it came");
+    let reply = post(&respool, "/v1/messages", &message_request(false, true)).await;
+    assert_eq!(reply.json()["content"][0]["text"], "hi");
+    // A model's own setting holds whatever its upstream says, and its alias goes up as its target.
+    let mut message = message_request(false, true);
+    message["model"] = "claude".into();
+    let request = Request::post("/v1/messages?beta=true", message.to_string())
+        .header("x-api-key", "sk-mine")
+        .header("anthropic-version", "2023-06-01");
+    assert_eq!(exchange(respool.address, &request).await.json()["id"], "msg_own");
+    let seen = fake.requests().into_iter().find(|seen| seen.path() == "/v1/messages").unwrap();
+    assert_eq!(
+        (seen.json()["model"].as_str(), seen.headers.get("x-api-key")),
+        (Some("gpt-oss-20b"), Some("sk-mine"))
+    );
+    assert_eq!(seen.headers.get("anthropic-version"), Some("2023-06-01"));
+    assert_eq!(post(&respool, "/v1/messages/count_tokens", &message).await.json()["input_tokens"], 4);
+    let mut response = response_request(false, true);
+    response["model"] = "claude".into();
+    let reply = post(&respool, "/v1/responses", &response).await;
+    assert_eq!(reply.json()["output"][0]["content"][0]["text"], "hi");
+    fake.finish();
+}
+
+#[tokio::test]
+async fn an_agent_answers_on_both_wires() {
+    let state = tempfile::tempdir().unwrap();
+    let called =
+        |body: &Value| body["messages"].as_array().unwrap().iter().any(|message| message["role"] == "tool");
+    let fake = FakeVllm::thinking(move |body| {
+        let reply =
+            if called(body) { replies::text("It says hello.") } else { replies::calls(&[agents::READ]) };
+        Script::json(200, &reply)
+    })
+    .await;
+    let respool = Respool::with_agent(&fake, &agents::echoing(), state.path(), "").await;
+    let named = |mut body: Value| {
+        body["model"] = "helper".into();
+        body.as_object_mut().unwrap().remove("tools");
+        body
+    };
+    let reply = post(&respool, "/v1/responses", &named(response_request(true, false))).await;
+    assert!(reply.headers.get("x-respool-run-id").is_some_and(|id| id.starts_with("run-")));
+    let told = other_wires::responses(&text(&reply));
+    assert_eq!((told.content.as_str(), told.end.as_str()), ("It says hello.", "completed"));
+    assert!(told.reasoning.contains("[read: a.txt] ok"), "{}", told.reasoning);
+    assert_eq!(told.usage, Some((2 * 131, 2 * 31)));
+    let mut another = named(message_request(true, false));
+    another["messages"][0]["content"] = "another question".into();
+    let told = other_wires::messages(&text(&post(&respool, "/v1/messages", &another).await));
+    assert_eq!((told.content.as_str(), told.end.as_str()), ("It says hello.", "end_turn"));
+    assert!(told.reasoning.contains("[read: a.txt] ok"), "{}", told.reasoning);
+    another["stream"] = false.into();
+    another["messages"][0]["content"] = "a third question".into();
+    let whole = post(&respool, "/v1/messages", &another).await.json();
+    let last = whole["content"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!((&last["text"], &whole["stop_reason"]), (&json!("It says hello."), &json!("end_turn")));
+}
+
+#[tokio::test]
+async fn a_call_for_the_clients_own_tool_goes_through_an_agent_on_both_wires() {
+    let state = tempfile::tempdir().unwrap();
+    let fake = FakeVllm::thinking(|body| {
+        let results = body["messages"].as_array().unwrap().iter().filter(|message| message["role"] == "tool");
+        let said = results.filter_map(|result| result["content"].as_str()).any(|text| text == "12:00");
+        let reply = if said { replies::text("It is noon.") } else { replies::calls(&[("clock", "{}")]) };
+        Script::json(200, &reply)
+    })
+    .await;
+    let respool = Respool::with_agent(&fake, &agents::echoing(), state.path(), "").await;
+    let tools =
+        json!([{"type": "function", "name": "clock", "parameters": {"type": "object", "properties": {}}}]);
+    let asked = json!({"role": "user", "content": "What time is it?"});
+    let first = json!({"model": "helper", "input": [asked], "tools": tools, "stream": false, "store": false});
+    let reply = post(&respool, "/v1/responses", &first).await.json();
+    let call = reply["output"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|item| item["type"] == "function_call")
+        .unwrap()
+        .clone();
+    assert_eq!(call["name"], "clock");
+    let result = json!({"type": "function_call_output", "call_id": call["call_id"], "output": "12:00"});
+    let next = json!({"model": "helper", "input": [asked, call, result], "tools": tools, "store": false});
+    let reply = post(&respool, "/v1/responses", &next).await.json();
+    assert_eq!(reply["output"].as_array().unwrap().last().unwrap()["content"][0]["text"], "It is noon.");
+
+    let tools = json!([{"name": "clock", "input_schema": {"type": "object", "properties": {}}}]);
+    let asked = json!({"role": "user", "content": "And what time is it now?"});
+    let first = json!({"model": "helper", "max_tokens": 100, "messages": [asked], "tools": tools});
+    let reply = post(&respool, "/v1/messages", &first).await.json();
+    assert_eq!(reply["stop_reason"], "tool_use");
+    let call = reply["content"].as_array().unwrap().last().unwrap().clone();
+    let result = json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": call["id"], "content": "12:00"}]});
+    let said = json!({"role": "assistant", "content": reply["content"]});
+    let next =
+        json!({"model": "helper", "max_tokens": 100, "messages": [asked, said, result], "tools": tools});
+    let reply = post(&respool, "/v1/messages", &next).await.json();
+    assert_eq!(reply["content"].as_array().unwrap().last().unwrap()["text"], "It is noon.");
 }
 
 #[tokio::test]

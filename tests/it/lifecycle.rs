@@ -117,6 +117,27 @@ impl Drop for Served {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_passed_on_is_logged_with_model_stream_tokens_and_outcome() {
+    let usage = json!({"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11});
+    let event = format!("data: {}\n\ndata: [DONE]\n\n", json!({"choices": [], "usage": usage}));
+    let fake = FakeVllm::start([
+        Script::json(200, &json!({"data": [], "usage": usage})).unchecked(),
+        Script::sse([event]).unchecked(),
+        Script::json(404, &json!({"detail": "Not Found"})).unchecked(),
+    ])
+    .await;
+    let served = Served::start(&fake.url());
+    for (stream, tokens, status) in [(false, json!(9), 200), (true, json!(9), 200), (false, Value::Null, 404)]
+    {
+        let body = json!({"model": "gpt-oss-20b", "prompt": "x", "stream": stream}).to_string();
+        assert_eq!(exchange(served.address, &Request::post("/v1/completions", body)).await.status, status);
+        let line = served.request_line();
+        let told = ["model", "stream", "prompt_tokens", "outcome"].map(|key| line[key].clone());
+        assert_eq!(told, [json!("gpt-oss-20b"), json!(stream), tokens, json!("ok")], "{line}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn sigterm_lets_streams_finish() {
     let stream = Script::sse(replies::text_stream(&["a", "b"], false)).pause(2, Duration::from_millis(700));
     let fake = FakeVllm::start([stream]).await;

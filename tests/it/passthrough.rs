@@ -223,6 +223,21 @@ async fn an_alias_goes_up_as_its_target() {
 }
 
 #[tokio::test]
+async fn an_alias_holds_on_every_route_and_for_bodies_of_any_size() {
+    let answered = || Script::json(200, &json!({"data": []})).unchecked();
+    let fake = FakeVllm::start([answered(), answered(), answered()]).await;
+    let alias = "[models.\"fast\"]\ntarget = \"gpt-oss-20b\"";
+    let respool = Respool::with(&fake, alias).await;
+    for (route, size) in [("/v1/embeddings", 1), ("/v1/completions", 3 << 20), ("/pooling", 1)] {
+        let body = json!({"input": "x".repeat(size), "model": "fast", "n": 1.0}).to_string();
+        let reply = exchange(respool.address, &Request::post(route, body.clone())).await;
+        let seen = fake.requests().pop().unwrap();
+        assert_eq!((reply.status, seen.path()), (200, route));
+        assert_eq!(String::from_utf8(seen.body).unwrap(), body.replace("\"fast\"", "\"gpt-oss-20b\""));
+    }
+}
+
+#[tokio::test]
 async fn respools_own_pages() {
     let fake = FakeVllm::start([]).await;
     let respool = Respool::before(&fake).await;

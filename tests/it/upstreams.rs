@@ -418,6 +418,23 @@ async fn other_routes_go_to_one_that_works() {
 }
 
 #[tokio::test]
+async fn other_routes_with_long_bodies_go_to_the_models_server() {
+    let (a, b) = (
+        FakeVllm::start([]).await,
+        FakeVllm::always(Script::json(200, &json!({"data": []})).unchecked()).await,
+    );
+    let of = |model: &str| format!("models = [\"{model}\"]");
+    let alias = "[models.fast]\ntarget = \"two\"\n";
+    let respool = before(&[("a", &a.url(), &of("one")), ("b", &b.url(), &of("two"))], alias).await;
+    for model in ["two", "fast"] {
+        let body = json!({"model": model, "input": "x".repeat(2 << 20)}).to_string();
+        assert_eq!(exchange(respool.address, &Request::post("/v1/embeddings", body)).await.status, 200);
+        assert_eq!(b.requests().last().unwrap().json()["model"], "two");
+    }
+    assert_eq!((a.requests().len(), b.requests().len()), (0, 2));
+}
+
+#[tokio::test]
 async fn with_one_that_comes_and_goes_no_turn_is_lost() {
     let (a, b, c) = (says("a").await, says("b").await, says("c").await);
     let keys = format!("{ALL}\nmax_concurrency = 4\nmax_queue = 200");

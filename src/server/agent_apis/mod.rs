@@ -13,24 +13,29 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
 pub(super) use self::errors::in_shape_of;
 pub use self::memory::ResponseMemory;
-use self::reply::Telling;
+use self::reply::{Source, Telling};
 use self::writer::Writer;
-use super::{App, chat, permission, respond};
+use super::{App, agent, chat, permission, respond, transparent};
 use crate::observe::{Outcome, RequestLine, SharedLine};
 use crate::relay::{Origin, Wire};
 use crate::translate::messages::{self, MessageEvents, read_message};
 use crate::translate::responses::{ResponseEvents, read_response, wanted_items};
 use crate::translate::{ClientProgram, Ids, PassedBy};
-use crate::wire::{ApiError, ErrorCode};
+use crate::upstream::OwnWire;
+use crate::wire::{ApiError, ErrorCode, Object};
+
+/// Says how tokens were counted: by the server (`tokenize`, exactly), here for gpt-oss (`o200k_harmony`), or as an `estimate`.
+const TOKEN_COUNT: HeaderName = HeaderName::from_static("x-respool-token-count");
 
 /// Which of the two APIs a client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +72,13 @@ impl Api {
         }
     }
 
+    fn own_wire(self) -> OwnWire {
+        match self {
+            Self::Responses => OwnWire::Responses,
+            Self::Messages => OwnWire::Messages,
+        }
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Responses => "responses",
@@ -100,28 +112,66 @@ pub(super) async fn answer(
     request: http::Request<Incoming>,
     peer: Option<IpAddr>,
 ) -> Response {
-    let (mut parts, body) = request.into_parts();
-    parts.headers = upstream_headers(parts.headers);
+    let (parts, body) = request.into_parts();
     match call {
         Call::Turn(api) => turn(api, app, parts, body, peer).await,
-        Call::CountTokens => count_tokens(app, parts, body).await,
+        Call::CountTokens => count_tokens(app, parts, body, peer).await,
     }
 }
 
-async fn turn(api: Api, app: App, parts: Parts, body: Incoming, peer: Option<IpAddr>) -> Response {
+async fn turn(api: Api, app: App, mut parts: Parts, body: Incoming, peer: Option<IpAddr>) -> Response {
     let received = Instant::now();
     let line = line(&app, api.name(), &parts);
+    let own_headers = parts.headers.clone();
+    parts.headers = upstream_headers(parts.headers);
     let client = errors::Client::new(api, &app, &parts.headers, &line);
-    let asked = async {
-        let body = chat::read(&app, &parts.headers, body, &line).await?;
-        permission::begin_chat(&app, &parts, &body, &line)?;
-        read(api, &app, &body, &client, &line)
+    let body = match begun(&app, &parts, body, &line).await {
+        Ok(body) => body,
+        Err(error) => return client.refused(&error, &line),
     };
-    let Asked { chat, mut writer, model, stream } = match asked.await {
+    if leaves_to_server(&app, api, &body) {
+        return passed_on(app, Parts { headers: own_headers, ..parts }, body, line).await;
+    }
+    let Asked { chat, mut writer, model, stream } = match read(api, &app, &body, &client, &line) {
         Ok(asked) => asked,
         Err(error) => return client.refused(&error, &line),
     };
-    let origin = Origin {
+    let chat = Bytes::from(streaming(chat));
+    let source = match agent::asked_for(&app, &chat) {
+        Some(agent) => {
+            let begun = agent::begin(app.clone(), agent, &chat, &parts.headers, line.clone()).await;
+            begun.map(|answer| Source::Agent(Box::new(answer)))
+        }
+        None => {
+            let origin = origin(api, parts, &client, peer, received);
+            let begun = chat::begin(&app, chat, origin, &line).await;
+            line.with(|line| line.model = model);
+            begun.map(Source::Opening)
+        }
+    };
+    line.with(|line| line.stream = stream);
+    match source {
+        Ok(source) => source.answer(Telling::new(app, writer, client, line), stream).await,
+        Err(error) if stream => client.failed(&error, &mut writer, &line),
+        Err(error) => client.refused(&error, &line),
+    }
+}
+
+/// The body, of a request that may begin.
+async fn begun(app: &App, parts: &Parts, body: Incoming, line: &SharedLine) -> Result<Bytes, ApiError> {
+    let body = chat::read(app, &parts.headers, body, line).await?;
+    permission::begin_chat(app, parts, &body, line)?;
+    Ok(body)
+}
+
+fn origin(
+    api: Api,
+    parts: Parts,
+    client: &errors::Client,
+    peer: Option<IpAddr>,
+    received: Instant,
+) -> Origin {
+    Origin {
         wire: api.wire(),
         path_and_query: "/v1/chat/completions".to_owned(),
         request_id: respond::upstream_id(&parts.headers, &client.request_id),
@@ -130,15 +180,26 @@ async fn turn(api: Api, app: App, parts: Parts, body: Incoming, peer: Option<IpA
         received,
         is_agent: false,
         waiting: Arc::default(),
-    };
-    let work = match chat::begin(&app, Bytes::from(streaming(chat)), origin, &line).await {
-        Ok(work) => work,
-        Err(error) if stream => return client.failed(&error, &mut writer, &line),
-        Err(error) => return client.refused(&error, &line),
-    };
-    line.with(|line| (line.model, line.stream) = (model, stream));
-    let telling = Telling::new(app, writer, client, line);
-    if stream { telling.streamed(work).await } else { telling.collected(work).await }
+    }
+}
+
+/// True when the servers of the request's model answer this API themselves. An agent is nobody's but respool's.
+fn leaves_to_server(app: &App, api: Api, body: &Bytes) -> bool {
+    if !app.relay.leaves_wires() {
+        return false;
+    }
+    let model = std::str::from_utf8(body).ok().and_then(|text| Object::parse(text).ok()?.string("model"));
+    let model = model.unwrap_or_default();
+    app.agents.get(&model).is_none() && app.relay.leaves_to_server(&model, api.own_wire())
+}
+
+/// Passes a request on as it came, with the client's own headers.
+async fn passed_on(app: App, mut parts: Parts, body: Bytes, line: SharedLine) -> Response {
+    if line.with(|line| line.account.is_some()) {
+        // What a reply says of its cost must be readable here.
+        parts.headers.remove(header::ACCEPT_ENCODING);
+    }
+    transparent::pass_on(app, parts, Body::from(body), line).await
 }
 
 /// The chat request as the relay is asked: what is told as it comes can be collected, and not the other way round.
@@ -166,30 +227,55 @@ fn upstream_headers(mut headers: HeaderMap) -> HeaderMap {
 }
 
 /// `POST /v1/messages/count_tokens`.
-async fn count_tokens(app: App, parts: Parts, body: Incoming) -> Response {
+async fn count_tokens(app: App, mut parts: Parts, body: Incoming, peer: Option<IpAddr>) -> Response {
+    let received = Instant::now();
     let line = line(&app, "count_tokens", &parts);
+    let own_headers = parts.headers.clone();
+    parts.headers = upstream_headers(parts.headers);
     let client = errors::Client::new(Api::Messages, &app, &parts.headers, &line);
-    let counted = async {
+    let read = async {
         let body = chat::read(&app, &parts.headers, body, &line).await?;
         permission::begin_free(&app, &parts, &body, &line)?;
-        let read = read_message(&body, &app.sealer)?;
-        note_passed_by(&read.passed_by, &line);
-        Ok::<u64, ApiError>(estimated_tokens(&read.chat))
+        Ok::<Bytes, ApiError>(body)
     };
-    match counted.await {
-        Ok(tokens) => {
-            line.with(|line| line.outcome = Outcome::Ok);
+    let body = match read.await {
+        Ok(body) => body,
+        Err(error) => return client.refused(&error, &line),
+    };
+    if leaves_to_server(&app, Api::Messages, &body) {
+        return passed_on(app, Parts { headers: own_headers, ..parts }, body, line).await;
+    }
+    match counted(&app, &body, origin(Api::Messages, parts, &client, peer, received), &line).await {
+        Ok((tokens, by)) => {
+            line.with(|line| (line.outcome, line.counted) = (Outcome::Ok, Some(by)));
             let mut response = respond::json(StatusCode::OK, messages::token_count_json(tokens), &line);
-            response.headers_mut().insert("x-respool-token-count", HeaderValue::from_static("estimate"));
+            response.headers_mut().insert(TOKEN_COUNT, HeaderValue::from_static(by));
             response
         }
         Err(error) => client.refused(&error, &line),
     }
 }
 
+/// The tokens of a request of the Messages API, and how they were counted. An agent adds to its prompt what only its runs know.
+async fn counted(
+    app: &App,
+    body: &Bytes,
+    origin: Origin,
+    line: &SharedLine,
+) -> Result<(u64, &'static str), ApiError> {
+    let read = read_message(body, &app.sealer)?;
+    note_passed_by(&read.passed_by, line);
+    line.with(|line| line.model.clone_from(&read.asked.model));
+    let chat = Bytes::from(read.chat);
+    if agent::asked_for(app, &chat).is_some() {
+        return Ok((estimated_tokens(chat.len()), "estimate"));
+    }
+    app.relay.count_prompt(chat, origin).await
+}
+
 /// Four bytes of JSON for a token: what prompts of agents were measured at, with room to spare.
-fn estimated_tokens(chat: &str) -> u64 {
-    chat.len().div_ceil(4) as u64
+fn estimated_tokens(bytes: usize) -> u64 {
+    bytes.div_ceil(4) as u64
 }
 
 fn line(app: &App, route: &'static str, parts: &Parts) -> SharedLine {
@@ -228,7 +314,7 @@ fn read(
             let read = read_message(body, &sealer)?;
             note_passed_by(&read.passed_by, line);
             let (model, stream) = (read.asked.model.clone(), read.asked.stream);
-            let events = MessageEvents::new(read.asked, sealer, ids, estimated_tokens(&read.chat));
+            let events = MessageEvents::new(read.asked, sealer, ids, estimated_tokens(read.chat.len()));
             Ok(Asked {
                 chat: read.chat,
                 writer: Writer::Messages(events, client.request_id.clone()),

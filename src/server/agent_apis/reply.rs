@@ -15,10 +15,11 @@ use super::errors::Client;
 use super::writer::{Chunks, Writer};
 use crate::observe::{Outcome, RequestLine, SharedLine};
 use crate::relay::{Batch, Opened, ReplyStream};
+use crate::server::agent::{Answer, RUN_ID, Said};
 use crate::server::chat::{self, Pending};
 use crate::server::{App, respond};
 use crate::translate::Reply;
-use crate::turn::Usage;
+use crate::turn::{TurnEvent, Usage};
 use crate::wire::ApiError;
 
 /// A reply in the making.
@@ -31,18 +32,23 @@ pub(super) struct Telling {
 }
 
 /// Where the turn comes from.
-enum Source {
+pub(super) enum Source {
+    /// The relay, once it has an answer.
     Opening(Pending<Opened>),
+    /// An agent's run.
+    Agent(Box<Answer>),
+    /// The relay's stream.
     Open(Box<ReplyStream>),
     /// Something that is known already.
     Known(Option<Piece>),
 }
 
 /// The next thing that a source gives.
-enum Piece {
+pub(super) enum Piece {
     /// The source is open now.
     Opened,
     Chunks(Bytes),
+    Event(TurnEvent),
     Whole(Box<Reply>),
     End(Option<Usage>),
     Failed(ApiError),
@@ -55,8 +61,7 @@ impl Telling {
     }
 
     /// The whole object.
-    pub(super) async fn collected(mut self, work: Pending<Opened>) -> Response {
-        let mut source = Source::Opening(work);
+    pub(super) async fn collected(mut self, mut source: Source) -> Response {
         let mut out = Vec::new();
         let error = loop {
             out.clear();
@@ -75,10 +80,9 @@ impl Telling {
     }
 
     /// A stream: up to `commit_after` a failure is a true status.
-    pub(super) async fn streamed(mut self, work: Pending<Opened>) -> Response {
+    pub(super) async fn streamed(mut self, mut source: Source) -> Response {
         let left = self.app.limits.commit_after.saturating_sub(self.line.with(|line| line.elapsed()));
         let mut deadline = pin!(sleep_until(Instant::now() + left));
-        let mut source = Source::Opening(work);
         loop {
             let piece = tokio::select! {
                 biased;
@@ -136,6 +140,10 @@ impl Telling {
                 self.chunks.tell(bytes, &mut self.writer, out);
                 return false;
             }
+            Piece::Event(event) => {
+                self.writer.tell(&event, out);
+                return false;
+            }
             Piece::Whole(reply) => {
                 self.line.with(|line| line.outcome = Outcome::Ok);
                 self.writer.tell_reply(&reply, out);
@@ -155,6 +163,14 @@ impl Telling {
 }
 
 impl Source {
+    /// Streamed or whole, as the client asked; with the run's id where an agent answers.
+    pub(super) async fn answer(self, telling: Telling, stream: bool) -> Response {
+        let run = if let Self::Agent(answer) = &self { answer.run_id() } else { None };
+        let mut response = if stream { telling.streamed(self).await } else { telling.collected(self).await };
+        response.headers_mut().extend(run.map(|id| (RUN_ID, id)));
+        response
+    }
+
     async fn next(&mut self) -> Piece {
         match self {
             Self::Opening(work) => {
@@ -165,6 +181,11 @@ impl Source {
                 Batch::Bytes(bytes) => Piece::Chunks(bytes),
                 Batch::Failed(error) => Piece::Failed(error),
                 Batch::End => Piece::End(stream.usage()),
+            },
+            Self::Agent(answer) => match answer.next().await {
+                Said::Progress(text) => Piece::Event(TurnEvent::Reasoning(text)),
+                Said::Answer(reply) => Piece::Whole(reply),
+                Said::Failed(error) => Piece::Failed(error),
             },
             Self::Known(piece) => piece.take().unwrap_or_else(|| Piece::Failed(chat::not_a_stream())),
         }
