@@ -35,7 +35,7 @@ use crate::relay::{
     ContextConfig, ModelConfig, ReasoningField, RecoveryConfig, RelayConfig, ToolParsing, ToolsMode,
 };
 use crate::server::{LimitsConfig, Listen, ServerConfig};
-use crate::store::{RunsConfig, StoreConfig};
+use crate::store::{ResponsesConfig, RunsConfig, StoreConfig};
 use crate::tools::{AuditConfig, ToolsConfig, audit};
 use crate::units::{Secret, Unusable};
 use crate::upstream::UpstreamConfig;
@@ -208,6 +208,7 @@ struct Document {
     context: ContextConfig,
     log: LogConfig,
     runs: RunsConfig,
+    responses: ResponsesConfig,
     agents: BTreeMap<String, AgentConfig>,
     tools: ToolsConfig,
     experts: ExpertsDocument,
@@ -264,6 +265,7 @@ impl Document {
             store: StoreConfig {
                 state_dir: self.state_dir.unwrap_or_else(|| search::state_dir(environment)),
                 runs: self.runs,
+                responses: self.responses,
             },
             agents: self.agents,
             tools: self.tools,

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
     use crate::agent::report;
     use crate::agent::step::{Action, Step};
-    use crate::store::{RunsConfig, Store, StoreConfig, Whose};
+    use crate::store::{Store, StoreConfig, Whose};
 
     /// The next step of a run, as the fixture has it.
     fn next(run: &Run) -> Value {
@@ -82,7 +82,7 @@ mod tests {
             serde_json::from_str(&std::fs::read_to_string(fixtures.join("schema-2.json")).unwrap()).unwrap();
         let dir = tempfile::tempdir().unwrap();
         crate::store::write_fixture(dir.path(), &sql);
-        let config = StoreConfig { state_dir: dir.path().to_owned(), runs: RunsConfig::default() };
+        let config = StoreConfig { state_dir: dir.path().to_owned(), ..StoreConfig::default() };
         let store = Store::open(&config).unwrap();
         assert_eq!(
             store.newest(Whose::Everybody, 100).await.unwrap().len(),

@@ -16,7 +16,7 @@ use crate::agent::AgentConfig;
 use crate::config::{Loaded, Settings};
 use crate::observe;
 use crate::relay::{Relay, RelayLimits};
-use crate::server::{Access, App, Listen, Stop, router, run};
+use crate::server::{Access, App, KeptResponses, Listen, Stop, router, run};
 use crate::tools::{Sources, Tools};
 use crate::translate::GuardLimits;
 use crate::units::{Unusable, both};
@@ -134,11 +134,12 @@ async fn assembled(
     if settings.server.asks_for_keys() {
         tokio::spawn(Arc::clone(&access).watch(abort.clone()));
     }
+    let agents_store = agents.store().cloned();
     Ok(App {
         relay,
         agents,
         access,
-        responses: Arc::default(),
+        responses: Arc::new(KeptResponses::new(&settings.store, agents_store)),
         sealer: Arc::new(sealing::sealer(&settings.store.state_dir)),
         limits: settings.server.limits.clone(),
         log_content: settings.log.content,

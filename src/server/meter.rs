@@ -185,10 +185,10 @@ impl Meters {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{RunsConfig, StoreConfig};
+    use crate::store::StoreConfig;
 
     fn open(dir: &std::path::Path) -> Store {
-        Store::open(&StoreConfig { state_dir: dir.to_owned(), runs: RunsConfig::default() }).unwrap()
+        Store::open(&StoreConfig { state_dir: dir.to_owned(), ..StoreConfig::default() }).unwrap()
     }
 
     fn usage(prompt: u64) -> Usage {

@@ -42,9 +42,11 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 pub use access::Access;
-pub use agent_apis::ResponseMemory;
+pub use agent_apis::KeptResponses;
 pub use config::{LimitsConfig, Listen, ServerConfig};
 pub use run::{Stop, run};
+
+use agent_apis::stored;
 
 use crate::agent::Agents;
 use crate::relay::Relay;
@@ -60,8 +62,8 @@ pub struct App {
     pub agents: Arc<Agents>,
     /// Who may ask.
     pub access: Arc<Access>,
-    /// What is remembered of responses.
-    pub responses: Arc<ResponseMemory>,
+    /// The responses that clients keep.
+    pub responses: Arc<KeptResponses>,
     /// Seals the reasoning that clients keep.
     pub sealer: Arc<Sealer>,
     /// Bounds.
@@ -83,6 +85,12 @@ pub fn router(app: App) -> Routes {
         .route("/v1/runs/{id}/cancel", post(runs::cancel))
         .route("/v1/approvals", get(approvals::list))
         .route("/v1/approvals/{id}", get(approvals::one).post(approvals::decide))
+        .route(
+            "/v1/responses/{id}",
+            get(stored::one).delete(stored::delete).fallback(transparent::transparent),
+        )
+        .route("/v1/responses/{id}/cancel", post(stored::cancel))
+        .route("/v1/responses/{id}/input_items", get(stored::input_items))
         .route("/health", get(respond::health))
         .route("/ready", get(models::ready))
         .route("/metrics", get(respond::metrics))

@@ -88,7 +88,8 @@ pub(super) async fn begin_other(
     // What a reply says of its cost must be readable here.
     parts.headers.remove(header::ACCEPT_ENCODING);
     let path = parts.uri.path();
-    let names_model = !NAME_NO_MODEL.iter().any(|own| path.starts_with(own));
+    let is_for_kept_response = is_for_kept_response(&parts.method, path);
+    let names_model = !NAME_NO_MODEL.iter().any(|own| path.starts_with(own)) && !is_for_kept_response;
     let mut length = declared(&parts.headers);
     let body = if visit.key.limits.is_restricted() && names_model {
         let read = body::read(incoming, &app.limits).await;
@@ -104,11 +105,18 @@ pub(super) async fn begin_other(
     } else {
         Body::new(incoming)
     };
-    let costs = !COST_NOTHING.iter().any(|free| path.starts_with(free));
+    let costs = !COST_NOTHING.iter().any(|free| path.starts_with(free)) && !is_for_kept_response;
     match visit.begin(if costs { length } else { 0 }) {
         Ok(()) => Ok(Request::from_parts(parts, body)),
         Err(exceeded) => Err((parts, refusal(&exceeded, false))),
     }
+}
+
+/// `DELETE /v1/responses/{id}` and `POST /v1/responses/{id}/cancel`: of a response that the client made itself.
+fn is_for_kept_response(method: &Method, path: &str) -> bool {
+    let Some(rest) = path.strip_prefix("/v1/responses/") else { return false };
+    let id = if method == Method::DELETE { Some(rest) } else { rest.strip_suffix("/cancel") };
+    id.is_some_and(|id| !id.is_empty() && !id.contains('/'))
 }
 
 /// The length that a request says its body has; at least one, since it has one.

@@ -7,8 +7,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::Routes;
 use super::patient::Patient;
+use super::{Routes, agent_apis};
 
 /// After the abort, streams get this long to write their last event.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -25,6 +25,7 @@ pub struct Stop {
 /// Serves until `stop.drain`, then waits for what is in flight: at most `drain`, or until `stop.abort`.
 pub async fn run(listener: TcpListener, routes: Routes, stop: Stop, drain: Duration) {
     let connections = TaskTracker::new();
+    tokio::spawn(agent_apis::resume(routes.app.clone()));
     loop {
         tokio::select! {
             biased;

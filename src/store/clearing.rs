@@ -48,7 +48,7 @@ pub(super) fn expire(change: &Transaction<'_>, before: u64) -> rusqlite::Result<
 
 /// Deletes a few runs that ended before this time, the oldest first, as long as more than `most` bytes are in use.
 pub(super) fn shrink(change: &Transaction<'_>, most: u64, before: u64) -> rusqlite::Result<usize> {
-    if bytes(change)? <= most {
+    if of_runs(change)? <= most {
         return Ok(0);
     }
     let query =
@@ -62,11 +62,11 @@ fn remove_some(change: &Transaction<'_>, query: &str, before: u64, most: u64) ->
     let mut found = change.prepare_cached(query)?;
     let found: Vec<String> =
         found.query_map(params![signed(before), RUNS], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
-    let enough = bytes(change)?.saturating_sub(BITE).max(most);
+    let enough = of_runs(change)?.saturating_sub(BITE).max(most);
     let mut deleted = 0;
     for run in found {
         deleted += remove(change, &run)?;
-        if bytes(change)? <= enough {
+        if of_runs(change)? <= enough {
             break;
         }
     }
@@ -103,6 +103,11 @@ pub(super) fn cut_log(connection: &Connection) -> rusqlite::Result<()> {
 pub(super) fn usage(connection: &Connection) -> rusqlite::Result<Usage> {
     let runs: i64 = connection.query_row("SELECT count(*) FROM runs", [], |row| row.get(0))?;
     Ok(Usage { runs: runs.unsigned_abs(), bytes: bytes(connection)? })
+}
+
+/// Bytes in use without the responses that clients keep, which have a limit of their own.
+fn of_runs(connection: &Connection) -> rusqlite::Result<u64> {
+    Ok(bytes(connection)?.saturating_sub(super::responses::bytes(connection)?))
 }
 
 /// Bytes in use: the file without what was freed in it.

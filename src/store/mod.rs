@@ -1,4 +1,4 @@
-//! Durable state: runs as their setup and their events, in one `SQLite` file. The only module that knows SQL.
+//! Durable state: runs as their setup and their events, and responses that clients keep, in one `SQLite` file. The only module that knows SQL.
 //!
 //! One thread writes. Whatever waits when it comes round is one transaction (group commit), so two hundred runs share a
 //! commit instead of queueing for two hundred. A caller is answered when its rows are committed. What the rows mean is
@@ -8,6 +8,7 @@ mod approvals;
 mod clearing;
 pub mod config;
 mod decisions;
+mod kept;
 mod key_usage;
 mod lease;
 mod numbers;
@@ -15,6 +16,7 @@ mod open;
 mod queue;
 mod queueing;
 mod read;
+mod responses;
 mod write;
 
 use std::fmt;
@@ -23,7 +25,7 @@ use std::sync::{Arc, Mutex, mpsc};
 
 pub use approvals::{ApprovalChange, ApprovalRow, ApprovalState, WokenRun};
 pub use clearing::{Cleared, Usage};
-pub use config::{RunsConfig, StoreConfig};
+pub use config::{ResponsesConfig, RunsConfig, StoreConfig};
 pub use key_usage::KeyUsage;
 use lease::Lease;
 pub use queue::{
@@ -31,6 +33,7 @@ pub use queue::{
     EntryState, LaneKey, NewEntry, Queue,
 };
 pub use read::{RunRow, StoredEvent, StoredRun, Whose};
+pub use responses::{KeptResponse, UnfinishedResponse};
 use tokio::sync::oneshot;
 use write::Job;
 pub use write::{Ack, Append, ClaimScope, NewRun};
@@ -111,6 +114,7 @@ pub struct Store {
     path: PathBuf,
     lease: Lease,
     runs: RunsConfig,
+    responses: ResponsesConfig,
     /// What was set aside because it could not be read.
     pub set_aside: Option<PathBuf>,
 }
@@ -143,8 +147,14 @@ impl Store {
             path: opened.path,
             lease,
             runs: config.runs.clone(),
+            responses: config.responses.clone(),
             set_aside: opened.set_aside,
         })
+    }
+
+    /// True when there is a store in the directory already.
+    pub fn is_present(config: &StoreConfig) -> bool {
+        open::is_present(&config.state_dir)
     }
 
     /// The database's path.
@@ -210,6 +220,7 @@ impl Store {
         let (before, most) = (now.saturating_sub(keep), self.runs.max_size.0);
         let old = self.bites(|answer| Job::Expire { before, answer }).await?;
         self.bites(|answer| Job::Forget { before, now, answer }).await?;
+        self.clear_responses(now).await?;
         let for_room = self.bites(|answer| Job::Shrink { most, before: settled, answer }).await?;
         self.give_back().await?;
         Ok(Cleared { old, for_room, bytes: self.usage().await?.bytes })

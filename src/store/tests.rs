@@ -12,7 +12,7 @@ fn open(dir: &Path) -> Result<Store, StoreError> {
 }
 
 fn keeping(dir: &Path, runs: RunsConfig) -> Result<Store, StoreError> {
-    Store::open(&StoreConfig { state_dir: dir.to_owned(), runs })
+    Store::open(&StoreConfig { state_dir: dir.to_owned(), runs, ..StoreConfig::default() })
 }
 
 fn new(id: &str, fingerprint: &str, at: u64) -> NewRun {

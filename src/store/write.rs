@@ -10,6 +10,7 @@ use super::key_usage::{self, KeyUsage};
 use super::numbers::signed;
 use super::open::failed;
 use super::queue::{self, Change, Changed, EntryLease};
+use super::responses::{self, ResponseChange};
 use super::{ApprovalChange, Status, StoreError, approvals, clearing};
 
 /// At most so many jobs are one transaction.
@@ -116,6 +117,7 @@ pub(super) enum Job {
     BeginLeased { run: NewRun, lease: EntryLease, owner: String, answer: Answer<bool> },
     ClaimLeased { run: String, lease: EntryLease, owner: String, answer: Answer<Option<u64>> },
     Forget { before: u64, now: u64, answer: Answer<usize> },
+    Responses { change: ResponseChange, owner: String, answer: Answer<usize> },
 }
 
 /// Works until nobody can send jobs any more.
@@ -205,6 +207,7 @@ impl Job {
             Self::BeginLeased { run, lease, owner, .. } => begin_leased(change, run, lease, owner).map(count),
             Self::ClaimLeased { run, lease, owner, .. } => claim_leased(change, run, lease, owner),
             Self::Forget { before, now, .. } => queue::forget(change, *before, *now).map(count),
+            Self::Responses { change: what, owner, .. } => responses::apply(change, what, owner).map(count),
         }
     }
 
@@ -230,6 +233,7 @@ impl Job {
             | Self::GiveBack { answer }
             | Self::Used { answer, .. }
             | Self::Forget { answer, .. }
+            | Self::Responses { answer, .. }
             | Self::ForgetUsage { answer, .. } => {
                 drop(answer.send(reply.map(|reply| reply.count)));
             }

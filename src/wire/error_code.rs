@@ -98,6 +98,8 @@ codes! {
     RequestTimeout = "request_timeout",
     /// The request's body is larger than `limits.max_body`.
     RequestTooLarge = "request_too_large",
+    /// There is no such response, or not for this key.
+    ResponseNotFound = "response_not_found",
     /// There is no such run.
     RunNotFound = "run_not_found",
     /// A run came into a wrong state, and respool ended it.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use respool::agent::AgentRequest;
-use respool::store::{Append, NewRun, RunsConfig, Status, Store, StoreConfig, Whose};
+use respool::store::{Append, NewRun, Status, Store, StoreConfig, Whose};
 use respool::tools::ToolError;
 use serde_json::Value;
 
@@ -212,7 +212,7 @@ async fn a_client_that_leaves_while_its_run_is_taken_up_can_come_back() {
 #[tokio::test]
 async fn old_runs_are_gone_after_the_start() {
     let state = tempfile::tempdir().unwrap();
-    let config = StoreConfig { state_dir: state.path().to_owned(), runs: RunsConfig::default() };
+    let config = StoreConfig { state_dir: state.path().to_owned(), ..StoreConfig::default() };
     let store = Store::open(&config).unwrap();
     store
         .begin(NewRun { id: "run-0".into(), agent: "helper".into(), at: 1, ..NewRun::default() })

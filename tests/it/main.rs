@@ -24,6 +24,7 @@ mod context;
 mod errors;
 mod experts;
 mod faults;
+mod kept_responses;
 mod keys;
 mod lifecycle;
 mod live;

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use respool::store::{
-    Append, ClaimRequest, Claimed, EntryEnd, LaneKey, NewEntry, NewRun, Queue as _, RunsConfig, Status,
-    Store, StoreConfig,
+    Append, ClaimRequest, Claimed, EntryEnd, LaneKey, NewEntry, NewRun, Queue as _, Status, Store,
+    StoreConfig,
 };
 use tokio::sync::{Mutex, Semaphore};
 
@@ -20,7 +20,7 @@ const AT_ONCE: usize = 50;
 const PAYLOAD: usize = 500;
 
 fn open(dir: &Path) -> Store {
-    let config = StoreConfig { state_dir: dir.to_owned(), runs: RunsConfig::default() };
+    let config = StoreConfig { state_dir: dir.to_owned(), ..StoreConfig::default() };
     Store::open(&config).unwrap()
 }
 

@@ -10,7 +10,7 @@ use crate::agent::setup::ModelSizes;
 use crate::agent::stored::restore;
 use crate::observe::ErrorReport;
 use crate::relay::{Relay, RelayConfig, RelayLimits};
-use crate::store::{ClaimScope, RunsConfig, Store, StoreConfig};
+use crate::store::{ClaimScope, Store, StoreConfig};
 use crate::tools::ToolSpec;
 use crate::translate::GuardLimits;
 use crate::upstream::Fleet;
@@ -57,7 +57,7 @@ fn agent() -> Agent {
 }
 
 async fn begun(dir: &std::path::Path) -> (Arc<Store>, Driver, Run) {
-    let config = StoreConfig { state_dir: dir.to_owned(), runs: RunsConfig::default() };
+    let config = StoreConfig { state_dir: dir.to_owned(), ..StoreConfig::default() };
     let store = Arc::new(Store::open(&config).unwrap());
     let agent = agent();
     let request = AgentRequest::of_person(json!({"role": "user", "content": "Do it."}));

@@ -2,14 +2,14 @@
 
 use axum::body::Body;
 use axum::response::Response;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
-use super::memory::Owner;
 use super::reply::failed_stream;
 use super::writer::Writer;
 use super::{Api, program};
+use crate::agent::client_digest;
 use crate::observe::SharedLine;
-use crate::server::{App, respond};
+use crate::server::respond;
 use crate::translate::messages::http_error as messages_error;
 use crate::translate::responses::{fails_as_stream, http_error as responses_error};
 use crate::translate::{ClientProgram, ErrorReply};
@@ -21,12 +21,14 @@ pub(super) struct Client {
     pub(super) api: Api,
     pub(super) program: ClientProgram,
     pub(super) request_id: String,
-    pub(super) owner: Owner,
+    /// Stands for the key.
+    pub(super) owner: String,
 }
 
 impl Client {
-    pub(super) fn new(api: Api, app: &App, headers: &HeaderMap, line: &SharedLine) -> Self {
-        let owner = app.responses.owner(headers);
+    pub(super) fn new(api: Api, headers: &HeaderMap, line: &SharedLine) -> Self {
+        let key = headers.get(header::AUTHORIZATION).map_or(&[][..], |key| key.as_bytes());
+        let owner = client_digest(key);
         Self { api, program: program(headers), request_id: line.with(|line| line.id.clone()), owner }
     }
 

@@ -3,9 +3,11 @@
 //! A request is read into the chat request that asks the same, which the relay answers like any other; the turn leaves in the
 //! client's own form. What the readers and writers do is in `translate`; when a head leaves is in `reply`.
 
+mod background;
 mod errors;
-mod memory;
+mod kept;
 mod reply;
+pub(super) mod stored;
 mod writer;
 
 use std::collections::HashSet;
@@ -21,18 +23,19 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
+pub(super) use self::background::resume;
 pub(super) use self::errors::in_shape_of;
-pub use self::memory::ResponseMemory;
+pub use self::kept::KeptResponses;
 use self::reply::{Source, Telling};
 use self::writer::Writer;
 use super::{App, agent, chat, permission, respond, transparent};
 use crate::observe::{Outcome, RequestLine, SharedLine};
 use crate::relay::{Origin, Wire};
 use crate::translate::messages::{self, MessageEvents, read_message};
-use crate::translate::responses::{ResponseEvents, read_response, wanted_items};
+use crate::translate::responses::{ReadResponse, ResponseEvents, read_response, wanted_items};
 use crate::translate::{ClientProgram, Ids, PassedBy};
 use crate::upstream::OwnWire;
-use crate::wire::{ApiError, ErrorCode, Object};
+use crate::wire::{ApiError, Object};
 
 /// Says how tokens were counted: by the server (`tokenize`, exactly), here for gpt-oss (`o200k_harmony`), or as an `estimate`.
 const TOKEN_COUNT: HeaderName = HeaderName::from_static("x-respool-token-count");
@@ -53,6 +56,8 @@ struct Asked {
     writer: Writer,
     model: String,
     stream: bool,
+    /// It is to be made in the background; then with the response that it continues.
+    background: Option<Option<String>>,
 }
 
 impl Api {
@@ -124,7 +129,7 @@ async fn turn(api: Api, app: App, mut parts: Parts, body: Incoming, peer: Option
     let line = line(&app, api.name(), &parts);
     let own_headers = parts.headers.clone();
     parts.headers = upstream_headers(parts.headers);
-    let client = errors::Client::new(api, &app, &parts.headers, &line);
+    let client = errors::Client::new(api, &parts.headers, &line);
     let body = match begun(&app, &parts, body, &line).await {
         Ok(body) => body,
         Err(error) => return client.refused(&error, &line),
@@ -132,29 +137,43 @@ async fn turn(api: Api, app: App, mut parts: Parts, body: Incoming, peer: Option
     if leaves_to_server(&app, api, &body) {
         return passed_on(app, Parts { headers: own_headers, ..parts }, body, line).await;
     }
-    let Asked { chat, mut writer, model, stream } = match read(api, &app, &body, &client, &line) {
-        Ok(asked) => asked,
-        Err(error) => return client.refused(&error, &line),
-    };
-    let chat = Bytes::from(streaming(chat));
-    let source = match agent::asked_for(&app, &chat) {
-        Some(agent) => {
-            let begun = agent::begin(app.clone(), agent, &chat, &parts.headers, line.clone()).await;
-            begun.map(|answer| Source::Agent(Box::new(answer)))
-        }
-        None => {
-            let origin = origin(api, parts, &client, peer, received);
-            let begun = chat::begin(&app, chat, origin, &line).await;
-            line.with(|line| line.model = model);
-            begun.map(Source::Opening)
-        }
-    };
+    let Asked { chat, mut writer, model, stream, background } =
+        match read(api, &app, &body, &client, &line).await {
+            Ok(asked) => asked,
+            Err(error) => return client.refused(&error, &line),
+        };
+    let origin = origin_of(api, parts.headers, &client, peer, received);
+    let source = source(&app, chat, origin, model, &line).await;
     line.with(|line| line.stream = stream);
-    match source {
-        Ok(source) => source.answer(Telling::new(app, writer, client, line), stream).await,
-        Err(error) if stream => client.failed(&error, &mut writer, &line),
-        Err(error) => client.refused(&error, &line),
+    match (source, background) {
+        (Ok(source), None) => source.answer(Telling::new(app, writer, client, line), stream).await,
+        (Ok(source), Some(previous)) => {
+            background::begin(Telling::new(app, writer, client, line), source, &body, previous).await
+        }
+        (Err(error), _) if stream => client.failed(&error, &mut writer, &line),
+        (Err(error), _) => client.refused(&error, &line),
     }
+}
+
+/// Where the turn comes from that a chat request asks for: the relay, or an agent's run.
+///
+/// # Errors
+/// When it cannot be asked for.
+async fn source(
+    app: &App,
+    chat: String,
+    origin: Origin,
+    model: String,
+    line: &SharedLine,
+) -> Result<Source, ApiError> {
+    let chat = Bytes::from(streaming(chat));
+    if let Some(agent) = agent::asked_for(app, &chat) {
+        let answer = agent::begin(app.clone(), agent, &chat, &origin.headers, line.clone()).await?;
+        return Ok(Source::Agent(Box::new(answer)));
+    }
+    let pending = chat::begin(app, chat, origin, line).await?;
+    line.with(|line| line.model = model);
+    Ok(Source::Opening(pending))
 }
 
 /// The body, of a request that may begin.
@@ -164,9 +183,9 @@ async fn begun(app: &App, parts: &Parts, body: Incoming, line: &SharedLine) -> R
     Ok(body)
 }
 
-fn origin(
+fn origin_of(
     api: Api,
-    parts: Parts,
+    headers: HeaderMap,
     client: &errors::Client,
     peer: Option<IpAddr>,
     received: Instant,
@@ -174,8 +193,8 @@ fn origin(
     Origin {
         wire: api.wire(),
         path_and_query: "/v1/chat/completions".to_owned(),
-        request_id: respond::upstream_id(&parts.headers, &client.request_id),
-        headers: parts.headers,
+        request_id: respond::upstream_id(&headers, &client.request_id),
+        headers,
         peer,
         received,
         is_agent: false,
@@ -232,7 +251,7 @@ async fn count_tokens(app: App, mut parts: Parts, body: Incoming, peer: Option<I
     let line = line(&app, "count_tokens", &parts);
     let own_headers = parts.headers.clone();
     parts.headers = upstream_headers(parts.headers);
-    let client = errors::Client::new(Api::Messages, &app, &parts.headers, &line);
+    let client = errors::Client::new(Api::Messages, &parts.headers, &line);
     let read = async {
         let body = chat::read(&app, &parts.headers, body, &line).await?;
         permission::begin_free(&app, &parts, &body, &line)?;
@@ -245,7 +264,8 @@ async fn count_tokens(app: App, mut parts: Parts, body: Incoming, peer: Option<I
     if leaves_to_server(&app, Api::Messages, &body) {
         return passed_on(app, Parts { headers: own_headers, ..parts }, body, line).await;
     }
-    match counted(&app, &body, origin(Api::Messages, parts, &client, peer, received), &line).await {
+    match counted(&app, &body, origin_of(Api::Messages, parts.headers, &client, peer, received), &line).await
+    {
         Ok((tokens, by)) => {
             line.with(|line| (line.outcome, line.counted) = (Outcome::Ok, Some(by)));
             let mut response = respond::json(StatusCode::OK, messages::token_count_json(tokens), &line);
@@ -285,7 +305,7 @@ fn line(app: &App, route: &'static str, parts: &Parts) -> SharedLine {
     SharedLine::new(line, app.log_content)
 }
 
-fn read(
+async fn read(
     api: Api,
     app: &App,
     body: &Bytes,
@@ -296,33 +316,38 @@ fn read(
     let sealer = Arc::clone(&app.sealer);
     match api {
         Api::Responses => {
-            let recalled = app.responses.recall(client.owner, &wanted_items(body)?);
-            let read = read_response(body, &recalled, &sealer)?;
-            if read.asked.background {
-                let message =
-                    "`background` is not supported: leave it out, and the reply comes with this request";
-                return Err(
-                    ApiError::bad_request(ErrorCode::UnsupportedValue, message).with_param("background")
-                );
-            }
-            note_passed_by(&read.passed_by, line);
+            let read = read_response_of(app, body, client, line).await?;
             let (model, stream) = (read.asked.model.clone(), read.asked.stream);
+            background::check(read.asked.background, stream, read.asked.store)?;
+            let background = read.asked.background.then(|| read.asked.previous.clone());
             let events = ResponseEvents::new(Arc::new(read.asked), sealer, ids, now());
-            Ok(Asked { chat: read.chat, writer: Writer::Responses(events, client.program), model, stream })
+            let writer = Writer::Responses(events, client.program);
+            Ok(Asked { chat: read.chat, writer, model, stream, background })
         }
         Api::Messages => {
             let read = read_message(body, &sealer)?;
             note_passed_by(&read.passed_by, line);
             let (model, stream) = (read.asked.model.clone(), read.asked.stream);
             let events = MessageEvents::new(read.asked, sealer, ids, estimated_tokens(read.chat.len()));
-            Ok(Asked {
-                chat: read.chat,
-                writer: Writer::Messages(events, client.request_id.clone()),
-                model,
-                stream,
-            })
+            let writer = Writer::Messages(events, client.request_id.clone());
+            Ok(Asked { chat: read.chat, writer, model, stream, background: None })
         }
     }
+}
+
+/// A request of the Responses API with what its client keeps of what it names.
+async fn read_response_of(
+    app: &App,
+    body: &Bytes,
+    client: &errors::Client,
+    line: &SharedLine,
+) -> Result<ReadResponse, ApiError> {
+    let recalled = app.responses.recall(&client.owner, wanted_items(body)?).await?;
+    let mut read = read_response(body, &recalled, &app.sealer)?;
+    // The reply says whether it is kept.
+    read.asked.store = read.asked.store && app.responses.store().await.is_some();
+    note_passed_by(&read.passed_by, line);
+    Ok(read)
 }
 
 /// One line for all that the model does not get.

@@ -61,26 +61,42 @@ impl Telling {
     }
 
     /// The whole object.
-    pub(super) async fn collected(mut self, mut source: Source) -> Response {
+    async fn collected(mut self, source: Source) -> Response {
+        if let Err(error) = self.collect(source).await {
+            return self.client.refused(&error, &self.line);
+        }
+        self.keep().await;
+        match self.writer.whole() {
+            Some(whole) => respond::json(StatusCode::OK, whole.to_owned(), &self.line),
+            None => self.client.refused(&chat::not_a_stream(), &self.line),
+        }
+    }
+
+    /// Takes in the whole turn.
+    ///
+    /// # Errors
+    /// The turn's failure.
+    pub(super) async fn collect(&mut self, mut source: Source) -> Result<(), ApiError> {
         let mut out = Vec::new();
-        let error = loop {
+        loop {
             out.clear();
-            let piece = self.piece(&mut source).await;
-            if let Piece::Failed(error) = piece {
-                break error;
+            match self.piece(&mut source).await {
+                Piece::Failed(error) => return Err(error),
+                piece if self.tell(piece, &mut out) => return Ok(()),
+                _ => {}
             }
-            if self.tell(piece, &mut out) {
-                match self.writer.whole() {
-                    Some(whole) => return respond::json(StatusCode::OK, whole.to_owned(), &self.line),
-                    None => break chat::not_a_stream(),
-                }
-            }
-        };
-        self.client.refused(&error, &self.line)
+        }
+    }
+
+    /// Keeps the reply where it is to be kept: before its last event leaves, since the client may go on with it at once.
+    async fn keep(&mut self) {
+        if let Some(response) = self.writer.to_keep() {
+            self.app.responses.keep(&self.client.owner, response).await;
+        }
     }
 
     /// A stream: up to `commit_after` a failure is a true status.
-    pub(super) async fn streamed(mut self, mut source: Source) -> Response {
+    async fn streamed(mut self, mut source: Source) -> Response {
         let left = self.app.limits.commit_after.saturating_sub(self.line.with(|line| line.elapsed()));
         let mut deadline = pin!(sleep_until(Instant::now() + left));
         loop {
@@ -104,6 +120,9 @@ impl Telling {
             let mut out = Vec::new();
             self.writer.begin(&mut out);
             let mut ended = first.is_some_and(|piece| self.tell(piece, &mut out));
+            if ended {
+                self.keep().await;
+            }
             yield Bytes::from(std::mem::take(&mut out));
             while !ended {
                 let beat = sleep_until(Instant::now() + self.app.limits.heartbeat);
@@ -114,6 +133,9 @@ impl Telling {
                         self.line.with(RequestLine::heartbeat);
                         self.writer.heartbeat(&mut out);
                     }
+                }
+                if ended {
+                    self.keep().await;
                 }
                 if !out.is_empty() {
                     yield Bytes::from(std::mem::take(&mut out));
@@ -157,7 +179,6 @@ impl Telling {
                 self.writer.fail(&error, out);
             }
         }
-        self.app.responses.keep(self.client.owner, self.writer.to_keep());
         true
     }
 }
@@ -189,6 +210,13 @@ impl Source {
             },
             Self::Known(piece) => piece.take().unwrap_or_else(|| Piece::Failed(chat::not_a_stream())),
         }
+    }
+}
+
+impl Source {
+    /// One that has failed already.
+    pub(super) fn failed(error: ApiError) -> Self {
+        Self::Known(Some(Piece::Failed(error)))
     }
 }
 

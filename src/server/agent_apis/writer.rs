@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::sse::Frames;
 use crate::translate::messages::MessageEvents;
-use crate::translate::responses::{ResponseEvents, failure_code};
+use crate::translate::responses::{FinishedResponse, ResponseEvents, failure_code};
 use crate::translate::{ChunkEvents, ClientProgram, Reply};
 use crate::turn::TurnEvent;
 use crate::wire::ApiError;
@@ -55,11 +55,11 @@ impl Writer {
         }
     }
 
-    /// What is to be remembered of the reply, by id.
-    pub(super) fn to_keep(&self) -> Vec<(String, String)> {
+    /// The reply as it is kept. Nothing of one that failed, or that its client does not want kept.
+    pub(super) fn to_keep(&mut self) -> Option<FinishedResponse> {
         match self {
-            Self::Responses(events, _) => events.to_keep(),
-            Self::Messages(..) => vec![],
+            Self::Responses(events, _) if !events.has_failed() => events.to_keep(),
+            _ => None,
         }
     }
 

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::store::{DedupeKey, LaneKey, RunsConfig, StoreConfig};
+use crate::store::{DedupeKey, LaneKey, StoreConfig};
 use rusqlite::Connection;
 
 fn open(dir: &Path) -> Store {
-    let config = StoreConfig { state_dir: dir.to_owned(), runs: RunsConfig::default() };
+    let config = StoreConfig { state_dir: dir.to_owned(), ..StoreConfig::default() };
     Store::open(&config).unwrap()
 }
 

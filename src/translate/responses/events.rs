@@ -11,6 +11,7 @@ use bytes::BufMut;
 use super::super::ids::Ids;
 use super::super::sealed::Sealer;
 use super::super::synthesize::Reply;
+use super::kept::{FinishedResponse, id_of, kept_input};
 use super::names::{NamedTool, ToolKind};
 use super::object::{Head, Status, response_json};
 use super::request::AskedResponse;
@@ -71,16 +72,37 @@ impl ResponseEvents {
         self.ended.as_deref()
     }
 
-    /// What a store keeps of the finished response, by id: each item that the model made, and under the response's own id the whole
-    /// conversation as a JSON array. Nothing where the client does not want that, or the turn failed.
-    pub fn to_keep(&self) -> Vec<(String, String)> {
-        if !self.asked.store || self.ended.is_none() || self.failed {
-            return vec![];
-        }
-        let items = self.asked.items.iter().chain(&self.output);
-        let conversation = format!("[{}]", items.cloned().collect::<Vec<_>>().join(","));
-        let by_id = |item: &String| Some((Object::parse(item).ok()?.string("id")?, item.clone()));
-        self.output.iter().filter_map(by_id).chain([(self.head.id.clone(), conversation)]).collect()
+    /// Makes the response that was begun under this id.
+    pub fn continue_as(&mut self, id: String) {
+        self.head.id = id;
+    }
+
+    /// The response object before anything is decided: as it waits in the background, or is worked on.
+    pub fn pending(&self, is_queued: bool) -> String {
+        self.object(true, if is_queued { Status::Queued } else { Status::InProgress }, None)
+    }
+
+    /// The request's own items as they are kept.
+    pub fn input_to_keep(&mut self) -> String {
+        kept_input(&self.asked.items, &mut self.ids)
+    }
+
+    /// The response as it is kept. Nothing where it is not to be kept or has not ended.
+    pub fn to_keep(&mut self) -> Option<FinishedResponse> {
+        let body = self.ended.clone().filter(|_| self.asked.store)?;
+        Some(FinishedResponse {
+            id: self.head.id.clone(),
+            previous: self.asked.previous.clone(),
+            status: Object::parse(&body).ok()?.string("status")?,
+            input: self.input_to_keep(),
+            items: self.output.iter().filter_map(|item| id_of(item)).collect(),
+            body,
+        })
+    }
+
+    /// True when the turn failed.
+    pub fn has_failed(&self) -> bool {
+        self.failed
     }
 
     /// The first two events.

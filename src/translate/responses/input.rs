@@ -114,7 +114,7 @@ impl Items<'_> {
             }
             _ => {
                 let message = format!(
-                    "Item with id '{id}' not found: respool remembers items for a time, and none of a request with `store: false`. Send the item itself."
+                    "Item with id '{id}' not found: respool keeps items for a time (`[responses]` in respool.toml), and none of a request with `store: false`. Send the item itself."
                 );
                 Err(ApiError::new(404, ErrorCode::ItemNotFound, message).with_param(field))
             }

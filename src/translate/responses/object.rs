@@ -10,6 +10,8 @@ use crate::wire::{Object, encode_string, escape_controls};
 /// Where a response stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status<'a> {
+    /// It waits to be worked on.
+    Queued,
     /// Nothing is decided yet.
     InProgress,
     /// The model has ended its turn.
@@ -98,6 +100,7 @@ pub(super) fn response_json(
     usage: Option<&Usage>,
 ) -> String {
     let (name, error, incomplete) = match status {
+        Status::Queued => ("queued", None, None),
         Status::InProgress => ("in_progress", None, None),
         Status::Completed => ("completed", None, None),
         Status::Incomplete(reason) => ("incomplete", None, Some(format!(r#"{{"reason":"{reason}"}}"#))),

@@ -42,7 +42,9 @@ pub struct AskedResponse {
     pub sealed_reasoning: bool,
     /// How the tools' names lead back.
     pub tools: ToolNames,
-    /// The conversation's items as JSON, those of the previous response first. Only where the response may be stored.
+    /// `previous_response_id`.
+    pub previous: Option<String>,
+    /// The request's own items as JSON. Only where the response may be stored.
     pub items: Vec<String>,
     /// The fields of the request that every response object repeats.
     pub(super) echo: Echo,
@@ -97,6 +99,9 @@ const KNOWN: [&str; 25] = [
     "moderation",
 ];
 
+/// The field that names the response to continue.
+const PREVIOUS: &str = "previous_response_id";
+
 /// Reads a request. `recalled`: what the store had of [`super::wanted_items`].
 ///
 /// # Errors
@@ -121,7 +126,8 @@ pub fn read_response(body: &[u8], recalled: &Recalled, sealer: &Sealer) -> Resul
     let chat = chat.to_json();
     let mut asked = asked(&object, &mut notes);
     if asked.store {
-        asked.items = items.into_iter().filter_map(|(_, json)| resolved(json, recalled)).collect();
+        let own = items.into_iter().filter(|(field, _)| field != PREVIOUS);
+        asked.items = own.filter_map(|(_, json)| resolved(json, recalled)).collect();
     }
     asked.tools = tools.names;
     Ok(ReadResponse { chat, asked, passed_by: notes.into_vec() })
@@ -157,17 +163,14 @@ type PlacedItem<'a> = (String, Cow<'a, str>);
 /// All items of the conversation. An input that is a string is one user message.
 fn all_items<'a>(object: &'a Object<'_>, recalled: &'a Recalled) -> Result<Vec<PlacedItem<'a>>, ApiError> {
     let mut items = Vec::new();
-    if let Some(id) = object.string("previous_response_id") {
+    if let Some(id) = object.string(PREVIOUS) {
         let previous = recalled.previous.as_ref().ok_or_else(|| {
             let message = format!(
                 "Previous response with id '{id}' not found: it was not stored, or is no longer kept"
             );
-            ApiError::bad_request(ErrorCode::PreviousResponseNotFound, message)
-                .with_param("previous_response_id")
+            ApiError::bad_request(ErrorCode::PreviousResponseNotFound, message).with_param(PREVIOUS)
         })?;
-        items.extend(
-            previous.iter().map(|item| ("previous_response_id".to_owned(), Cow::Borrowed(item.as_str()))),
-        );
+        items.extend(previous.iter().map(|item| (PREVIOUS.to_owned(), Cow::Borrowed(item.as_str()))));
     }
     match object.get("input") {
         None if items.is_empty() => return Err(missing("input", "send a text or an array of items")),
@@ -326,6 +329,7 @@ fn asked(object: &Object<'_>, notes: &mut Notes) -> AskedResponse {
         truncate: object.is_string("truncation", "auto"),
         sealed_reasoning: wants("reasoning.encrypted_content"),
         tools: ToolNames::default(),
+        previous: object.string(PREVIOUS),
         items: vec![],
         echo: Echo::of(object),
     }
@@ -436,6 +440,7 @@ mod tests {
         let chat: Value = serde_json::from_str(&read.chat).unwrap();
         let said: Vec<&str> =
             chat["messages"].as_array().unwrap().iter().map(|m| m["content"].as_str().unwrap()).collect();
-        assert_eq!((said, read.asked.items.len()), (vec!["one", "two", "three"], 3));
+        assert_eq!(said, ["one", "two", "three"]);
+        assert!(read.asked.items.len() == 1 && read.asked.previous.as_deref() == Some("resp_1"));
     }
 }

@@ -29,6 +29,8 @@ pub struct Respool {
     pub agents: Arc<Agents>,
     /// Its keys, and what they use.
     pub access: Arc<Access>,
+    /// Where its state lies when the configuration does not say.
+    _state: tempfile::TempDir,
 }
 
 impl Respool {
@@ -93,6 +95,10 @@ impl Respool {
             // Tests of what a broken upstream is answered with do not wait for it to come back.
             settings.relay.recovery.wait_for_upstream = std::time::Duration::ZERO;
         }
+        let state = tempfile::tempdir().unwrap();
+        if !toml.contains("state_dir") {
+            settings.store.state_dir = state.path().join("state");
+        }
         let stop = Stop::default();
         let app = match &tools {
             None => respool::cli::app(&settings, &stop.abort).await.unwrap(),
@@ -108,7 +114,7 @@ impl Respool {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let ended = tokio::spawn(run(listener, router(app), stop.clone(), settings.server.limits.drain));
-        Self { address, stop, ended: Some(ended), agents, access }
+        Self { address, stop, ended: Some(ended), agents, access, _state: state }
     }
 }
 

@@ -1,0 +1,139 @@
+//! `background: true`: the reply comes at once, and the response is made while its client asks for it, or is away.
+//!
+//! The request lies in the store until its response has ended. What a process leaves unfinished the next one asks for again: a
+//! model call can be repeated. Called by `agent_apis`, and by `run` at the start.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use axum::response::Response;
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use tokio::time::Instant;
+
+use super::errors::Client;
+use super::reply::{Source, Telling};
+use super::writer::Writer;
+use super::{Api, origin_of, read_response_of, source};
+use crate::observe::{Accounts as _, RequestLine, SharedLine};
+use crate::server::{App, respond};
+use crate::store::{KeptResponse, UnfinishedResponse};
+use crate::translate::responses::{ResponseEvents, with_status};
+use crate::translate::{ClientProgram, Ids};
+use crate::wire::{ApiError, ErrorCode, Object};
+
+/// Keeps the request, answers, and begins to work.
+pub(super) async fn begin(
+    mut telling: Telling,
+    source: Source,
+    request: &Bytes,
+    previous: Option<String>,
+) -> Response {
+    let (line, client) = (telling.line.clone(), telling.client.clone());
+    let Writer::Responses(events, _) = &mut telling.writer else {
+        return client.refused(&refused("only responses can be made in the background"), &line);
+    };
+    let (id, reply) = (events.id().to_owned(), events.pending(true));
+    let kept = KeptResponse {
+        id: id.clone(),
+        client: client.owner.clone(),
+        previous,
+        status: "in_progress".to_owned(),
+        input: events.input_to_keep(),
+        body: events.pending(false),
+        request: Some(String::from_utf8_lossy(request).into_owned()),
+    };
+    if let Err(error) = telling.app.responses.begin(kept).await {
+        return client.refused(&error, &line);
+    }
+    tokio::spawn(work(telling, source, id));
+    respond::json(StatusCode::OK, reply, &line)
+}
+
+/// Refuses what cannot be made in the background.
+pub(super) fn check(background: bool, stream: bool, store: bool) -> Result<(), ApiError> {
+    if !background {
+        return Ok(());
+    }
+    if stream {
+        let what = "a response in the background is not streamed: leave `stream` out, and ask for GET /v1/responses/{id}";
+        return Err(refused(what).with_param("stream"));
+    }
+    if !store {
+        let what = "a response in the background must be kept: leave `store` out, and set `responses.store = true` in respool.toml";
+        return Err(refused(what).with_param("background"));
+    }
+    Ok(())
+}
+
+fn refused(what: &str) -> ApiError {
+    ApiError::bad_request(ErrorCode::UnsupportedValue, what)
+}
+
+/// Makes the response. What is cut by respool's own end stays as it is in the store.
+async fn work(mut telling: Telling, source: Source, id: String) {
+    let responses = Arc::clone(&telling.app.responses);
+    let cancelled = responses.work_begins(&id);
+    let Some(made) = cancelled.run_until_cancelled(telling.collect(source)).await else { return };
+    match made {
+        Err(error) if error.code == Some(ErrorCode::ShuttingDown) => {}
+        made => {
+            if let Err(error) = made {
+                respond::failed(&error, &telling.line);
+                telling.writer.fail(&error, &mut Vec::new());
+            }
+            if let Writer::Responses(events, _) = &mut telling.writer
+                && let Some(finished) = events.to_keep()
+            {
+                responses.finish(finished).await;
+            }
+        }
+    }
+    responses.work_ends(&id);
+}
+
+/// Continues what an earlier process left unfinished.
+pub(in crate::server) async fn resume(app: App) {
+    for unfinished in app.responses.unfinished().await {
+        let id = unfinished.id.clone();
+        tracing::info!(target: "respool::server", response = id, "a response in the background is asked for again");
+        resume_one(app.clone(), unfinished).await;
+    }
+}
+
+async fn resume_one(app: App, unfinished: UnfinishedResponse) {
+    let UnfinishedResponse { id, client: owner, request, body } = unfinished;
+    let mut line =
+        RequestLine::start(respond::request_id(&HeaderMap::new()), "POST /v1/responses".to_owned());
+    line.route = "responses";
+    line.account = app.access.of_client(&owner);
+    let line = SharedLine::new(line, app.log_content);
+    let client = Client {
+        api: Api::Responses,
+        program: ClientProgram::Other,
+        request_id: line.with(|line| line.id.clone()),
+        owner,
+    };
+    let read = read_response_of(&app, &Bytes::from(request), &client, &line).await;
+    let ids = Ids::new(rand::random(), HashSet::new());
+    let created = Object::parse(&body).ok().and_then(|body| body.number("created_at")).unwrap_or_default();
+    let read = match read {
+        // A run of an agent is durable itself, and its tools may have done something: it is not begun again.
+        Ok(read) if app.agents.get(&read.asked.model).is_none() => read,
+        Ok(_) => return app.responses.fail(id, with_status(&body, "failed")).await,
+        // It was understood once: another version of respool, or what it continues is gone.
+        Err(error) => {
+            respond::failed(&error, &line);
+            let body = with_status(&body, "failed");
+            return app.responses.fail(id, body).await;
+        }
+    };
+    let (chat, model) = (read.chat, read.asked.model.clone());
+    let mut events = ResponseEvents::new(Arc::new(read.asked), Arc::clone(&app.sealer), ids, created);
+    events.continue_as(id.clone());
+    let writer = Writer::Responses(events, client.program);
+    let origin = origin_of(Api::Responses, HeaderMap::new(), &client, None, Instant::now());
+    let source = source(&app, chat, origin, model, &line).await;
+    let telling = Telling::new(app, writer, client, line);
+    tokio::spawn(work(telling, source.unwrap_or_else(Source::failed), id));
+}

@@ -1,0 +1,206 @@
+//! The responses that clients keep: what `previous_response_id` and `item_reference` lend to a request, and which responses are being
+//! made in the background.
+//!
+//! They lie in the store of runs, each bound to the key of its client. Where no agent needs the store it is opened by the first
+//! response that is to be kept. Called by `agent_apis`.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::OnceCell;
+use tokio_util::sync::CancellationToken;
+
+use super::stored::ended;
+use crate::store::{KeptResponse, Store, StoreConfig, StoreError, UnfinishedResponse};
+use crate::translate::responses::{FinishedResponse, Recalled, Wanted, conversation_items, output_item};
+use crate::wire::{ApiError, ErrorCode};
+
+/// The pause between clearings of a store that no agent uses.
+const EVERY: Duration = Duration::from_hours(1);
+
+/// What is kept, and where.
+#[derive(Debug)]
+pub struct KeptResponses {
+    config: StoreConfig,
+    /// `None`: it cannot be opened.
+    store: OnceCell<Option<Arc<Store>>>,
+    /// The bytes that were kept since all were last counted.
+    uncounted: AtomicU64,
+    in_background: Mutex<HashMap<String, CancellationToken>>,
+}
+
+impl KeptResponses {
+    /// In the store that agents use, where there is one.
+    pub fn new(config: &StoreConfig, store: Option<Arc<Store>>) -> Self {
+        let store = OnceCell::new_with(store.map(Some));
+        let uncounted = AtomicU64::new(config.responses.max_size.0);
+        Self { config: config.clone(), store, uncounted, in_background: Mutex::default() }
+    }
+
+    /// The store for a response that is to be kept; `None` where the owner wants none kept, or none can be.
+    pub(super) async fn store(&self) -> Option<&Arc<Store>> {
+        if !self.config.responses.store {
+            return None;
+        }
+        let store = self.store.get_or_init(|| async {
+            let config = self.config.clone();
+            tokio::task::spawn_blocking(move || opened(&config)).await.ok().flatten()
+        });
+        store.await.as_ref()
+    }
+
+    /// The store, where something may be in it.
+    pub(super) async fn present(&self) -> Option<&Arc<Store>> {
+        let is_present = self.store.initialized() || Store::is_present(&self.config);
+        if is_present { self.store().await } else { None }
+    }
+
+    /// What the client of a request keeps of what it names.
+    pub(super) async fn recall(&self, client: &str, wanted: Wanted) -> Result<Recalled, ApiError> {
+        let mut recalled = Recalled::default();
+        if wanted == Wanted::default() {
+            return Ok(recalled);
+        }
+        let Some(store) = self.present().await else { return Ok(recalled) };
+        if let Some(id) = wanted.previous {
+            let found =
+                store.continued_responses(&id, client, now()).await.map_err(|error| broken(&error))?;
+            if found.iter().all(|response| response.request.is_none()) && !found.is_empty() {
+                let texts = found.iter().map(|response| (response.input.as_str(), response.body.as_str()));
+                recalled.previous = Some(conversation_items(texts));
+            }
+        }
+        if !wanted.items.is_empty() {
+            let found =
+                store.responses_holding(wanted.items, client).await.map_err(|error| broken(&error))?;
+            let items =
+                found.into_iter().filter_map(|(id, body)| output_item(&body, &id).map(|item| (id, item)));
+            recalled.items = items.collect();
+        }
+        Ok(recalled)
+    }
+
+    /// Keeps a response. When that fails its client has its answer all the same.
+    pub(super) async fn keep(&self, client: &str, response: FinishedResponse) {
+        let FinishedResponse { id, previous, status, input, items, body } = response;
+        let kept =
+            KeptResponse { id, client: client.to_owned(), previous, status, input, body, request: None };
+        if let Err(error) = self.put(kept, items).await {
+            tracing::error!(target: "respool::store", error = error.message, "a response could not be kept");
+        }
+    }
+
+    /// Keeps a response that is still to be made.
+    pub(super) async fn begin(&self, response: KeptResponse) -> Result<(), ApiError> {
+        self.put(response, Vec::new()).await
+    }
+
+    async fn put(&self, response: KeptResponse, items: Vec<String>) -> Result<(), ApiError> {
+        let Some(store) = self.store().await else { return Err(no_store()) };
+        let bytes = response.input.len() + response.body.len();
+        store.keep_response(response, items, now()).await.map_err(|error| broken(&error))?;
+        // More than a sixteenth beyond the limit never lies there.
+        let most = self.config.responses.max_size.0;
+        if self.uncounted.fetch_add(bytes as u64, Ordering::Relaxed) >= most / 16 {
+            self.uncounted.store(0, Ordering::Relaxed);
+            let store = Arc::clone(store);
+            tokio::spawn(async move { clear(&store).await });
+        }
+        Ok(())
+    }
+
+    /// Ends a response that was made in the background.
+    pub(super) async fn finish(&self, response: FinishedResponse) {
+        let Some(store) = self.store().await else { return };
+        let FinishedResponse { id, status, items, body, .. } = response;
+        if let Err(error) = store.finish_response(&id, &status, body, items, now()).await {
+            tracing::error!(target: "respool::store", %error, "the end of a response in the background could not be kept");
+        }
+    }
+
+    /// Ends one that cannot be made.
+    pub(super) async fn fail(&self, id: String, body: String) {
+        self.finish(ended(&id, "failed", body)).await;
+    }
+
+    /// The responses that a process which has ended did not finish; this one works on them from now on.
+    pub(super) async fn unfinished(&self) -> Vec<UnfinishedResponse> {
+        let Some(store) = self.present().await else { return Vec::new() };
+        store.claim_responses().await.unwrap_or_else(|error| {
+            tracing::error!(target: "respool::store", %error, "responses in the background cannot be continued");
+            Vec::new()
+        })
+    }
+
+    /// Work on a response begins; it ends early when this is cancelled.
+    pub(super) fn work_begins(&self, id: &str) -> CancellationToken {
+        let token = CancellationToken::new();
+        self.in_background().insert(id.to_owned(), token.clone());
+        token
+    }
+
+    /// Work on a response has ended, or is to end.
+    pub(super) fn work_ends(&self, id: &str) {
+        if let Some(token) = self.in_background().remove(id) {
+            token.cancel();
+        }
+    }
+
+    fn in_background(&self) -> MutexGuard<'_, HashMap<String, CancellationToken>> {
+        self.in_background.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The ids of the responses that this process makes in the background.
+    pub fn active(&self) -> HashSet<String> {
+        self.in_background().keys().cloned().collect()
+    }
+}
+
+/// Opens the store for responses alone, and keeps it small.
+fn opened(config: &StoreConfig) -> Option<Arc<Store>> {
+    match Store::open(config) {
+        Ok(store) => {
+            let store = Arc::new(store);
+            tokio::spawn(keep_clear(Arc::downgrade(&store)));
+            Some(store)
+        }
+        Err(error) => {
+            tracing::error!(target: "respool::store", %error, "responses are not kept: `previous_response_id` will not find them");
+            None
+        }
+    }
+}
+
+async fn keep_clear(store: Weak<Store>) {
+    loop {
+        let Some(store) = store.upgrade() else { return };
+        clear(&store).await;
+        drop(store);
+        tokio::time::sleep(EVERY).await;
+    }
+}
+
+async fn clear(store: &Store) {
+    match store.clear_responses(now()).await {
+        Ok(0) => {}
+        Ok(deleted) => tracing::info!(target: "respool::store", deleted, "responses were deleted"),
+        Err(error) => tracing::error!(target: "respool::store", %error, "responses cannot be deleted"),
+    }
+}
+
+/// Milliseconds since 1970.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+pub(super) fn broken(error: &StoreError) -> ApiError {
+    ApiError::new(500, ErrorCode::StoreFailed, error.0.clone())
+}
+
+fn no_store() -> ApiError {
+    let what = "no responses are kept: `responses.store` is off in respool.toml, or the state directory cannot be used (see the log)";
+    ApiError::new(400, ErrorCode::NoStore, what)
+}

@@ -1,0 +1,246 @@
+//! `GET` and `DELETE /v1/responses/{id}`, `/cancel` and `/input_items`: what a client keeps, for the key that made it.
+
+use axum::extract::{Path, Query, Request, State};
+use axum::response::Response;
+use http::{StatusCode, header};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::kept::broken;
+use super::upstream_headers;
+use crate::agent::client_digest;
+use crate::observe::{Outcome, RequestLine, SharedLine};
+use crate::server::{App, permission, respond, transparent};
+use crate::store::KeptResponse;
+use crate::translate::responses::{FinishedResponse, id_of, with_status};
+use crate::wire::{ApiError, ErrorCode, array};
+
+/// So many items a page has unless the client says otherwise, and at most.
+const PAGE: usize = 20;
+const MOST: usize = 100;
+
+/// What a request for a kept response brings.
+struct Asking {
+    app: App,
+    client: String,
+    line: SharedLine,
+}
+
+/// `GET /v1/responses/{id}`.
+pub(in crate::server) async fn one(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    Query(query): Query<Streamed>,
+    request: Request,
+) -> Response {
+    let asking = match asking(app, &id, request).await {
+        Ok(asking) => asking,
+        Err(response) => return *response,
+    };
+    let found = async {
+        if query.stream == Some(true) {
+            let what = "a kept response is not streamed: leave `stream` out";
+            return Err(ApiError::bad_request(ErrorCode::UnsupportedValue, what).with_param("stream"));
+        }
+        asking.response(&id).await.map(|response| response.body)
+    };
+    asking.answer(found.await)
+}
+
+/// `DELETE /v1/responses/{id}`.
+pub(in crate::server) async fn delete(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Response {
+    let asking = match asking(app, &id, request).await {
+        Ok(asking) => asking,
+        Err(response) => return *response,
+    };
+    let deleted = async {
+        let store = asking.app.responses.present().await.ok_or_else(|| unknown(&id))?;
+        let deleted = store.remove_response(&id, &asking.client).await.map_err(|error| broken(&error))?;
+        if !deleted {
+            return Err(unknown(&id));
+        }
+        asking.app.responses.work_ends(&id);
+        Ok(json!({"id": id, "object": "response", "deleted": true}).to_string())
+    };
+    asking.answer(deleted.await)
+}
+
+/// `POST /v1/responses/{id}/cancel`: ends a response in the background. One that has ended stays as it is.
+pub(in crate::server) async fn cancel(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Response {
+    let asking = match asking(app, &id, request).await {
+        Ok(asking) => asking,
+        Err(response) => return *response,
+    };
+    let cancelled = async {
+        let response = asking.response(&id).await?;
+        if response.request.is_some() {
+            let body = with_status(&response.body, "cancelled");
+            asking.app.responses.finish(ended(&id, "cancelled", body)).await;
+            asking.app.responses.work_ends(&id);
+        } else if !is_of_background(&response.body) {
+            let what = "only a response that was made with `background: true` can be cancelled";
+            return Err(ApiError::bad_request(ErrorCode::UnsupportedValue, what));
+        }
+        asking.response(&id).await.map(|response| response.body)
+    };
+    asking.answer(cancelled.await)
+}
+
+/// `GET /v1/responses/{id}/input_items`: the request's own items, a page of them.
+pub(in crate::server) async fn input_items(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    Query(page): Query<Page>,
+    request: Request,
+) -> Response {
+    let asking = match asking(app, &id, request).await {
+        Ok(asking) => asking,
+        Err(response) => return *response,
+    };
+    let listed = asking.response(&id).await.map(|response| page.of(&response.input));
+    asking.answer(listed)
+}
+
+/// Who asks. Where nobody keeps such a response and servers answer this API themselves, it may be one of theirs.
+async fn asking(app: App, id: &str, request: Request) -> Result<Asking, Box<Response>> {
+    let headers = upstream_headers(request.headers().clone());
+    let key = headers.get(header::AUTHORIZATION).map_or(&[][..], |key| key.as_bytes());
+    let client = client_digest(key);
+    if app.relay.leaves_wires() && !is_kept(&app, id, &client).await {
+        return Err(Box::new(transparent::transparent(State(app), request).await));
+    }
+    let name = format!("{} {}", request.method(), request.uri().path());
+    let mut line = RequestLine::start(respond::request_id(request.headers()), name);
+    line.route = "responses";
+    line.account = permission::account(request.extensions());
+    let line = SharedLine::new(line, app.log_content);
+    if let Some(error) = app.access.foreign_page(request.headers()) {
+        return Err(Box::new(respond::error(&error, &line)));
+    }
+    Ok(Asking { app, client, line })
+}
+
+async fn is_kept(app: &App, id: &str, client: &str) -> bool {
+    let Some(store) = app.responses.present().await else { return false };
+    matches!(store.response(id, client).await, Ok(Some(_)))
+}
+
+impl Asking {
+    async fn response(&self, id: &str) -> Result<KeptResponse, ApiError> {
+        let store = self.app.responses.present().await.ok_or_else(|| unknown(id))?;
+        let found = store.response(id, &self.client).await.map_err(|error| broken(&error))?;
+        found.ok_or_else(|| unknown(id))
+    }
+
+    fn answer(&self, body: Result<String, ApiError>) -> Response {
+        match body {
+            Ok(body) => {
+                self.line.with(|line| line.outcome = Outcome::Ok);
+                respond::json(StatusCode::OK, body, &self.line)
+            }
+            Err(error) => respond::error(&error, &self.line),
+        }
+    }
+}
+
+fn unknown(id: &str) -> ApiError {
+    let what = format!(
+        "Response with id '{}' not found: it was not stored, belongs to another key, or is no longer kept",
+        id.escape_default()
+    );
+    ApiError::new(404, ErrorCode::ResponseNotFound, what)
+}
+
+fn is_of_background(body: &str) -> bool {
+    crate::wire::Object::parse(body).is_ok_and(|body| body.is_true("background"))
+}
+
+/// A response as it ends without having been made.
+pub(super) fn ended(id: &str, status: &str, body: String) -> FinishedResponse {
+    FinishedResponse {
+        id: id.to_owned(),
+        previous: None,
+        status: status.to_owned(),
+        input: String::new(),
+        items: Vec::new(),
+        body,
+    }
+}
+
+/// The query of `GET /v1/responses/{id}`.
+#[derive(Debug, Default, Deserialize)]
+pub(in crate::server) struct Streamed {
+    stream: Option<bool>,
+}
+
+/// The query of `/input_items`.
+#[derive(Debug, Default, Deserialize)]
+pub(in crate::server) struct Page {
+    limit: Option<usize>,
+    order: Option<Order>,
+    after: Option<String>,
+}
+
+/// Which items come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Order {
+    Asc,
+    Desc,
+}
+
+impl Page {
+    fn of(&self, input: &str) -> String {
+        let mut items = array(input).unwrap_or_default();
+        // As OpenAI: the last one first.
+        if self.order != Some(Order::Asc) {
+            items.reverse();
+        }
+        let after = self.after.as_deref();
+        let begin =
+            after.and_then(|after| items.iter().position(|item| id_of(item).as_deref() == Some(after)));
+        let rest = &items[begin.map_or(0, |at| at + 1)..];
+        let page = &rest[..rest.len().min(self.limit.unwrap_or(PAGE).clamp(1, MOST))];
+        let id = |item: Option<&&str>| item.and_then(|item| id_of(item)).map_or(Value::Null, Value::from);
+        format!(
+            r#"{{"object":"list","data":[{}],"first_id":{},"last_id":{},"has_more":{}}}"#,
+            page.join(","),
+            id(page.first()),
+            id(page.last()),
+            page.len() < rest.len()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(query: &str, expected: &[&str], has_more: bool) {
+        let input = r#"[{"id":"a"},{"id":"b"},{"id":"c"}]"#;
+        let uri: http::Uri = format!("/x?{query}").parse().unwrap();
+        let Query(page): Query<Page> = Query::try_from_uri(&uri).unwrap();
+        let list: Value = serde_json::from_str(&page.of(input)).unwrap();
+        let ids: Vec<&str> =
+            list["data"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap()).collect();
+        assert_eq!((ids.as_slice(), &list["has_more"]), (expected, &json!(has_more)), "{query}");
+        assert_eq!(list["last_id"].as_str(), expected.last().copied());
+    }
+
+    #[test]
+    fn a_page_of_items() {
+        check("", &["c", "b", "a"], false);
+        check("order=asc&limit=2", &["a", "b"], true);
+        check("order=asc&after=b", &["c"], false);
+        check("limit=0", &["c"], true);
+        check("after=a", &[], false);
+    }
+}

@@ -1,0 +1,127 @@
+//! Responses on real files: for their client only, bounded, and there after a restart.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::*;
+use crate::store::{ResponsesConfig, StoreConfig};
+use crate::units::Size;
+
+fn open(dir: &Path) -> Store {
+    keeping(dir, ResponsesConfig::default())
+}
+
+fn keeping(dir: &Path, responses: ResponsesConfig) -> Store {
+    Store::open(&StoreConfig { state_dir: dir.to_owned(), responses, ..StoreConfig::default() }).unwrap()
+}
+
+fn response(id: &str, previous: Option<&str>) -> KeptResponse {
+    KeptResponse {
+        id: id.to_owned(),
+        client: "me".to_owned(),
+        previous: previous.map(str::to_owned),
+        status: "completed".to_owned(),
+        input: format!("[\"{id}\"]"),
+        body: "{}".to_owned(),
+        request: None,
+    }
+}
+
+async fn chain(store: &Store, id: &str, client: &str) -> Vec<String> {
+    let found = store.continued_responses(id, client, 5).await.unwrap();
+    found.into_iter().map(|response| response.id).collect()
+}
+
+#[tokio::test]
+async fn a_conversation_is_there_after_a_restart_and_for_its_client_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    store.keep_response(response("a", None), vec!["item".into()], 1).await.unwrap();
+    store.keep_response(response("b", Some("a")), vec![], 2).await.unwrap();
+    store.keep_response(response("c", Some("b")), vec![], 3).await.unwrap();
+    drop(store);
+    let store = open(dir.path());
+    assert_eq!(chain(&store, "c", "me").await, ["a", "b", "c"]);
+    assert!(chain(&store, "c", "somebody else").await.is_empty());
+    assert_eq!(store.response("a", "me").await.unwrap(), Some(response("a", None)));
+    assert_eq!(store.response("a", "somebody else").await.unwrap(), None);
+    let holding =
+        async |client| store.responses_holding(vec!["item".into(), "none".into()], client).await.unwrap();
+    assert_eq!(holding("me").await, [("item".to_owned(), "{}".to_owned())]);
+    assert!(holding("somebody else").await.is_empty());
+    assert!(!store.remove_response("b", "somebody else").await.unwrap());
+    assert!(store.remove_response("b", "me").await.unwrap());
+    assert!(chain(&store, "c", "me").await.is_empty(), "a part of it is gone");
+    assert!(store.remove_response("a", "me").await.unwrap());
+    assert!(holding("me").await.is_empty(), "items go with their response");
+}
+
+#[tokio::test]
+async fn what_was_not_used_for_long_goes_and_then_what_was_used_longest_ago() {
+    let dir = tempfile::tempdir().unwrap();
+    let keep = ResponsesConfig { keep: Duration::from_millis(100), max_size: Size(20), store: true };
+    let store = keeping(dir.path(), keep);
+    for (id, at) in [("old", 1), ("used", 2), ("one", 190), ("two", 191), ("three", 192)] {
+        store.keep_response(response(id, None), vec![], at).await.unwrap();
+    }
+    let waiting = KeptResponse { request: Some("{}".to_owned()), ..response("waiting", None) };
+    store.keep_response(waiting, vec![], 1).await.unwrap();
+    store.continued_responses("used", "me", 195).await.unwrap();
+    let left = async || {
+        let mut left = Vec::new();
+        for id in ["old", "used", "one", "two", "three", "waiting"] {
+            left.extend(store.response(id, "me").await.unwrap().map(|response| response.id));
+        }
+        left
+    };
+    assert_eq!(store.clear_responses(200).await.unwrap(), 4);
+    assert_eq!(left().await, ["used", "waiting"], "what is being made stays");
+}
+
+#[tokio::test]
+async fn the_room_of_responses_is_not_taken_from_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let runs = crate::store::RunsConfig { max_size: Size::mib(1), ..crate::store::RunsConfig::default() };
+    let config = StoreConfig { state_dir: dir.path().to_owned(), runs, ..StoreConfig::default() };
+    let store = Store::open(&config).unwrap();
+    let run = crate::store::NewRun {
+        id: "run".into(),
+        at: 1,
+        setup: "{}".into(),
+        ..crate::store::NewRun::default()
+    };
+    store.begin(run).await.unwrap();
+    store
+        .append(crate::store::Append::status("run", Store::FIRST_EPOCH, 2, crate::store::Status::Done))
+        .await
+        .unwrap();
+    let large = KeptResponse { body: "x".repeat(3 << 20), ..response("large", None) };
+    store.keep_response(large, vec![], 1_000).await.unwrap();
+    assert_eq!(store.clear(1_000, 1_000).await.unwrap().for_room, 0);
+    assert!(store.run("run").await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn what_a_process_leaves_unfinished_another_one_claims_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let begun = KeptResponse { request: Some("{\"input\":1}".to_owned()), ..response("a", None) };
+    store.keep_response(begun, vec![], 1).await.unwrap();
+    assert!(store.claim_responses().await.unwrap().is_empty(), "this process works on it");
+    drop(store);
+    let (second, third) = (open(dir.path()), open(dir.path()));
+    let claimed = second.claim_responses().await.unwrap();
+    assert_eq!(
+        claimed.iter().map(|response| response.request.as_str()).collect::<Vec<_>>(),
+        ["{\"input\":1}"]
+    );
+    assert!(third.claim_responses().await.unwrap().is_empty());
+    let finish = async |store: &Store, body: &str| {
+        store.finish_response("a", "completed", body.to_owned(), vec!["item".into()], 2).await.unwrap()
+    };
+    assert!(finish(&second, "first").await);
+    assert!(!finish(&third, "second").await, "it has ended");
+    let kept = second.response("a", "me").await.unwrap().unwrap();
+    assert_eq!((kept.body.as_str(), kept.request), ("first", None));
+    assert_eq!(second.responses_holding(vec!["item".into()], "me").await.unwrap().len(), 1);
+}

@@ -1,0 +1,130 @@
+//! What is kept of a response, and what a kept one is read back as: items with ids, the conversation, the object after a
+//! cancellation. The store itself is elsewhere.
+//!
+//! Called by `events` and `server`.
+
+use std::borrow::Cow;
+
+use super::super::ids::Ids;
+use crate::wire::{Object, array, encode_string};
+
+/// A finished response, as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FinishedResponse {
+    /// Its id.
+    pub id: String,
+    /// The response that it continues.
+    pub previous: Option<String>,
+    /// Its status.
+    pub status: String,
+    /// The request's own items, a JSON array; each has an id.
+    pub input: String,
+    /// The ids of the items that the model made.
+    pub items: Vec<String>,
+    /// The response object.
+    pub body: String,
+}
+
+/// A request's own items as they are kept: a JSON array in which each has an id and a type.
+pub(super) fn kept_input(items: &[String], ids: &mut Ids) -> String {
+    let items: Vec<Cow<'_, str>> = items.iter().map(|item| with_id(item, ids)).collect();
+    format!("[{}]", items.join(","))
+}
+
+fn with_id<'i>(item: &'i str, ids: &mut Ids) -> Cow<'i, str> {
+    let Ok(mut object) = Object::parse(item) else { return Cow::Borrowed(item) };
+    let has_id = object.string("id").is_some_and(|id| !id.is_empty());
+    let is_message = object.get("type").is_none() && object.get("role").is_some();
+    if has_id && !is_message {
+        return Cow::Borrowed(item);
+    }
+    if is_message {
+        object.set("type", r#""message""#);
+    }
+    if !has_id {
+        let prefix = if object.is_string("type", "message") { "msg_" } else { "item_" };
+        object.set("id", encode_string(&ids.prefixed(prefix)));
+    }
+    Cow::Owned(object.to_json())
+}
+
+/// The items of kept responses, each with its input and its response object, the oldest first.
+pub fn conversation_items<'r>(kept: impl IntoIterator<Item = (&'r str, &'r str)>) -> Vec<String> {
+    let mut items = Vec::new();
+    for (input, body) in kept {
+        items.extend(array(input).unwrap_or_default().into_iter().map(str::to_owned));
+        items.extend(output_items(body));
+    }
+    items
+}
+
+/// The items that the model made, of a response object.
+pub fn output_items(body: &str) -> Vec<String> {
+    let Ok(object) = Object::parse(body) else { return vec![] };
+    let output = object.get("output").and_then(array).unwrap_or_default();
+    output.into_iter().map(str::to_owned).collect()
+}
+
+/// The item of this id, of a response object.
+pub fn output_item(body: &str, id: &str) -> Option<String> {
+    output_items(body).into_iter().find(|item| id_of(item).as_deref() == Some(id))
+}
+
+/// An item's id.
+pub fn id_of(item: &str) -> Option<String> {
+    Object::parse(item).ok()?.string("id")
+}
+
+/// The response object with another status.
+pub fn with_status(body: &str, status: &str) -> String {
+    match Object::parse(body) {
+        Ok(mut object) => {
+            object.set("status", encode_string(status));
+            object.to_json()
+        }
+        Err(_) => body.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn every_kept_item_has_an_id_and_a_type() {
+        let items = [
+            r#"{"role":"user","content":"hi"}"#,
+            r#"{"type":"function_call_output","call_id":"c","output":"x"}"#,
+            r#"{"type":"message","id":"msg_1"}"#,
+        ];
+        let kept = kept_input(&items.map(str::to_owned), &mut Ids::new(7, HashSet::new()));
+        let kept: Value = serde_json::from_str(&kept).unwrap();
+        assert_eq!((&kept[0]["type"], &kept[0]["content"]), (&json!("message"), &json!("hi")));
+        assert!(kept[0]["id"].as_str().unwrap().starts_with("msg_"));
+        assert!(kept[1]["id"].as_str().unwrap().starts_with("item_"));
+        assert_eq!(kept[2], json!({"type": "message", "id": "msg_1"}));
+    }
+
+    #[test]
+    fn a_conversation_is_inputs_and_outputs_in_order() {
+        let first = (r#"[{"id":"a"}]"#, r#"{"output":[{"id":"b"},{"id":"c"}]}"#);
+        let second = (r#"[{"id":"d"}]"#, r#"{"output":[]}"#);
+        let ids: Vec<String> =
+            conversation_items([first, second]).iter().filter_map(|item| id_of(item)).collect();
+        assert_eq!(ids, ["a", "b", "c", "d"]);
+        assert_eq!(output_item(first.1, "c").as_deref(), Some(r#"{"id":"c"}"#));
+        assert_eq!(output_item(first.1, "a"), None);
+    }
+
+    #[test]
+    fn a_status_is_replaced() {
+        assert_eq!(
+            with_status(r#"{"id":"r","status":"in_progress"}"#, "cancelled"),
+            r#"{"id":"r","status":"cancelled"}"#
+        );
+    }
+}

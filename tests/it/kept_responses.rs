@@ -1,0 +1,253 @@
+//! Responses that clients keep: `previous_response_id`, reading, deleting and cancelling them, and those made in the background.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::client::{Reply, Request, exchange};
+use crate::support::fake_vllm::FakeVllm;
+use crate::support::replies;
+use crate::support::respool::Respool;
+use crate::support::script::Script;
+
+fn says(text: &str) -> Script {
+    Script::sse(replies::text_stream(&[text], true))
+}
+
+async fn started(fake: &FakeVllm, state: &Path, extra: &str) -> Respool {
+    Respool::with(fake, &format!("state_dir = \"{}\"\n{extra}", state.display())).await
+}
+
+async fn send(respool: &Respool, key: &str, request: Request) -> (u16, Value) {
+    let reply: Reply =
+        exchange(respool.address, &request.header("authorization", &format!("Bearer {key}"))).await;
+    (reply.status, reply.json())
+}
+
+async fn ask(respool: &Respool, key: &str, body: Value) -> (u16, Value) {
+    let mut body = body;
+    body["model"] = "gpt-oss-20b".into();
+    send(respool, key, Request::post("/v1/responses", body.to_string())).await
+}
+
+fn id(response: &Value) -> String {
+    response["id"].as_str().unwrap().to_owned()
+}
+
+async fn get(respool: &Respool, key: &str, id: &str) -> (u16, Value) {
+    send(respool, key, Request::get(&format!("/v1/responses/{id}"))).await
+}
+
+/// What of a directory holds this text.
+fn holds(dir: &Path, text: &str) -> bool {
+    let files = std::fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| std::fs::read(entry.ok()?.path()).ok());
+    files.into_iter().any(|bytes| bytes.windows(text.len()).any(|window| window == text.as_bytes()))
+}
+
+#[tokio::test]
+async fn a_conversation_goes_on_after_a_restart_for_the_same_key() {
+    let state = tempfile::tempdir().unwrap();
+    let fake = FakeVllm::start([says("Alpha"), says("Beta"), says("Gamma")]).await;
+    let respool = started(&fake, state.path(), "").await;
+    let (_, first) = ask(&respool, "a", json!({"input": "one"})).await;
+    let (_, second) = ask(&respool, "a", json!({"input": "two", "previous_response_id": first["id"]})).await;
+    respool.killed().await;
+    let respool = started(&fake, state.path(), "").await;
+    let next = json!({"input": "three", "previous_response_id": second["id"]});
+    let (status, refused) = ask(&respool, "b", next.clone()).await;
+    assert_eq!((status, &refused["error"]["code"]), (400, &json!("previous_response_not_found")));
+    assert_eq!(ask(&respool, "a", next).await.0, 200);
+    let sent = fake.requests()[2].json();
+    let said: Vec<&str> = sent["messages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|message| message["content"].as_str().unwrap())
+        .collect();
+    assert_eq!(said, ["one", "Alpha", "two", "Beta", "three"]);
+    fake.finish();
+}
+
+#[tokio::test]
+async fn a_streamed_response_is_kept_before_its_last_event_leaves() {
+    let fake = FakeVllm::start([says("Alpha"), says("Beta")]).await;
+    let state = tempfile::tempdir().unwrap();
+    let respool = started(&fake, state.path(), "").await;
+    let body = json!({"model": "gpt-oss-20b", "input": "one", "stream": true}).to_string();
+    let reply =
+        exchange(respool.address, &Request::post("/v1/responses", body).header("authorization", "Bearer a"))
+            .await;
+    let told = crate::support::other_wires::responses(&reply.text());
+    let next = json!({"input": "two", "previous_response_id": told.object["id"]});
+    assert_eq!(ask(&respool, "a", next).await.0, 200);
+    let (status, read) = get(&respool, "a", &id(&told.object)).await;
+    assert_eq!((status, &read), (200, &told.object));
+    fake.finish();
+}
+
+#[tokio::test]
+async fn a_kept_response_is_read_listed_and_deleted_by_its_key_alone() {
+    let fake = FakeVllm::start([says("Alpha")]).await;
+    let state = tempfile::tempdir().unwrap();
+    let respool = started(&fake, state.path(), "").await;
+    let items = json!([{"role": "user", "content": "one"}, {"role": "user", "content": "two"}]);
+    let (_, made) = ask(&respool, "a", json!({"input": items})).await;
+    let path = format!("/v1/responses/{}", id(&made));
+    assert_eq!(send(&respool, "a", Request::get(&path)).await, (200, made.clone()));
+    let listed = format!("{path}/input_items");
+    let (_, list) = send(&respool, "a", Request::get(&format!("{listed}?order=asc&limit=1"))).await;
+    assert_eq!((&list["data"][0]["content"], &list["has_more"]), (&json!("one"), &json!(true)));
+    let after = format!("{listed}?order=asc&after={}", list["last_id"].as_str().unwrap());
+    let (_, rest) = send(&respool, "a", Request::get(&after)).await;
+    assert_eq!((&rest["data"][0]["content"], &rest["has_more"]), (&json!("two"), &json!(false)));
+    for request in [Request::get(&path), Request::get(&listed), Request::new("DELETE", &path, "")] {
+        let (status, refused) = send(&respool, "b", request).await;
+        assert_eq!((status, &refused["error"]["code"]), (404, &json!("response_not_found")));
+    }
+    let (status, refused) = send(&respool, "a", Request::post(&format!("{path}/cancel"), "")).await;
+    assert_eq!((status, &refused["error"]["type"]), (400, &json!("invalid_request_error")));
+    let (status, deleted) = send(&respool, "a", Request::new("DELETE", &path, "")).await;
+    assert_eq!((status, deleted), (200, json!({"id": made["id"], "object": "response", "deleted": true})));
+    assert_eq!(send(&respool, "a", Request::get(&path)).await.0, 404);
+    fake.finish();
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_what_is_not_to_be_kept() {
+    for (extra, store) in [("", json!(false)), ("[responses]\nstore = false", Value::Null)] {
+        let fake = FakeVllm::start([says("Alpha")]).await;
+        let state = tempfile::tempdir().unwrap();
+        let dir = state.path().join("state");
+        let respool = started(&fake, &dir, extra).await;
+        let (_, made) = ask(&respool, "a", json!({"input": "a-secret-question", "store": store})).await;
+        assert_eq!(made["store"], false);
+        assert!(!holds(&dir, "a-secret-question") && !dir.join("respool.db").exists());
+        assert_eq!(get(&respool, "a", &id(&made)).await.0, 404);
+        let next = json!({"input": "two", "previous_response_id": made["id"]});
+        assert_eq!(ask(&respool, "a", next).await.0, 400);
+        fake.finish();
+    }
+}
+
+#[tokio::test]
+async fn the_disk_holds_what_is_kept_and_no_longer_what_was_deleted() {
+    let fake = FakeVllm::start([says("Alpha")]).await;
+    let state = tempfile::tempdir().unwrap();
+    let respool = started(&fake, state.path(), "").await;
+    let (_, made) = ask(&respool, "a", json!({"input": "a-kept-question"})).await;
+    assert!(holds(state.path(), "a-kept-question"));
+    let path = format!("/v1/responses/{}", id(&made));
+    assert_eq!(send(&respool, "a", Request::new("DELETE", &path, "")).await.0, 200);
+    assert!(!holds(state.path(), "a-kept-question"));
+}
+
+/// Waits until a response has this status.
+async fn until(respool: &Respool, key: &str, id: &str, status: &str) -> Value {
+    let mut last = Value::Null;
+    for _ in 0..500 {
+        last = get(respool, key, id).await.1;
+        if last["status"] == status {
+            return last;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("not {status}: {last}");
+}
+
+fn in_background() -> Value {
+    json!({"input": "one", "background": true})
+}
+
+#[tokio::test]
+async fn a_response_in_the_background_is_made_while_nobody_waits() {
+    let fake = FakeVllm::start([says("Alpha").delay(Duration::from_millis(200)), says("Beta")]).await;
+    let state = tempfile::tempdir().unwrap();
+    let respool = started(&fake, state.path(), "").await;
+    let (status, begun) = ask(&respool, "a", in_background()).await;
+    assert_eq!((status, &begun["status"], &begun["background"]), (200, &json!("queued"), &json!(true)));
+    assert_eq!(get(&respool, "a", &id(&begun)).await.1["status"], "in_progress");
+    let early = json!({"input": "two", "previous_response_id": begun["id"]});
+    assert_eq!(ask(&respool, "a", early.clone()).await.0, 400, "it has no output yet");
+    let made = until(&respool, "a", &id(&begun), "completed").await;
+    assert_eq!(made["output"][0]["content"][0]["text"], "Alpha");
+    assert_eq!((&made["id"], &made["usage"]["output_tokens"]), (&begun["id"], &json!(31)));
+    assert_eq!(ask(&respool, "a", early).await.0, 200);
+    let (status, ended) =
+        send(&respool, "a", Request::post(&format!("/v1/responses/{}/cancel", id(&begun)), "")).await;
+    assert_eq!((status, &ended["status"]), (200, &json!("completed")), "what has ended stays");
+    fake.finish();
+}
+
+#[tokio::test]
+async fn a_response_in_the_background_survives_a_restart() {
+    let fake = FakeVllm::start([Script::silence(), says("Alpha")]).await;
+    let state = tempfile::tempdir().unwrap();
+    let respool = started(&fake, state.path(), "").await;
+    let (_, begun) = ask(&respool, "a", in_background()).await;
+    fake.wait_for_requests(1).await;
+    respool.killed().await;
+    let respool = started(&fake, state.path(), "").await;
+    let made = until(&respool, "a", &id(&begun), "completed").await;
+    assert_eq!(made["output"][0]["content"][0]["text"], "Alpha");
+    assert_eq!(made["created_at"], begun["created_at"]);
+    fake.finish();
+}
+
+#[tokio::test]
+async fn a_response_in_the_background_is_cancelled_and_its_request_ends() {
+    let fake = FakeVllm::start([Script::silence()]).await;
+    let state = tempfile::tempdir().unwrap();
+    let respool = started(&fake, state.path(), "").await;
+    let (_, begun) = ask(&respool, "a", in_background()).await;
+    fake.wait_for_requests(1).await;
+    let cancel = Request::post(&format!("/v1/responses/{}/cancel", id(&begun)), "");
+    assert_eq!(send(&respool, "b", cancel.clone()).await.0, 404);
+    let (status, ended) = send(&respool, "a", cancel).await;
+    assert_eq!((status, &ended["status"]), (200, &json!("cancelled")));
+    fake.wait_until_closed(0).await;
+    assert_eq!(get(&respool, "a", &id(&begun)).await.1["status"], "cancelled");
+}
+
+#[tokio::test]
+async fn a_failure_in_the_background_is_told_when_asked() {
+    let refused =
+        Script::json(400, &replies::error(400, "temperature must be non-negative", "BadRequestError"));
+    let fake = FakeVllm::start([refused]).await;
+    let state = tempfile::tempdir().unwrap();
+    let respool = started(&fake, state.path(), "").await;
+    let (_, begun) = ask(&respool, "a", in_background()).await;
+    let failed = until(&respool, "a", &id(&begun), "failed").await;
+    assert!(failed["error"]["message"].as_str().unwrap().contains("temperature"), "{failed}");
+    for (field, value, param) in [("stream", true, "stream"), ("store", false, "background")] {
+        let mut body = in_background();
+        body[field] = value.into();
+        let (status, refused) = ask(&respool, "a", body).await;
+        assert_eq!((status, &refused["error"]["param"]), (400, &json!(param)));
+    }
+}
+
+#[tokio::test]
+async fn a_key_for_certain_models_reads_and_ends_its_own() {
+    let fake = FakeVllm::start([says("Alpha")]).await;
+    let state = tempfile::tempdir().unwrap();
+    std::fs::write(
+        state.path().join("keys.toml"),
+        "[alice]\nkey = 'sk-alice-0123456789'\nmodels = ['gpt-oss-*']\n",
+    )
+    .unwrap();
+    let keys = format!("client_keys_file = \"{}/keys.toml\"", state.path().display());
+    let respool = started(&fake, state.path(), &keys).await;
+    let (_, made) = ask(&respool, "sk-alice-0123456789", json!({"input": "one"})).await;
+    let path = format!("/v1/responses/{}", id(&made));
+    assert_eq!(exchange(respool.address, &Request::get(&path)).await.status, 401);
+    assert_eq!(send(&respool, "sk-alice-0123456789", Request::get(&path)).await.0, 200);
+    assert_eq!(send(&respool, "sk-alice-0123456789", Request::new("DELETE", &path, "")).await.0, 200);
+    // What is passed on still needs a model that the key permits.
+    let compact = Request::post("/v1/responses/compact", r#"{"model":"llama"}"#);
+    assert_eq!(send(&respool, "sk-alice-0123456789", compact).await.0, 404);
+    fake.finish();
+}
