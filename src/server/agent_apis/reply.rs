@@ -82,8 +82,11 @@ impl Telling {
             out.clear();
             match self.piece(&mut source).await {
                 Piece::Failed(error) => return Err(error),
-                piece if self.tell(piece, &mut out) => return Ok(()),
-                _ => {}
+                piece => {
+                    if self.tell(piece, &mut out) {
+                        return Ok(());
+                    }
+                }
             }
         }
     }

@@ -1,10 +1,10 @@
 //! `GET` and `DELETE /v1/responses/{id}`, `/cancel` and `/input_items`: what a client keeps, for the key that made it.
 
-use axum::extract::{Path, Query, Request, State};
+use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use http::{StatusCode, header};
-use serde::Deserialize;
 use serde_json::{Value, json};
+use url::form_urlencoded;
 
 use super::kept::broken;
 use super::upstream_headers;
@@ -30,15 +30,15 @@ struct Asking {
 pub(in crate::server) async fn one(
     State(app): State<App>,
     Path(id): Path<String>,
-    Query(query): Query<Streamed>,
     request: Request,
 ) -> Response {
+    let is_streamed = queried(request.uri().query(), "stream").is_some_and(|stream| stream == "true");
     let asking = match asking(app, &id, request).await {
         Ok(asking) => asking,
         Err(response) => return *response,
     };
     let found = async {
-        if query.stream == Some(true) {
+        if is_streamed {
             let what = "a kept response is not streamed: leave `stream` out";
             return Err(ApiError::bad_request(ErrorCode::UnsupportedValue, what).with_param("stream"));
         }
@@ -98,9 +98,9 @@ pub(in crate::server) async fn cancel(
 pub(in crate::server) async fn input_items(
     State(app): State<App>,
     Path(id): Path<String>,
-    Query(page): Query<Page>,
     request: Request,
 ) -> Response {
+    let page = Page::of_query(request.uri().query());
     let asking = match asking(app, &id, request).await {
         Ok(asking) => asking,
         Err(response) => return *response,
@@ -175,40 +175,38 @@ pub(super) fn ended(id: &str, status: &str, body: String) -> FinishedResponse {
     }
 }
 
-/// The query of `GET /v1/responses/{id}`.
-#[derive(Debug, Default, Deserialize)]
-pub(in crate::server) struct Streamed {
-    stream: Option<bool>,
+/// A value of a query.
+fn queried(query: Option<&str>, name: &str) -> Option<String> {
+    let mut pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+    pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
 }
 
-/// The query of `/input_items`.
-#[derive(Debug, Default, Deserialize)]
-pub(in crate::server) struct Page {
-    limit: Option<usize>,
-    order: Option<Order>,
+/// Which items of a list are wanted.
+#[derive(Debug, PartialEq, Eq)]
+struct Page {
+    limit: usize,
+    /// The first one first. As OpenAI has it the last one comes first unless the client says so.
+    is_ascending: bool,
     after: Option<String>,
 }
 
-/// Which items come first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Order {
-    Asc,
-    Desc,
-}
-
 impl Page {
+    fn of_query(query: Option<&str>) -> Self {
+        let limit = queried(query, "limit").and_then(|limit| limit.parse().ok()).unwrap_or(PAGE);
+        let is_ascending = queried(query, "order").is_some_and(|order| order == "asc");
+        Self { limit: limit.clamp(1, MOST), is_ascending, after: queried(query, "after") }
+    }
+
     fn of(&self, input: &str) -> String {
         let mut items = array(input).unwrap_or_default();
-        // As OpenAI: the last one first.
-        if self.order != Some(Order::Asc) {
+        if !self.is_ascending {
             items.reverse();
         }
         let after = self.after.as_deref();
         let begin =
             after.and_then(|after| items.iter().position(|item| id_of(item).as_deref() == Some(after)));
         let rest = &items[begin.map_or(0, |at| at + 1)..];
-        let page = &rest[..rest.len().min(self.limit.unwrap_or(PAGE).clamp(1, MOST))];
+        let page = &rest[..rest.len().min(self.limit)];
         let id = |item: Option<&&str>| item.and_then(|item| id_of(item)).map_or(Value::Null, Value::from);
         format!(
             r#"{{"object":"list","data":[{}],"first_id":{},"last_id":{},"has_more":{}}}"#,
@@ -226,9 +224,7 @@ mod tests {
 
     fn check(query: &str, expected: &[&str], has_more: bool) {
         let input = r#"[{"id":"a"},{"id":"b"},{"id":"c"}]"#;
-        let uri: http::Uri = format!("/x?{query}").parse().unwrap();
-        let Query(page): Query<Page> = Query::try_from_uri(&uri).unwrap();
-        let list: Value = serde_json::from_str(&page.of(input)).unwrap();
+        let list: Value = serde_json::from_str(&Page::of_query(Some(query)).of(input)).unwrap();
         let ids: Vec<&str> =
             list["data"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap()).collect();
         assert_eq!((ids.as_slice(), &list["has_more"]), (expected, &json!(has_more)), "{query}");
