@@ -135,7 +135,8 @@ async fn turn(api: Api, app: App, mut parts: Parts, body: Incoming, peer: Option
         Err(error) => return client.refused(&error, &line),
     };
     if leaves_to_server(&app, api, &body) {
-        return passed_on(app, Parts { headers: own_headers, ..parts }, body, line).await;
+        parts.headers = own_headers;
+        return passed_on(app, parts, body, line).await;
     }
     let Asked { chat, mut writer, model, stream, background } =
         match read(api, &app, &body, &client, &line).await {
@@ -262,7 +263,8 @@ async fn count_tokens(app: App, mut parts: Parts, body: Incoming, peer: Option<I
         Err(error) => return client.refused(&error, &line),
     };
     if leaves_to_server(&app, Api::Messages, &body) {
-        return passed_on(app, Parts { headers: own_headers, ..parts }, body, line).await;
+        parts.headers = own_headers;
+        return passed_on(app, parts, body, line).await;
     }
     match counted(&app, &body, origin_of(Api::Messages, parts.headers, &client, peer, received), &line).await
     {

@@ -59,7 +59,7 @@ pub fn conversation_items<'r>(kept: impl IntoIterator<Item = (&'r str, &'r str)>
 }
 
 /// The items that the model made, of a response object.
-pub fn output_items(body: &str) -> Vec<String> {
+fn output_items(body: &str) -> Vec<String> {
     let Ok(object) = Object::parse(body) else { return vec![] };
     let output = object.get("output").and_then(array).unwrap_or_default();
     output.into_iter().map(str::to_owned).collect()
