@@ -267,7 +267,7 @@ impl Driver {
             caller: Caller {
                 run: self.journal.run().to_string(),
                 agent: self.telemetry.agent.to_string(),
-                key: None,
+                key: run.setup().key.clone(),
             },
         };
         let began = Instant::now();

@@ -121,9 +121,20 @@ impl Target {
     }
 }
 
+/// What a question is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// Whether a call may run.
+    Call,
+    /// Whether a command that its sandbox seems to have stopped may run once more without it. No general consent answers this.
+    OutsideSandbox,
+}
+
 /// A question to a person before a call runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question<'a> {
+    /// What it is about.
+    pub asked: Asked,
     /// The tool.
     pub tool: &'a str,
     /// Its arguments.

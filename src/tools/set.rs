@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 
 use super::config::{ToolsConfig, Verdict};
-use super::contract::{Approver, Invocation, Question, ToolError, ToolOutput, ToolSpec, Tools};
+use super::contract::{Approver, Asked, Invocation, Question, ToolError, ToolOutput, ToolSpec, Tools};
 use super::plain::plain;
 use super::policy::{Judgement, Plan, Policy, Subject};
 use super::record::Record;
@@ -160,7 +160,8 @@ impl ToolSet {
             (Verdict::Ask, Some(approver)) => {
                 let preview = source.preview(invocation).await?.map(|preview| visible(&preview));
                 let Invocation { name: tool, arguments, .. } = invocation;
-                let question = Question { tool, arguments, target: &subject.target, preview };
+                let (asked, target) = (Asked::Call, &subject.target);
+                let question = Question { asked, tool, arguments, target, preview };
                 record.asked();
                 let is_approved = approver.approve(question).await;
                 if is_approved {

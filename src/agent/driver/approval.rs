@@ -9,14 +9,16 @@ use crate::agent::event::EventKind;
 use crate::agent::run::Run;
 use crate::agent::stored::{now, or_log};
 use crate::store::{ApprovalChange, ApprovalState};
-use crate::tools::{Approver, Invocation, Question, Target};
+use crate::tools::{Approver, Asked, Invocation, Question, Target};
 
 /// Says yes to exactly one call: the recorded one.
 pub(super) struct ApprovedCall<'a>(pub(super) &'a Invocation);
 
 impl Approver for ApprovedCall<'_> {
     fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool> {
-        let is_same = question.tool == self.0.name && *question.arguments == self.0.arguments;
+        let is_same = question.asked == Asked::Call
+            && question.tool == self.0.name
+            && *question.arguments == self.0.arguments;
         Box::pin(std::future::ready(is_same))
     }
 }
@@ -79,8 +81,13 @@ async fn asked_in_person(approver: &dyn Approver, request: &ApprovalRequest) -> 
     for call in &request.calls {
         let arguments: Map<String, serde_json::Value> =
             serde_json::from_str(&call.arguments).unwrap_or_default();
-        let question =
-            Question { tool: &call.name, arguments: &arguments, target: &Target::Other, preview: None };
+        let question = Question {
+            asked: Asked::Call,
+            tool: &call.name,
+            arguments: &arguments,
+            target: &Target::Other,
+            preview: None,
+        };
         if approver.approve(question).await {
             decision.approved.push(call.id.clone());
         }

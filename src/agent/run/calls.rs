@@ -8,7 +8,6 @@ use super::{Phase, Run};
 use crate::agent::approval::Tier;
 use crate::agent::call::{CallOutcome, RequestedCall, ToolEnd};
 use crate::agent::event::EventKind;
-use crate::agent::neutralize::neutralize;
 use crate::agent::setup::{Executor, OfferedTool};
 use crate::agent::step::{Action, ChildStep, Suspension, ToolStep};
 use crate::agent::transcript::{Entry, Exchange, ToolRecord, ToolResult};
@@ -174,15 +173,16 @@ impl Run {
     /// Puts a result into the transcript.
     pub(super) fn keep(&mut self, call: &RequestedCall, ended: &ToolEnd) {
         let limit = self.offered(&call.name).map_or(usize::MAX, |tool| tool.result_limit);
-        let text = neutralize(&context::head_and_tail(&ended.text, limit).0);
+        let text = context::head_and_tail(&ended.text, limit).0;
         let text = if text.trim().is_empty() { "(no output)".to_owned() } else { text };
+        let injected_bytes = self.neutral().result(&text).len();
         if let Some(iteration) = self.iterations.last_mut() {
             iteration.tools.push(ToolRecord {
                 tool: call.name.clone(),
                 outcome: ended.outcome.as_str().into(),
                 took_ms: ended.took,
                 result_bytes: ended.text.len(),
-                injected_bytes: text.len(),
+                injected_bytes,
             });
         }
         let ok = matches!(ended.outcome, CallOutcome::Ok | CallOutcome::HandedOver);
