@@ -10,8 +10,8 @@ use super::call::RequestedCall;
 use super::config::{AgentConfig, Progress};
 use super::setup::{ModelSizes, OfferedTool, Setup};
 use crate::relay::Relay;
-use crate::tool_parser::Prior;
 use crate::tools::Tools;
+use tool_call_parser::Prior;
 
 /// The window of a model of which nobody tells one, in tokens.
 const DEFAULT_WINDOW: u64 = 128 * 1024;

@@ -2,7 +2,7 @@
 //! would read as the beginning of another message.
 //!
 //! This is the one place for it: the store, the log, the screen and the tools have the texts as they were written. Which marks
-//! are meant is said by `tool_parser::templates`. Pure. Used by `prompt`.
+//! are meant is said by `tool_call_parser::templates`. Pure. Used by `prompt`.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -12,8 +12,8 @@ use regex::Regex;
 use serde_json::{Map, Value};
 
 use crate::pattern::pattern;
-use crate::tool_parser::Prior;
-use crate::tool_parser::templates::{Scope, breaks, broken, with_spaces};
+use tool_call_parser::Prior;
+use tool_call_parser::templates::{Scope, breaks, broken, with_spaces};
 
 /// How respool itself writes results and notes where the form has no role for them.
 static OWN: LazyLock<Regex> =

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::approval::{ApprovalRules, Tier};
-use crate::tool_parser::Prior;
+use tool_call_parser::Prior;
 
 /// Everything that a run's course depends on, fixed when it begins.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -152,7 +152,7 @@ pub struct ModelSizes {
 mod dialect_names {
     use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
 
-    use crate::tool_parser::Prior;
+    use tool_call_parser::Prior;
 
     pub(super) fn serialize<S: Serializer>(dialects: &Prior, out: S) -> Result<S::Ok, S::Error> {
         dialects.names().collect::<Vec<_>>().serialize(out)

@@ -39,9 +39,9 @@ use memory::{Memory, MemoryLimits};
 pub use reply_stream::{Batch, ReplyStream};
 pub use request::{ClientRequest, Facts, Route};
 
-use crate::tool_parser::Prior;
 use crate::translate::{GuardLimits, Reply, completion_json};
 use crate::upstream::{Fleet, Tier, Trial, Upstream, UpstreamError};
+use tool_call_parser::Prior;
 
 /// Relays requests to the configured upstreams.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use crate::agent::event::{ChildEnd, ModelReply};
 use crate::agent::failure::{FailureKind, ModelFailure};
 use crate::agent::setup::Executor;
 use crate::agent::step::ChildStep;
-use crate::tool_parser::Prior;
+use tool_call_parser::Prior;
 
 /// What the world does at a step, as far as it is free to choose.
 #[derive(Clone, Debug)]

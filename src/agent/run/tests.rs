@@ -10,7 +10,7 @@ use crate::agent::event::ModelReply;
 use crate::agent::failure::{FailureKind, ModelFailure};
 use crate::agent::run::replies::LONGEST_BACKOFF;
 use crate::agent::setup::{CallForm, CallStyle, Executor, Limits, OfferedTool};
-use crate::tool_parser::Prior;
+use tool_call_parser::Prior;
 
 /// A run and the time in it.
 struct Sim {

@@ -10,7 +10,7 @@ use super::shown::{self, Found};
 use super::text::{Encoding, decode, encode, is_crlf, with_crlf};
 use super::workspace::{Place, Workspace};
 use super::write::{diff, replace, shortened};
-use crate::tool_parser::templates::mended;
+use tool_call_parser::templates::mended;
 
 const LARGEST_FILE: u64 = 16 << 20;
 const OLD: &[&str] = &["oldText", "old_string", "old_text", "oldString"];
@@ -169,9 +169,9 @@ fn hint(before: &str, old: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tool_parser::Prior;
-    use crate::tool_parser::templates::{Scope, broken};
     use proptest::prelude::*;
+    use tool_call_parser::Prior;
+    use tool_call_parser::templates::{Scope, broken};
 
     fn check(before: &str, edits: &[(&str, &str)], expected: Result<&str, &str>) {
         let edits: Vec<Edit> =

@@ -1,9 +1,9 @@
-//! Texts as an agent's model reads them: with the marks of chat templates broken (`tool_parser::templates`). Finds in a file
+//! Texts as an agent's model reads them: with the marks of chat templates broken (`tool_call_parser::templates`). Finds in a file
 //! what was read in that form, and says what to put there so that the rest of the file stays as it is. Used by `edit`.
 
 use super::text::with_crlf;
-use crate::tool_parser::Prior;
-use crate::tool_parser::templates::{Scope, breaks, broken, mended, with_spaces};
+use tool_call_parser::Prior;
+use tool_call_parser::templates::{Scope, breaks, broken, mended, with_spaces};
 
 /// Where a text stands in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]

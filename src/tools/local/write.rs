@@ -12,7 +12,7 @@ use super::super::contract::{ToolError, ToolOutput};
 use super::read::{open, whole};
 use super::text::decode;
 use super::workspace::{Place, Workspace, failure};
-use crate::tool_parser::templates;
+use tool_call_parser::templates;
 
 /// Larger files are not compared.
 const MOST_COMPARED: u64 = 1 << 20;
