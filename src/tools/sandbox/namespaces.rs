@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno as Errnum;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::statvfs::{FsFlags, statvfs};
@@ -117,11 +118,11 @@ fn hold_attributes(spec: &Spec) -> io::Result<()> {
     Ok(())
 }
 
-/// What lies below another mount, or in a directory that this user cannot enter, is not reached by a path.
+/// What lies below another mount, or in a directory that this user cannot enter, is not reached by its path, nor by the command's.
 fn hold_mount(point: &Path) -> io::Result<()> {
-    match make_read_only(point) {
-        Err(_) if fs::symlink_metadata(point).is_err() => Ok(()),
-        held => held,
+    match remount_read_only(point) {
+        Ok(()) | Err(Errnum::EINVAL | Errnum::ENOENT | Errnum::ENOTDIR | Errnum::EACCES) => Ok(()),
+        Err(error) => Err(not_read_only(point, error)),
     }
 }
 
@@ -220,8 +221,16 @@ fn bind(from: &Path, to: &Path) -> io::Result<()> {
         .map_err(|error| io::Error::other(format!("{} cannot be mounted: {error}", from.display())))
 }
 
-/// The flags of the file system stay: the kernel does not let them be taken away here.
 fn make_read_only(place: &Path) -> io::Result<()> {
+    remount_read_only(place).map_err(|error| not_read_only(place, error))
+}
+
+fn not_read_only(place: &Path, error: Errnum) -> io::Error {
+    io::Error::other(format!("{} cannot be made read-only: {error}", place.display()))
+}
+
+/// The flags of the file system stay: the kernel does not let them be taken away here.
+fn remount_read_only(place: &Path) -> nix::Result<()> {
     let found = statvfs(place)?.flags();
     let mut flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
     for (known, flag) in [
@@ -237,7 +246,6 @@ fn make_read_only(place: &Path) -> io::Result<()> {
         }
     }
     mount(NOTHING, place, NOTHING, flags, NOTHING)
-        .map_err(|error| io::Error::other(format!("{} cannot be made read-only: {error}", place.display())))
 }
 
 #[cfg(test)]
