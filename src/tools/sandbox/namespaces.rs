@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
-use nix::errno::Errno as Errnum;
+use nix::errno::Errno as MountError;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::statvfs::{FsFlags, statvfs};
@@ -121,7 +121,9 @@ fn hold_attributes(spec: &Spec) -> io::Result<()> {
 /// What lies below another mount, or in a directory that this user cannot enter, is not reached by its path, nor by the command's.
 fn hold_mount(point: &Path) -> io::Result<()> {
     match remount_read_only(point) {
-        Ok(()) | Err(Errnum::EINVAL | Errnum::ENOENT | Errnum::ENOTDIR | Errnum::EACCES) => Ok(()),
+        Ok(()) | Err(MountError::EINVAL | MountError::ENOENT | MountError::ENOTDIR | MountError::EACCES) => {
+            Ok(())
+        }
         Err(error) => Err(not_read_only(point, error)),
     }
 }
@@ -225,7 +227,7 @@ fn make_read_only(place: &Path) -> io::Result<()> {
     remount_read_only(place).map_err(|error| not_read_only(place, error))
 }
 
-fn not_read_only(place: &Path, error: Errnum) -> io::Error {
+fn not_read_only(place: &Path, error: MountError) -> io::Error {
     io::Error::other(format!("{} cannot be made read-only: {error}", place.display()))
 }
 
