@@ -152,6 +152,11 @@ pub trait Approver: Send + Sync {
         true
     }
 
+    /// Who has consented to the call already, for the record.
+    fn consented(&self) -> Option<&str> {
+        None
+    }
+
     /// True when the call may run.
     fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool>;
 
@@ -172,4 +177,9 @@ pub trait Tools: Send + Sync {
         invocation: &'a Invocation,
         approver: Option<&'a dyn Approver>,
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>>;
+
+    /// Writes down that somebody refused a call before it came here.
+    fn note_refusal<'a>(&'a self, _: &'a Invocation, _by: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(std::future::ready(()))
+    }
 }

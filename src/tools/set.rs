@@ -107,6 +107,9 @@ impl ToolSet {
         let (source, offer) = self.offered(&invocation.name).await?;
         let subject = source.subject(&offer, &invocation.arguments).await?;
         let mut record = Record::new(&self.config, invocation, &offer);
+        if let Some(by) = approver.and_then(|approver| approver.consented()) {
+            record.approved_by(by);
+        }
         let consent = self.consent(source.as_ref(), &subject, invocation, approver, &mut record).await;
         let consent = match consent {
             Ok(consent) => consent,
@@ -162,11 +165,12 @@ impl ToolSet {
                 let Invocation { name: tool, arguments, .. } = invocation;
                 let (asked, target) = (Asked::Call, &subject.target);
                 let question = Question { asked, tool, arguments, target, preview };
-                record.asked();
                 let is_approved = approver.approve(question).await;
                 if is_approved {
+                    record.approved_by(approver.consented().unwrap_or("person"));
                     Ok(Consent { verdict, plan })
                 } else {
+                    record.refused_by("the person");
                     no("the person who was asked said no".to_owned())
                 }
             }
@@ -187,6 +191,16 @@ impl Tools for ToolSet {
         Box::pin(async move {
             let result = self.guarded(invocation, approver).await;
             result.map(|output| plain_output(&output)).map_err(plain_error)
+        })
+    }
+
+    fn note_refusal<'a>(&'a self, invocation: &'a Invocation, by: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let Ok((_, offer)) = self.offered(&invocation.name).await else { return };
+            let mut record = Record::new(&self.config, invocation, &offer);
+            record.rule("the tier `confirm`");
+            record.refused_by(by);
+            record.refused().await;
         })
     }
 }

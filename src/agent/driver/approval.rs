@@ -1,5 +1,7 @@
 //! A run's approvals, as the driver sees them: whether a request is decided, and what the store is told. Used by `driver`.
 
+use std::time::Duration;
+
 use futures::future::BoxFuture;
 use serde_json::Map;
 
@@ -12,18 +14,35 @@ use crate::store::{ApprovalChange, ApprovalState};
 use crate::tools::{Approver, Asked, Invocation, Question, Target};
 
 /// Says yes to exactly one call: the recorded one.
-pub(super) struct ApprovedCall<'a>(pub(super) &'a Invocation);
+pub(super) struct ApprovedCall<'a> {
+    pub(super) invocation: &'a Invocation,
+    /// Who decided.
+    pub(super) by: &'a str,
+}
 
 impl Approver for ApprovedCall<'_> {
+    fn consented(&self) -> Option<&str> {
+        Some(self.by)
+    }
+
     fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool> {
         let is_same = question.asked == Asked::Call
-            && question.tool == self.0.name
-            && *question.arguments == self.0.arguments;
+            && question.tool == self.invocation.name
+            && *question.arguments == self.invocation.arguments;
         Box::pin(std::future::ready(is_same))
     }
 }
 
 impl Driver {
+    /// The calls that a decision rejects go into the audit log; they never come to the tools.
+    pub(super) async fn note_rejections(&self, run: &Run, request: &ApprovalRequest, kind: &EventKind) {
+        let EventKind::ApprovalDecided(decision) = kind else { return };
+        for call in request.calls.iter().filter(|call| !decision.approved.contains(&call.id)) {
+            let invocation = self.invocation(run, call, Duration::ZERO);
+            self.tools.note_refusal(&invocation, &decision.by).await;
+        }
+    }
+
     /// What is decided about the request that a run waits for; `None` as long as nothing is.
     pub(super) async fn decision(&self, run: &Run, request: &ApprovalRequest) -> Option<EventKind> {
         if let Some(decision) = self.recorded_decision(request).await {

@@ -33,8 +33,17 @@ pub(super) struct LaterCalls {
     pub(super) own: VecDeque<RequestedCall>,
     /// The client's.
     pub(super) client: Vec<RequestedCall>,
-    /// What was decided about calls that need consent: `None` is consent, a text is why not.
-    pub(super) verdicts: BTreeMap<String, Option<String>>,
+    /// What was decided about calls that need consent.
+    pub(super) verdicts: BTreeMap<String, Verdict>,
+}
+
+/// What was decided about a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It runs; by whom that was decided.
+    Approved(String),
+    /// It does not, and why.
+    Rejected(String),
 }
 
 impl Run {
@@ -69,7 +78,7 @@ impl Run {
         if self.time_left() == 0 {
             return Some((CallOutcome::NotRun, "not run: the time of this run is over".into()));
         }
-        if let Some(Some(rejection)) = later.verdicts.get(&call.id) {
+        if let Some(Verdict::Rejected(rejection)) = later.verdicts.get(&call.id) {
             return Some((CallOutcome::Denied, rejection.clone()));
         }
         let tool = self.offered(&call.name);
@@ -130,9 +139,12 @@ impl Run {
             Some(Executor::Respool { timeout, repeatable }) => (timeout, repeatable),
             _ => (1, false),
         };
-        let is_approved = queue.later.verdicts.contains_key(&call.id);
+        let approved_by = match queue.later.verdicts.get(&call.id) {
+            Some(Verdict::Approved(by)) => Some(by.clone()),
+            _ => None,
+        };
         let within = timeout.min(self.time_left()).max(1);
-        ToolStep { call, within, repeatable, is_retry: queue.is_retry, is_approved }
+        ToolStep { call, within, repeatable, is_retry: queue.is_retry, approved_by }
     }
 
     /// Something that happened to the current call.
