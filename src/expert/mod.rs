@@ -14,6 +14,7 @@ mod fields;
 mod files;
 mod git;
 mod grants;
+mod invocation;
 mod library;
 mod manifest;
 mod markdown;
@@ -38,6 +39,7 @@ pub use diagnostic::{At, Code, Diagnostic, Severity, Spanned, visible};
 pub use duration::Length;
 pub use fields::Listing;
 pub use grants::{LEARNS_ALONE, VersionStep, learns_alone};
+pub use invocation::{Invocation, InvocationLane, Origin};
 pub use library::{BINDINGS, Installed, Library, Lock, Plan, Record, digest};
 pub use manifest::{
     Components, Concurrency, KeyField, Manifest, ModeField, Trigger, TriggerKind, TriggerSession,
