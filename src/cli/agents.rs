@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent::{Agent, AgentConfig, Agents, Supervision};
 use crate::config::Settings;
+use crate::expert::ModelAccess;
 use crate::observe::ErrorReport;
 use crate::relay::{ReasoningField, Relay, RelayLimits};
 use crate::store::Store;
@@ -79,7 +80,8 @@ pub(super) fn agents(
     };
     let all: Vec<Agent> = equipped.into_iter().map(agent).collect();
     // What named keys use is counted there too.
-    let needs_store = !all.is_empty() || settings.server.client_keys_file.is_some();
+    let needs_store =
+        !all.is_empty() || settings.server.client_keys_file.is_some() || settings.experts.model.is_some();
     let store = if needs_store { store(settings) } else { None };
     let report = ErrorReport::new(settings.log.errors_dir.clone());
     Arc::new(Agents::new(all, store, report, settings.log.content, shutdown))
@@ -99,6 +101,32 @@ fn own_relay(settings: &Settings, config: &AgentConfig, fleet: &Arc<Fleet>, boun
         relay.recovery.attempts = 0;
     }
     Relay::new(relay, fleet, bounds)
+}
+
+/// The way of experts to their model; `None` where they have none.
+pub(super) fn model_access(
+    settings: &Settings,
+    relay: &Arc<Relay>,
+    fleet: &Arc<Fleet>,
+    bounds: RelayLimits,
+) -> Option<ModelAccess> {
+    let model = settings.experts.model.clone()?;
+    let config = AgentConfig {
+        model: model.clone(),
+        upstream: settings.experts.upstream.clone(),
+        ..AgentConfig::default()
+    };
+    let relay = match &config.upstream {
+        None => Arc::clone(relay),
+        Some(_) => Arc::new(own_relay(settings, &config, fleet, bounds)),
+    };
+    Some(ModelAccess {
+        relay,
+        target: settings.relay.target(&model).to_owned(),
+        window: settings.relay.modes(&model).context_window,
+        reasoning: reasoning(settings, &config),
+        model,
+    })
 }
 
 fn prompt(config: &AgentConfig) -> Result<Option<String>, String> {

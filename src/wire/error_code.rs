@@ -110,6 +110,8 @@ codes! {
     TooSlow = "too_slow",
     /// Too many wrong keys came from one address.
     TooManyWrongKeys = "too_many_wrong_keys",
+    /// The server of a tool that a run cannot do without failed.
+    ToolUnavailable = "tool_unavailable",
     /// The model's call ends before its arguments do.
     TruncatedToolCall = "truncated_tool_call",
     /// The model called a tool that the request does not declare.
