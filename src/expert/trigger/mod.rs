@@ -2,4 +2,4 @@
 
 mod fence;
 
-pub use fence::{MOST_SHOWN, fenced, fenced_json};
+pub use fence::{fenced, fenced_json};
