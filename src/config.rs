@@ -7,6 +7,7 @@
 mod contradictions;
 mod cover;
 mod environment;
+mod experts;
 mod file;
 mod flags;
 mod keys;
@@ -20,7 +21,6 @@ mod tree;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde::Deserialize;
 
@@ -31,7 +31,6 @@ pub use problem::{Place, Problem, Problems};
 
 use crate::agent::AgentConfig;
 use crate::expert::ExpertsConfig;
-use crate::expert::config::{LEASE, MAX_ITERATIONS, MAX_TOKENS, RUNS_AT_ONCE};
 use crate::observe::LogConfig;
 use crate::relay::{
     ContextConfig, ModelConfig, ReasoningField, RecoveryConfig, RelayConfig, ToolParsing, ToolsMode,
@@ -39,8 +38,9 @@ use crate::relay::{
 use crate::server::{LimitsConfig, Listen, ServerConfig};
 use crate::store::{RunsConfig, StoreConfig};
 use crate::tools::{AuditConfig, ToolsConfig, audit};
-use crate::units::{Secret, Unusable, some_duration};
+use crate::units::{Secret, Unusable};
 use crate::upstream::UpstreamConfig;
+use experts::ExpertsDocument;
 use tree::Table;
 
 /// Environment variables, by name.
@@ -213,37 +213,6 @@ struct Document {
     agents: BTreeMap<String, AgentConfig>,
     tools: ToolsConfig,
     experts: ExpertsDocument,
-}
-
-/// `[experts]`, before its defaults below the home directory are known.
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct ExpertsDocument {
-    dir: Option<PathBuf>,
-    workspace: Option<PathBuf>,
-    model: Option<String>,
-    upstream: Option<String>,
-    max_iterations: Option<u32>,
-    max_tokens: Option<u32>,
-    runs_at_once: Option<u32>,
-    #[serde(deserialize_with = "some_duration")]
-    lease: Option<Duration>,
-}
-
-impl ExpertsDocument {
-    fn settings(self, environment: &Environment) -> ExpertsConfig {
-        let openclaw = search::openclaw_dir(environment);
-        ExpertsConfig {
-            dir: self.dir.unwrap_or_else(|| openclaw.join("experts")),
-            workspace: self.workspace.unwrap_or_else(|| openclaw.join("workspace")),
-            model: self.model,
-            upstream: self.upstream,
-            max_iterations: self.max_iterations.unwrap_or(MAX_ITERATIONS),
-            max_tokens: self.max_tokens.unwrap_or(MAX_TOKENS),
-            runs_at_once: self.runs_at_once.unwrap_or(RUNS_AT_ONCE),
-            lease: self.lease.unwrap_or(LEASE),
-        }
-    }
 }
 
 impl Document {

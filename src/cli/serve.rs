@@ -10,8 +10,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::advice::{self, Advice, advice};
-use super::agents::{Equipped, OpenTools, agents, equipped, model_access};
-use super::{Failure, log_problem};
+use super::agents::{Equipped, OpenTools, agents, equipped, model_accesses};
+use super::{Failure, experts, log_problem};
 use crate::agent::AgentConfig;
 use crate::config::{Loaded, Settings};
 use crate::expert::Experts;
@@ -143,17 +143,19 @@ async fn assembled(
     if settings.server.asks_for_keys() {
         tokio::spawn(Arc::clone(&access).watch(abort.clone()));
     }
-    let experts = match model_access(settings, &relay, &fleet, bounds) {
-        Some(model) => {
-            Some(Experts::open(settings.experts.clone(), Arc::clone(&agents), sources, model).await)
+    let hooks = experts::serve(settings, agents.store(), abort).await;
+    let served = match model_accesses(settings, &relay, &fleet, bounds) {
+        Some(models) => {
+            Some(Experts::open(settings.experts.clone(), Arc::clone(&agents), sources, models).await)
         }
         None => None,
     };
     Ok(App {
         relay,
         agents,
-        experts,
+        experts: served,
         access,
+        hooks,
         limits: settings.server.limits.clone(),
         log_content: settings.log.content,
         abort: abort.clone(),

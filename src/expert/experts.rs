@@ -40,7 +40,16 @@ pub(super) const RUN_TIMEOUT: Duration = Duration::from_hours(24);
 /// How long a conversation may work on one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(30);
 
-/// The way of all experts to their model.
+/// The ways of experts to their models.
+#[derive(Clone)]
+pub struct ModelAccesses {
+    /// For experts without one of their own.
+    pub default: ModelAccess,
+    /// By the expert's name.
+    pub by_name: BTreeMap<String, ModelAccess>,
+}
+
+/// The way of an expert to its model.
 #[derive(Clone)]
 pub struct ModelAccess {
     /// The relay.
@@ -93,7 +102,7 @@ pub struct Experts {
     pub(super) config: ExpertsConfig,
     pub(super) agents: Arc<Agents>,
     pub(super) sources: Arc<Sources>,
-    model: ModelAccess,
+    models: ModelAccesses,
     library: Library,
     by_name: Mutex<BTreeMap<String, Arc<Expert>>>,
     marks: Mutex<Marks>,
@@ -138,7 +147,7 @@ impl Experts {
         config: ExpertsConfig,
         agents: Arc<Agents>,
         sources: Arc<Sources>,
-        model: ModelAccess,
+        models: ModelAccesses,
     ) -> Arc<Self> {
         let library = Library::new(&config.dir);
         let gateway = sources.select(&["sessions_send".to_owned()]).await.ok();
@@ -146,7 +155,7 @@ impl Experts {
             config,
             agents,
             sources,
-            model,
+            models,
             library,
             by_name: Mutex::default(),
             marks: Mutex::default(),
@@ -274,19 +283,19 @@ impl Experts {
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
-    /// Their names as models.
-    pub fn models(&self) -> Vec<String> {
-        self.names().iter().map(|name| format!("{MODEL_PREFIX}{name}")).collect()
+    /// Their names as models, each with the model that thinks for it.
+    pub fn models(&self) -> Vec<(String, String)> {
+        let model = |name: &String| (format!("{MODEL_PREFIX}{name}"), self.access(name).model.clone());
+        self.names().iter().map(model).collect()
+    }
+
+    fn access(&self, name: &str) -> &ModelAccess {
+        self.models.by_name.get(name).unwrap_or(&self.models.default)
     }
 
     /// True for the model's name of an expert.
     pub fn is_model(&self, name: &str) -> bool {
         name.strip_prefix(MODEL_PREFIX).is_some_and(|name| self.get(name).is_some())
-    }
-
-    /// The model that thinks for them.
-    pub fn model(&self) -> &str {
-        &self.model.model
     }
 
     /// What keeps an expert from being ready; its triggers are held as long as this is not empty.
@@ -396,26 +405,28 @@ impl Experts {
         };
         let (bound, prompt) = (Arc::clone(&expert.bound), system_prompt(&package));
         let own = ExpertTools::new(&package, bound, Arc::clone(&files), role, is_dry);
+        let access = self.access(expert.name());
         let agent = Agent {
             name: format!("{MODEL_PREFIX}{}", expert.name()).into(),
-            config: self.agent_config(timeout),
+            config: self.agent_config(expert.name(), timeout),
             prompt: Some(prompt),
-            relay: Arc::clone(&self.model.relay),
+            relay: Arc::clone(&access.relay),
             tools: Arc::new(own),
-            target: self.model.target.clone(),
-            window: self.model.window,
-            reasoning: self.model.reasoning,
+            target: access.target.clone(),
+            window: access.window,
+            reasoning: access.reasoning,
             supervision,
         };
         (Arc::new(agent), files)
     }
 
-    fn agent_config(&self, timeout: Duration) -> AgentConfig {
+    fn agent_config(&self, name: &str, timeout: Duration) -> AgentConfig {
+        let config = self.config.of(name);
         AgentConfig {
-            model: self.model.model.clone(),
-            upstream: self.config.upstream.clone(),
-            max_tokens: self.config.max_tokens,
-            max_iterations: self.config.max_iterations,
+            model: self.access(name).model.clone(),
+            upstream: config.upstream,
+            max_tokens: config.max_tokens.unwrap_or(self.config.max_tokens),
+            max_iterations: config.max_iterations.unwrap_or(self.config.max_iterations),
             run_timeout: timeout,
             model_timeout: MODEL_TIMEOUT,
             tool_timeout: TOOL_TIMEOUT,

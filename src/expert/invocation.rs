@@ -114,6 +114,7 @@ impl Invocation {
             due: self.asked,
             payload: serde_json::to_string(&self).unwrap_or_default(),
             dedupe,
+            clock: None,
         }
     }
 

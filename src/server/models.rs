@@ -132,7 +132,7 @@ async fn models(app: &App, headers: &HeaderMap) -> Models {
     found.extend(aliases);
     found.extend(app.agents.iter().map(|agent| of_agent(&agent.name, &agent.config.model)));
     for experts in &app.experts {
-        found.extend(experts.models().iter().map(|name| of_agent(name, experts.model())));
+        found.extend(experts.models().iter().map(|(name, model)| of_agent(name, model)));
     }
     Models { found, failed }
 }

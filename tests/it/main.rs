@@ -25,6 +25,7 @@ mod experts;
 mod experts_killed;
 mod experts_run;
 mod faults;
+mod hooks;
 mod keys;
 mod lifecycle;
 mod live;
