@@ -45,8 +45,8 @@ pub use access::Access;
 pub use config::{LimitsConfig, Listen, ServerConfig};
 pub use run::{Stop, run};
 
-use crate::agent::Agents;
-use crate::expert::Hooks;
+use crate::agent::{Agent, Agents};
+use crate::expert::{Experts, Hooks, MODEL_PREFIX};
 use crate::relay::Relay;
 use visit::Visit;
 
@@ -57,6 +57,8 @@ pub struct App {
     pub relay: Arc<Relay>,
     /// The agents, and the runs in progress.
     pub agents: Arc<Agents>,
+    /// The experts; `None` where none are served.
+    pub experts: Option<Arc<Experts>>,
     /// Who may ask.
     pub access: Arc<Access>,
     /// The webhooks of experts, where there are experts.
@@ -67,6 +69,19 @@ pub struct App {
     pub log_content: bool,
     /// Ends what is still running, once the time for draining is over.
     pub abort: CancellationToken,
+}
+
+impl App {
+    /// True when a model's name is that of an agent or of an expert.
+    fn is_agent(&self, name: &str) -> bool {
+        self.agents.get(name).is_some() || self.experts.as_ref().is_some_and(|experts| experts.is_model(name))
+    }
+
+    /// The agent of this name; of an expert one that is made for this run.
+    fn agent(&self, name: &str) -> Option<Arc<Agent>> {
+        let expert = || self.experts.as_ref()?.agent(name.strip_prefix(MODEL_PREFIX)?);
+        self.agents.get(name).cloned().or_else(expert)
+    }
 }
 
 /// The routes. What is not respool's own goes to the upstream as it is.

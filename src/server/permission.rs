@@ -122,7 +122,7 @@ fn only_one_model(body: &Object<'_>) -> Result<(), ApiError> {
 }
 
 fn may_use(app: &App, visit: &Visit, name: &str) -> Result<(), ApiError> {
-    let (is_agent, limits) = (app.agents.get(name).is_some(), &visit.key.limits);
+    let (is_agent, limits) = (app.is_agent(name), &visit.key.limits);
     if limits.permits(name, is_agent) {
         return Ok(());
     }

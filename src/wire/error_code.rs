@@ -118,6 +118,8 @@ codes! {
     TriggerOff = "trigger_off",
     /// Too many wrong keys came from one address.
     TooManyWrongKeys = "too_many_wrong_keys",
+    /// The server of a tool that a run cannot do without failed.
+    ToolUnavailable = "tool_unavailable",
     /// The model's call ends before its arguments do.
     TruncatedToolCall = "truncated_tool_call",
     /// The path is below one of respool's own, which has no such route.

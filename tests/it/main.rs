@@ -22,6 +22,8 @@ mod chat;
 mod context;
 mod errors;
 mod experts;
+mod experts_killed;
+mod experts_run;
 mod faults;
 mod hooks;
 mod keys;

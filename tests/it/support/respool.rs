@@ -7,6 +7,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use respool::agent::Agents;
 use respool::config::{FileText, resolve};
+use respool::expert::Experts;
 use respool::server::{Access, Stop, router, run};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -29,6 +30,8 @@ pub struct Respool {
     pub agents: Arc<Agents>,
     /// Its keys, and what they use.
     pub access: Arc<Access>,
+    /// Its experts.
+    pub experts: Option<Arc<Experts>>,
 }
 
 impl Respool {
@@ -103,12 +106,16 @@ impl Respool {
                 respool::cli::app_with(&settings, &stop.abort, &open).await.unwrap()
             }
         };
-        let (agents, access) = (Arc::clone(&app.agents), Arc::clone(&app.access));
+        let (agents, access, experts) =
+            (Arc::clone(&app.agents), Arc::clone(&app.access), app.experts.clone());
         agents.start().await;
+        if let Some(experts) = &experts {
+            experts.start(&stop.abort);
+        }
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let ended = tokio::spawn(run(listener, router(app), stop.clone(), settings.server.limits.drain));
-        Self { address, stop, ended: Some(ended), agents, access }
+        Self { address, stop, ended: Some(ended), agents, access, experts }
     }
 }
 
@@ -121,6 +128,9 @@ impl Respool {
             ended.await.unwrap();
         }
         self.agents.ended().await;
+        if let Some(experts) = &self.experts {
+            experts.ended().await;
+        }
         self.access.save().await;
     }
 }
