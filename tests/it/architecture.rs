@@ -88,7 +88,7 @@ const PURE_FILES: [&str; 60] = [
 ];
 
 /// Foreign crates and the modules that own them.
-const OWNED: [(&str, &[&str]); 20] = [
+const OWNED: [(&str, &[&str]); 22] = [
     ("rusqlite", &["store"]),
     ("rustyline", &["chat"]),
     ("termimad", &["chat"]),
@@ -97,6 +97,8 @@ const OWNED: [(&str, &[&str]); 20] = [
     ("hyper_rustls", &["upstream"]),
     ("axum", &["server"]),
     ("clap", &["cli"]),
+    ("clap_complete", &["cli"]),
+    ("clap_mangen", &["cli"]),
     ("reqwest", &["cli", "tools"]),
     ("cap_std", &["tools", "expert"]),
     ("landlock", &["tools"]),
