@@ -77,7 +77,7 @@ async fn the_demo_stays_up_for_any_client() {
     let address = said.split("http://").nth(1).unwrap().split('/').next().unwrap().parse().unwrap();
     let body = serde_json::json!({"model": "note-reader", "messages": [{"role": "user", "content": "What does my note say?"}]});
     let reply = exchange(address, &Request::chat(&body)).await;
-    assert!(String::from_utf8_lossy(&reply.body).contains("the meeting is at nine"), "{reply:?}");
+    assert!(reply.text().contains("the meeting is at nine"), "{}", reply.text());
     nix::sys::signal::kill(
         nix::unistd::Pid::from_raw(demo.id().try_into().unwrap()),
         nix::sys::signal::SIGINT,

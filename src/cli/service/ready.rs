@@ -74,8 +74,13 @@ pub(super) async fn ask(address: &str) -> Answer {
             let status = answer.status();
             let body: serde_json::Value =
                 serde_json::from_str(&answer.text().await.unwrap_or_default()).unwrap_or_default();
-            let said =
-                body["error"]["message"].as_str().map_or_else(|| format!("HTTP {status}"), str::to_owned);
+            let problems: Vec<&str> = body["upstreams"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|upstream| upstream["problem"].as_str())
+                .collect();
+            let said = if problems.is_empty() { format!("HTTP {status}") } else { problems.join("; ") };
             Answer::NoUpstream(said)
         }
     }
