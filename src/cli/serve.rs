@@ -228,13 +228,13 @@ async fn bind(listen: &Listen) -> Result<TcpListener, String> {
     })
 }
 
-fn signals() -> Result<[Signal; 2], String> {
+pub(super) fn signals() -> Result<[Signal; 2], String> {
     let handler = |kind| signal(kind).map_err(|error| format!("signals cannot be handled: {error}"));
     Ok([handler(SignalKind::terminate())?, handler(SignalKind::interrupt())?])
 }
 
 /// The first signal drains, the second one ends what is left at once.
-async fn on_signals(stop: Stop, [mut terminate, mut interrupt]: [Signal; 2]) {
+pub(super) async fn on_signals(stop: Stop, [mut terminate, mut interrupt]: [Signal; 2]) {
     let mut next = async || tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} };
     next().await;
     tracing::info!(target: "respool::server", "stopping: no new requests; those in flight may finish");

@@ -98,7 +98,7 @@ const PURE_FILES: [&str; 67] = [
 ];
 
 /// Foreign crates and the modules that own them.
-const OWNED: [(&str, &[&str]); 20] = [
+const OWNED: [(&str, &[&str]); 22] = [
     ("rusqlite", &["store"]),
     ("rustyline", &["chat"]),
     ("termimad", &["chat"]),
@@ -107,6 +107,8 @@ const OWNED: [(&str, &[&str]); 20] = [
     ("hyper_rustls", &["upstream"]),
     ("axum", &["server"]),
     ("clap", &["cli"]),
+    ("clap_complete", &["cli"]),
+    ("clap_mangen", &["cli"]),
     ("reqwest", &["cli", "tools"]),
     ("cap_std", &["tools", "expert"]),
     ("landlock", &["tools"]),

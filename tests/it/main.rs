@@ -26,6 +26,7 @@ mod experts_killed;
 mod experts_run;
 mod faults;
 mod hooks;
+mod first_minute;
 mod keys;
 mod lifecycle;
 mod live;
