@@ -39,6 +39,7 @@ use crate::store::{RunsConfig, StoreConfig};
 use crate::tools::{AuditConfig, ToolsConfig, audit};
 use crate::units::{Secret, Unusable};
 use crate::upstream::UpstreamConfig;
+use crate::usage::{BudgetsConfig, PriceConfig, UsageConfig};
 use tree::Table;
 
 /// Environment variables, by name.
@@ -63,6 +64,12 @@ pub struct Settings {
     pub tools: ToolsConfig,
     /// `[experts]`.
     pub experts: ExpertsConfig,
+    /// `[usage]`.
+    pub usage: UsageConfig,
+    /// `[prices]`, by model; `own` stands for one's own hardware.
+    pub prices: BTreeMap<String, PriceConfig>,
+    /// `[budgets]`.
+    pub budgets: BudgetsConfig,
 }
 
 impl Default for Settings {
@@ -211,6 +218,9 @@ struct Document {
     agents: BTreeMap<String, AgentConfig>,
     tools: ToolsConfig,
     experts: ExpertsDocument,
+    usage: UsageConfig,
+    prices: BTreeMap<String, PriceConfig>,
+    budgets: BudgetsConfig,
 }
 
 /// `[experts]`, before its defaults below the home directory are known.
@@ -268,6 +278,9 @@ impl Document {
             agents: self.agents,
             tools: self.tools,
             experts: self.experts.settings(environment),
+            usage: self.usage,
+            prices: self.prices,
+            budgets: self.budgets,
         }
     }
 }

@@ -11,10 +11,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::advice::{self, Advice, advice};
 use super::agents::{Equipped, OpenTools, agents, equipped};
-use super::{Failure, log_problem};
+use super::{Failure, log_problem, usage};
 use crate::agent::AgentConfig;
 use crate::config::{Loaded, Settings};
-use crate::observe;
+use crate::observe::{self, Recording};
 use crate::relay::{Relay, RelayLimits};
 use crate::server::{Access, App, Listen, Stop, router, run};
 use crate::tools::{Sources, Tools};
@@ -65,11 +65,13 @@ async fn run_server(loaded: &Loaded) -> Result<(), Failure> {
     // A file at its size limit (`LimitFSIZE=` of systemd) is then an error of the write, and not the end of the process.
     let _ = signal(SignalKind::from_raw(nix::libc::SIGXFSZ));
     let (agents, access) = (Arc::clone(&app.agents), Arc::clone(&app.access));
+    let usage = Arc::clone(&app.usage);
     agents.start().await;
     run(listener, router(app), stop.clone(), settings.server.limits.drain).await;
     stop.abort.cancel();
     agents.ended().await;
     access.save().await;
+    usage.flush().await;
     tracing::info!(target: "respool::server", "stopped");
     Ok(())
 }
@@ -125,9 +127,17 @@ async fn assembled(
     let ((fleet, equipped), access) = both(parts, access)?;
     let access = Arc::new(access);
     let bounds = bounds(settings);
+    let usage = usage::ledger(settings).await?;
     let relay = Arc::new(Relay::new(settings.relay.clone(), Arc::clone(&fleet), bounds));
     let agents = agents(settings, &relay, &fleet, bounds, equipped, abort.clone());
     agents.tell_accounts(access.clone());
+    let recording = Recording {
+        content: settings.log.content,
+        sink: Some(usage.clone()),
+        in_flight: Some(Arc::clone(&usage.in_flight)),
+    };
+    agents.record_in(recording.clone());
+    tokio::spawn(Arc::clone(&usage).keep(abort.clone()));
     if let Some(store) = agents.store() {
         access.keep_in(Arc::clone(store)).await;
     }
@@ -139,7 +149,8 @@ async fn assembled(
         agents,
         access,
         limits: settings.server.limits.clone(),
-        log_content: settings.log.content,
+        recording,
+        usage,
         abort: abort.clone(),
     })
 }

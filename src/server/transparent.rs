@@ -25,7 +25,11 @@ pub(super) async fn transparent(State(app): State<App>, request: Request) -> Res
     let mut line = RequestLine::start(id.clone(), format!("{} {}", parts.method, uri.path()));
     line.route = "transparent";
     line.account = permission::account(&parts.extensions);
-    let line = SharedLine::new(line, app.log_content);
+    let line = SharedLine::new(line, &app.recording);
+    let costs = parts.method == Method::POST && permission::costs(uri.path());
+    if costs && let Err(error) = permission::within_budget(&app, &line, "", || false) {
+        return respond::error(&error, &line);
+    }
     let mut headers = parts.headers;
     if let Ok(id) = http::HeaderValue::from_str(&id) {
         headers.insert(respond::REQUEST_ID, id);

@@ -43,4 +43,5 @@ mod tools_mcp;
 mod tools_real;
 mod tools_route;
 mod upstreams;
+mod usage;
 mod wires;

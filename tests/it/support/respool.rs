@@ -8,6 +8,7 @@ use futures::future::BoxFuture;
 use respool::agent::Agents;
 use respool::config::{FileText, resolve};
 use respool::server::{Access, Stop, router, run};
+use respool::usage::Ledger;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -29,6 +30,8 @@ pub struct Respool {
     pub agents: Arc<Agents>,
     /// Its keys, and what they use.
     pub access: Arc<Access>,
+    /// What was used.
+    pub usage: Arc<Ledger>,
 }
 
 impl Respool {
@@ -93,6 +96,10 @@ impl Respool {
             // Tests of what a broken upstream is answered with do not wait for it to come back.
             settings.relay.recovery.wait_for_upstream = std::time::Duration::ZERO;
         }
+        if !toml.contains("state_dir") {
+            // Tests that name no directory leave nothing in the user's.
+            settings.usage.keep = std::time::Duration::ZERO;
+        }
         let stop = Stop::default();
         let app = match &tools {
             None => respool::cli::app(&settings, &stop.abort).await.unwrap(),
@@ -104,11 +111,12 @@ impl Respool {
             }
         };
         let (agents, access) = (Arc::clone(&app.agents), Arc::clone(&app.access));
+        let usage = Arc::clone(&app.usage);
         agents.start().await;
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let ended = tokio::spawn(run(listener, router(app), stop.clone(), settings.server.limits.drain));
-        Self { address, stop, ended: Some(ended), agents, access }
+        Self { address, stop, ended: Some(ended), agents, access, usage }
     }
 }
 
@@ -122,6 +130,7 @@ impl Respool {
         }
         self.agents.ended().await;
         self.access.save().await;
+        self.usage.flush().await;
     }
 }
 
