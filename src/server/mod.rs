@@ -47,8 +47,8 @@ pub use config::{LimitsConfig, Listen, ServerConfig};
 pub use run::{Stop, run};
 
 use crate::agent::Agents;
-use crate::observe::Recording;
 use crate::expert::Hooks;
+use crate::observe::Recording;
 use crate::relay::Relay;
 use crate::usage::Ledger;
 use visit::Visit;

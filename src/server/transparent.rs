@@ -33,6 +33,10 @@ pub(super) async fn transparent(State(app): State<App>, request: Request) -> Res
     if costs && let Err(error) = permission::within_budget(&app, &line, "", || false) {
         return respond::error(&error, &line);
     }
+    let mut headers = parts.headers;
+    if let Ok(id) = http::HeaderValue::from_str(&id) {
+        headers.insert(respond::REQUEST_ID, id);
+    }
     let body = match passing(&app, &parts.method, &headers, body).await {
         Ok(body) => body,
         Err(error) => return respond::error(&error, &line),
