@@ -46,6 +46,9 @@ pub(super) async fn answer(
         line.route = "agent";
         line.model = agent.name.to_string();
         line.known_model.clone_from(&line.model);
+        line.row.agent.clone_from(&line.model);
+        // The rows of its model calls have them.
+        line.row.usage = Some(Usage::default());
         // The run tells what each of its model calls costs.
         line.account.iter().for_each(|account| account.counted_elsewhere());
     });
@@ -67,6 +70,7 @@ pub(super) async fn answer(
     let key = headers.get(header::AUTHORIZATION).cloned();
     let watch = app.agents.serve(&agent, request, key).await;
     let run = watch.run.clone();
+    line.with(|line| line.row.run.clone_from(&run));
     let answer = Answer { app, agent, watch, line, usage };
     let mut response = if stream { answer.streamed().await } else { answer.whole().await };
     if let Ok(id) = HeaderValue::from_str(&run) {
