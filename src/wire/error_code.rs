@@ -52,6 +52,8 @@ codes! {
     IncompleteBody = "incomplete_body",
     /// The client's key is not one of `client_keys`.
     InvalidApiKey = "invalid_api_key",
+    /// A request to a hook does not bring the hook's secret.
+    InvalidHookSecret = "invalid_hook_secret",
     /// The request's body is not JSON.
     InvalidJson = "invalid_json",
     /// A field of the request has the wrong type.
@@ -106,10 +108,14 @@ codes! {
     RunState = "run_state",
     /// respool is being stopped.
     ShuttingDown = "shutting_down",
+    /// A signature of a hook is too old, or from the future.
+    StaleSignature = "stale_signature",
     /// The store failed.
     StoreFailed = "store_failed",
     /// `respool check`'s turn took too long.
     TooSlow = "too_slow",
+    /// The trigger that a hook is of is off.
+    TriggerOff = "trigger_off",
     /// Too many wrong keys came from one address.
     TooManyWrongKeys = "too_many_wrong_keys",
     /// The model's call ends before its arguments do.
