@@ -60,7 +60,7 @@ pub(super) async fn transparent(State(app): State<App>, request: Request) -> Res
 /// What is not checked as a model server's route does not go to one.
 fn no_route(path: &str) -> ApiError {
     let what = format!("respool has no route `{}`, and does not pass it on", path.escape_default());
-    ApiError::new(404, ErrorCode::UnknownRoute, what)
+    ApiError::new(404, ErrorCode::NotFound, what)
 }
 
 /// The body as it comes; whole, where it says which of several upstreams is meant and is short.

@@ -124,8 +124,6 @@ codes! {
     ToolUnavailable = "tool_unavailable",
     /// The model's call ends before its arguments do.
     TruncatedToolCall = "truncated_tool_call",
-    /// The path is below one of respool's own, which has no such route.
-    UnknownRoute = "unknown_route",
     /// The model called a tool that the request does not declare.
     UnknownTool = "unknown_tool",
     /// The request's body is compressed.
