@@ -9,11 +9,11 @@ use sha2::{Digest as _, Sha256};
 /// So many bytes of a payload are shown.
 const MOST_SHOWN: usize = 32 << 10;
 
-/// A text as data. `what` says in a few words what it is, such as "the payload of the trigger new_mail"; it is one line.
+/// A text as data. `what` says in a few words what it is, such as "the payload of a trigger"; it is one line.
 pub fn fenced(what: &str, text: &str) -> String {
     let shown = cut(text);
     let digest = Sha256::digest(text.as_bytes());
-    let mark: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let mark = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat();
     let what = what.split_whitespace().collect::<Vec<_>>().join(" ").replace(['<', '>'], "");
     let left_out = text.len() - shown.len();
     let note = if left_out == 0 { String::new() } else { format!("\n[{left_out} more bytes are not shown]") };
