@@ -71,7 +71,7 @@ cat > "$run/openclaw.json" <<JSON
     "api": "openai-completions", "models": [{ "id": "none", "name": "none" }] } } },
   "agents": { "defaults": { "model": { "primary": "none/none" }, "heartbeat": { "every": "0m" }, "skipBootstrap": true },
     "list": [ { "id": "main", "default": true, "workspace": "$run/main" } ] },
-  "hooks": { "enabled": true, "token": "$HOOK_SECRET", "path": "/hooks", "presets": ["gmail"],
+  "hooks": { "enabled": true, "token": "$HOOK_SECRET", "path": "/hooks",
     "gmail": { "account": "me@example.org", "topic": "projects/p/topics/t", "pushToken": "push-0123456789",
       "hookUrl": "http://$address/hooks/desk/new_mail" } },
   "plugins": { "entries": { "memory-core": { "config": { "dreaming": { "enabled": false } } } } },
