@@ -16,7 +16,7 @@ use crate::agent::AgentConfig;
 use crate::config::{Loaded, Settings};
 use crate::observe;
 use crate::relay::{Relay, RelayLimits};
-use crate::server::{Access, App, Listen, Stop, router, run};
+use crate::server::{Access, App, BodyRoom, Listen, Stop, router, run};
 use crate::tools::{Sources, Tools};
 use crate::translate::GuardLimits;
 use crate::units::{Unusable, both};
@@ -138,6 +138,7 @@ async fn assembled(
         relay,
         agents,
         access,
+        bodies: BodyRoom::new(settings.server.limits.max_bodies.max(settings.server.limits.max_body)),
         limits: settings.server.limits.clone(),
         log_content: settings.log.content,
         abort: abort.clone(),
