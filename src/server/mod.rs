@@ -7,13 +7,13 @@ mod approvals;
 mod body;
 mod chat;
 pub mod config;
+mod heartbeat;
 mod key_file;
 mod key_limits;
 mod key_reading;
 mod keys;
 mod meter;
 mod models;
-mod openclaw;
 mod pages;
 mod patient;
 mod permission;
@@ -41,6 +41,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 pub use access::Access;
+pub use body::BodyRoom;
 pub use config::{LimitsConfig, Listen, ServerConfig};
 pub use run::{Stop, run};
 
@@ -59,6 +60,8 @@ pub struct App {
     pub access: Arc<Access>,
     /// Bounds.
     pub limits: LimitsConfig,
+    /// The room for request bodies.
+    pub bodies: BodyRoom,
     /// Message text may be logged.
     pub log_content: bool,
     /// Ends what is still running, once the time for draining is over.

@@ -11,11 +11,12 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 
 use super::key_limits::Exceeded;
-use super::openclaw::{is_openclaw, not_repeated};
 use super::visit::Visit;
 use super::{App, body, respond};
 use crate::observe::{Account, RequestLine, SharedLine};
-use crate::wire::{ApiError, ErrorCode, Object};
+use crate::relay::ErrorForm;
+use crate::translate::ClientProgram;
+use crate::wire::{ApiError, ChatRequest, ErrorCode, Object};
 
 /// Routes that use no model, or are no model server's, or find the model in their own way.
 const NAME_NO_MODEL: [&str; 4] = ["/v1/runs", "/v1/approvals", "/hooks/", "/v1/usage"];
@@ -51,7 +52,12 @@ pub(super) fn begin_chat(
         }
     }
     let begun = visit.begin(body.len() as u64);
-    begun.map_err(|exceeded| refusal(&exceeded, is_openclaw(&parts.headers, body)))
+    begun.map_err(|exceeded| {
+        // What is no request is told by the handler.
+        let program = ChatRequest::parse(body).map(|request| ClientProgram::of_chat(&request));
+        let program = program.unwrap_or_default();
+        ErrorForm { program, final_errors: app.relay.final_errors() }.apply(refusal(&exceeded))
+    })
 }
 
 /// Lets a request of another kind begin. Its body is read only where the key permits certain models alone.
@@ -70,7 +76,7 @@ pub(super) async fn begin_other(
     let names_model = !NAME_NO_MODEL.iter().any(|own| path.starts_with(own));
     let mut length = declared(&parts.headers);
     let body = if visit.key.limits.is_restricted() && names_model {
-        let read = body::read(incoming, &app.limits).await;
+        let read = body::read(incoming, &app.limits, &app.bodies).await;
         let checked =
             read.and_then(|body| named(&body).and_then(|model| may_use(app, visit, &model)).map(|()| body));
         match checked {
@@ -86,7 +92,7 @@ pub(super) async fn begin_other(
     let costs = !COST_NOTHING.iter().any(|free| path.starts_with(free));
     match visit.begin(if costs { length } else { 0 }) {
         Ok(()) => Ok(Request::from_parts(parts, body)),
-        Err(exceeded) => Err((parts, refusal(&exceeded, false))),
+        Err(exceeded) => Err((parts, refusal(&exceeded))),
     }
 }
 
@@ -117,7 +123,7 @@ fn may_use(app: &App, visit: &Visit, name: &str) -> Result<(), ApiError> {
     Err(ApiError::new(404, ErrorCode::ModelNotFound, what).with_param("model"))
 }
 
-fn refusal(exceeded: &Exceeded, is_openclaw: bool) -> ApiError {
+fn refusal(exceeded: &Exceeded) -> ApiError {
     let wait = humantime::format_duration(std::time::Duration::from_secs(exceeded.wait));
     let what = format!(
         "this key permits {}, and they are used up: send the request again in {wait}",
@@ -125,7 +131,7 @@ fn refusal(exceeded: &Exceeded, is_openclaw: bool) -> ApiError {
     );
     let mut error = ApiError::new(429, ErrorCode::KeyLimitReached, what);
     error.retry_after = Some(exceeded.wait);
-    if is_openclaw { not_repeated(error) } else { error }
+    error
 }
 
 /// Answers a request that was refused before any route.
@@ -151,17 +157,19 @@ pub(super) fn refused_head(app: &App, parts: &request::Parts, error: &ApiError) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::relay::FinalErrors;
 
     #[test]
     fn a_limit_is_a_429_and_for_openclaw_a_422_in_words_that_it_takes_as_final() {
         let exceeded = Exceeded { limit: "60 requests a minute".into(), wait: 75 };
-        let error = refusal(&exceeded, false);
+        let error = refusal(&exceeded);
         assert_eq!((error.status, error.retry_after), (429, Some(75)));
         assert!(error.message.ends_with("send the request again in 1m 15s"), "{}", error.message);
         for limit in ["60 requests a minute", "100 tokens a day", "2 requests at a time"] {
-            let error = refusal(&Exceeded { limit: limit.into(), wait: 401 }, true);
-            assert_eq!((error.status, error.retry_after), (422, None));
-            assert!(!crate::upstream::is_misread_by_openclaw(&error.message), "{}", error.message);
+            let error = refusal(&Exceeded { limit: limit.into(), wait: 401 });
+            let form = ErrorForm { program: ClientProgram::OpenClaw, final_errors: FinalErrors::Auto };
+            let told = form.apply(error.clone());
+            assert_eq!((told.status, told.retry_after, told.message), (422, None, error.message));
         }
     }
 }

@@ -46,7 +46,7 @@ pub(super) async fn transparent(State(app): State<App>, request: Request) -> Res
     };
     match sent {
         Ok(answer) => passed_on(&app, answer.into_parts(), line),
-        Err(error) => respond::error(&error.logged(&line), &line),
+        Err(error) => respond::error(&error, &line),
     }
 }
 
@@ -90,10 +90,6 @@ fn passed_on(
     line: SharedLine,
 ) -> Response {
     let (status, headers, mut pieces, place) = parts;
-    line.with(|line| {
-        line.upstream_status = Some(status.as_u16());
-        line.outcome = Outcome::ClientGone;
-    });
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
     *response.headers_mut() = headers;
