@@ -7,6 +7,7 @@
 mod contradictions;
 mod cover;
 mod environment;
+mod experts;
 mod file;
 mod flags;
 mod keys;
@@ -39,6 +40,7 @@ use crate::store::{RunsConfig, StoreConfig};
 use crate::tools::{AuditConfig, ToolsConfig, audit};
 use crate::units::{Secret, Unusable};
 use crate::upstream::UpstreamConfig;
+use experts::ExpertsDocument;
 use tree::Table;
 
 /// Environment variables, by name.
@@ -211,24 +213,6 @@ struct Document {
     agents: BTreeMap<String, AgentConfig>,
     tools: ToolsConfig,
     experts: ExpertsDocument,
-}
-
-/// `[experts]`, before its defaults below the home directory are known.
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct ExpertsDocument {
-    dir: Option<PathBuf>,
-    workspace: Option<PathBuf>,
-}
-
-impl ExpertsDocument {
-    fn settings(self, environment: &Environment) -> ExpertsConfig {
-        let openclaw = search::openclaw_dir(environment);
-        ExpertsConfig {
-            dir: self.dir.unwrap_or_else(|| openclaw.join("experts")),
-            workspace: self.workspace.unwrap_or_else(|| openclaw.join("workspace")),
-        }
-    }
 }
 
 impl Document {

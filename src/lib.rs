@@ -15,7 +15,6 @@ pub mod server;
 pub mod sse;
 pub mod store;
 pub mod tokens;
-pub mod tool_parser;
 pub mod tools;
 pub mod translate;
 pub mod turn;

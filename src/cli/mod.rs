@@ -10,6 +10,7 @@ mod chat;
 mod check;
 mod demo;
 mod expert;
+mod experts;
 mod runs;
 mod say;
 mod serve;

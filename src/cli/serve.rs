@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::advice::{self, Advice, advice};
 use super::agents::{Equipped, OpenTools, agents, equipped};
-use super::{Failure, log_problem};
+use super::{Failure, experts, log_problem};
 use crate::agent::AgentConfig;
 use crate::config::{Loaded, Settings};
 use crate::observe;
@@ -134,11 +134,13 @@ async fn assembled(
     if settings.server.asks_for_keys() {
         tokio::spawn(Arc::clone(&access).watch(abort.clone()));
     }
+    let hooks = experts::serve(settings, agents.store(), abort).await;
     Ok(App {
         relay,
         agents,
         access,
         bodies: BodyRoom::new(settings.server.limits.max_bodies.max(settings.server.limits.max_body)),
+        hooks,
         limits: settings.server.limits.clone(),
         log_content: settings.log.content,
         abort: abort.clone(),

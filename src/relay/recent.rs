@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::tool_parser::Tools;
 use crate::wire::{ChatRequest, Known, KnownMessage, KnownTools};
+use tool_call_parser::Tools;
 
 /// To read a shorter request costs less than to remember it, in bytes.
 const SHORT: usize = 8 << 10;

@@ -16,7 +16,6 @@ use super::memory::Recollection;
 use super::recent::RecentRequest;
 use super::{Relay, conversation};
 use crate::observe::metrics;
-use crate::tool_parser::{Options, Prior, Tools};
 use crate::translate::{
     Additions, ClientProgram, LoopFound, Outbound, ReplyRules, Situation, hidden_tools, needs_version,
     token_limit,
@@ -24,6 +23,7 @@ use crate::translate::{
 use crate::turn::Turn;
 use crate::upstream::{Serving, Upstream, Who, choose};
 use crate::wire::{ApiError, ChatRequest, ErrorCode, ToolChoice, decode_string};
+use tool_call_parser::{Options, Prior, Tools};
 
 /// How a request is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

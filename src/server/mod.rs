@@ -8,6 +8,7 @@ mod body;
 mod chat;
 pub mod config;
 mod heartbeat;
+mod hooks;
 mod key_file;
 mod key_limits;
 mod key_reading;
@@ -46,6 +47,7 @@ pub use config::{LimitsConfig, Listen, ServerConfig};
 pub use run::{Stop, run};
 
 use crate::agent::Agents;
+use crate::expert::Hooks;
 use crate::relay::Relay;
 use visit::Visit;
 
@@ -58,6 +60,8 @@ pub struct App {
     pub agents: Arc<Agents>,
     /// Who may ask.
     pub access: Arc<Access>,
+    /// The webhooks of experts, where there are experts.
+    pub hooks: Option<Arc<Hooks>>,
     /// Bounds.
     pub limits: LimitsConfig,
     /// The room for request bodies.
@@ -70,6 +74,9 @@ pub struct App {
 
 /// The routes. What is not respool's own goes to the upstream as it is.
 pub fn router(app: App) -> Routes {
+    let hooks = Router::new()
+        .route("/{expert}/{trigger}", post(hooks::receive).fallback(hooks::nothing))
+        .fallback(hooks::nothing);
     let others = Router::new()
         .route("/v1/models", get(models::list).fallback(transparent::transparent))
         .route("/models", get(models::list).fallback(transparent::transparent))
@@ -79,6 +86,7 @@ pub fn router(app: App) -> Routes {
         .route("/v1/runs/{id}/cancel", post(runs::cancel))
         .route("/v1/approvals", get(approvals::list))
         .route("/v1/approvals/{id}", get(approvals::one).post(approvals::decide))
+        .nest("/hooks", hooks)
         .route("/health", get(respond::health))
         .route("/ready", get(models::ready))
         .route("/metrics", get(respond::metrics))
