@@ -107,6 +107,10 @@ impl Recent {
         let beginning = body[..SAMPLE.min(body.len())].into();
         let new =
             Arc::new(RecentRequest { messages, tools, beginning, first_words: first_words(body, request) });
+        // One request does not push all others out.
+        if new.size() > self.limits.bytes / 2 {
+            return;
+        }
         let mut kept = self.kept(now);
         if let Some(old) = of_same {
             kept.retain(|(_, request)| !Arc::ptr_eq(request, old));
@@ -215,6 +219,7 @@ mod tests {
             recent.kept(now).len()
         };
         assert_eq!((many(3, 1 << 20), many(64, 20_000), many(64, 1 << 20)), (3, 2, 8));
+        assert_eq!(many(64, 10_000), 0, "each of them is too large");
         let recent = Recent::new(RecentLimits::default());
         let short = r#"{"model":"m","messages":[{"role":"user","content":"x"}]}"#;
         read(&recent, short, now);
