@@ -40,6 +40,8 @@ codes! {
     ApprovalTimeout = "approval_timeout",
     /// The path cannot be sent to this upstream.
     BadPath = "bad_path",
+    /// All request bodies together fill `limits.max_bodies`.
+    BodiesFull = "bodies_full",
     /// A budget of this day is spent.
     BudgetSpent = "budget_spent",
     /// The model's server broke its reply off.
