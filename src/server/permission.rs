@@ -15,6 +15,7 @@ use super::openclaw::{is_openclaw, not_repeated};
 use super::visit::Visit;
 use super::{App, body, respond};
 use crate::observe::{Account, RequestLine, SharedLine};
+use crate::usage::{Exhausted, Owner};
 use crate::wire::{ApiError, ErrorCode, Object};
 
 /// Routes that are no model server's, and those below them: they use no model, or find it in their own way.
@@ -62,6 +63,34 @@ pub(super) fn begin_chat(
     begun.map_err(|exceeded| refusal(&exceeded, is_openclaw(&parts.headers, body)))
 }
 
+/// Refuses a request whose budget of the day is spent: its key's, its agent's, or everybody's.
+pub(super) fn within_budget(
+    app: &App,
+    line: &SharedLine,
+    agent: &str,
+    is_openclaw: impl FnOnce() -> bool,
+) -> Result<(), ApiError> {
+    if !app.usage.has_budgets() {
+        return Ok(());
+    }
+    let key = line.with(|line| line.account.as_ref().map(|account| account.name().to_owned()));
+    let owner = Owner { key: key.as_deref().unwrap_or_default(), agent };
+    app.usage.check_budget(owner).map_err(|exhausted| spent(&exhausted, is_openclaw()))
+}
+
+/// What a client is told when a budget is spent.
+fn spent(exhausted: &Exhausted, is_openclaw: bool) -> ApiError {
+    let Exhausted { scope, budget, wait } = exhausted;
+    let left = humantime::format_duration(std::time::Duration::from_secs(*wait));
+    let what = format!(
+        "The budget of this day for {} ({budget}) is used up: send the request again in {left}, or raise it in `[budgets]`",
+        scope.describe()
+    );
+    let mut error = ApiError::new(429, ErrorCode::BudgetSpent, what);
+    error.retry_after = Some(*wait);
+    if is_openclaw { not_repeated(error) } else { error }
+}
+
 /// Lets a request of another kind begin. Its body is read only where the key permits certain models alone.
 pub(super) async fn begin_other(
     app: &App,
@@ -90,11 +119,15 @@ pub(super) async fn begin_other(
     } else {
         Body::new(incoming)
     };
-    let costs = !COST_NOTHING.iter().any(|free| is_below(path, free));
-    match visit.begin(if costs { length } else { 0 }) {
+    match visit.begin(if costs(path) { length } else { 0 }) {
         Ok(()) => Ok(Request::from_parts(parts, body)),
         Err(exceeded) => Err((parts, refusal(&exceeded, false))),
     }
+}
+
+/// True for a route that uses a model.
+pub(super) fn costs(path: &str) -> bool {
+    !COST_NOTHING.iter().any(|free| is_below(path, free))
 }
 
 /// The length that a request says its body has; at least one, since it has one.
@@ -122,7 +155,7 @@ fn only_one_model(body: &Object<'_>) -> Result<(), ApiError> {
 }
 
 fn may_use(app: &App, visit: &Visit, name: &str) -> Result<(), ApiError> {
-    let (is_agent, limits) = (app.agents.get(name).is_some(), &visit.key.limits);
+    let (is_agent, limits) = (app.is_agent(name), &visit.key.limits);
     if limits.permits(name, is_agent) {
         return Ok(());
     }
@@ -158,7 +191,7 @@ pub(super) fn refused_head(app: &App, parts: &request::Parts, error: &ApiError) 
     let mut line = RequestLine::start(respond::request_id(&parts.headers), name);
     line.route = "refused";
     line.account = account(&parts.extensions);
-    let mut response = respond::error(error, &SharedLine::new(line, app.log_content));
+    let mut response = respond::error(error, &SharedLine::new(line, &app.recording));
     if error.status == 401 {
         response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
@@ -194,5 +227,21 @@ mod tests {
             assert_eq!((error.status, error.retry_after), (422, None));
             assert!(!crate::upstream::is_misread_by_openclaw(&error.message), "{}", error.message);
         }
+    }
+
+    #[test]
+    fn a_spent_budget_is_a_429_with_the_time_and_for_openclaw_a_422() {
+        let scope = crate::usage::Scope::Key("alice".into());
+        let exhausted = Exhausted { scope, budget: crate::usage::Money::from_units(2.5), wait: 75 };
+        let error = spent(&exhausted, false);
+        assert_eq!((error.status, error.retry_after), (429, Some(75)));
+        assert!(
+            error.message.contains("the key `alice` (2.50)") && error.message.contains("1m 15s"),
+            "{}",
+            error.message
+        );
+        let error = spent(&exhausted, true);
+        assert_eq!((error.status, error.retry_after), (422, None));
+        assert!(!crate::upstream::is_misread_by_openclaw(&error.message), "{}", error.message);
     }
 }

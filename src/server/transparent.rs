@@ -25,9 +25,13 @@ pub(super) async fn transparent(State(app): State<App>, request: Request) -> Res
     let mut line = RequestLine::start(id.clone(), format!("{} {}", parts.method, uri.path()));
     line.route = "transparent";
     line.account = permission::account(&parts.extensions);
-    let line = SharedLine::new(line, app.log_content);
+    let line = SharedLine::new(line, &app.recording);
     if permission::is_own(uri.path()) {
         return respond::error(&no_route(uri.path()), &line);
+    }
+    let costs = parts.method == Method::POST && permission::costs(uri.path());
+    if costs && let Err(error) = permission::within_budget(&app, &line, "", || false) {
+        return respond::error(&error, &line);
     }
     let mut headers = parts.headers;
     if let Ok(id) = http::HeaderValue::from_str(&id) {

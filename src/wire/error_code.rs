@@ -40,6 +40,8 @@ codes! {
     ApprovalTimeout = "approval_timeout",
     /// The path cannot be sent to this upstream.
     BadPath = "bad_path",
+    /// A budget of this day is spent.
+    BudgetSpent = "budget_spent",
     /// The model's server broke its reply off.
     BrokenReply = "broken_reply",
     /// A child run of an agent cannot be worked on.
@@ -118,6 +120,8 @@ codes! {
     TriggerOff = "trigger_off",
     /// Too many wrong keys came from one address.
     TooManyWrongKeys = "too_many_wrong_keys",
+    /// The server of a tool that a run cannot do without failed.
+    ToolUnavailable = "tool_unavailable",
     /// The model's call ends before its arguments do.
     TruncatedToolCall = "truncated_tool_call",
     /// The path is below one of respool's own, which has no such route.
