@@ -115,6 +115,7 @@ async fn turn(api: Api, app: App, parts: Parts, body: Incoming, peer: Option<IpA
     let asked = async {
         let body = chat::read(&app, &parts.headers, body, &line).await?;
         permission::begin_chat(&app, &parts, &body, &line)?;
+        permission::within_budget(&app, &line, "", &body)?;
         read(api, &app, &body, &client, &line)
     };
     let Asked { chat, mut writer, model, stream } = match asked.await {
@@ -196,7 +197,7 @@ fn line(app: &App, route: &'static str, parts: &Parts) -> SharedLine {
     let id = respond::request_id(&parts.headers);
     let mut line = RequestLine::start(id, format!("{} {}", parts.method, parts.uri.path()));
     line.route = route;
-    SharedLine::new(line, app.log_content)
+    SharedLine::new(line, &app.recording)
 }
 
 fn read(
@@ -255,5 +256,5 @@ fn now() -> u64 {
 
 fn program(headers: &HeaderMap) -> ClientProgram {
     let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
-    ClientProgram::of(agent.unwrap_or_default())
+    ClientProgram::of_user_agent(agent.unwrap_or_default())
 }

@@ -4,7 +4,6 @@
 
 use std::pin::pin;
 
-use async_stream::stream;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
@@ -13,10 +12,10 @@ use tokio::time::{Instant, sleep_until};
 
 use super::errors::Client;
 use super::writer::{Chunks, Writer};
-use crate::observe::{Outcome, RequestLine, SharedLine};
+use crate::observe::{Outcome, SharedLine};
 use crate::relay::{Batch, Opened, ReplyStream};
 use crate::server::chat::{self, Pending};
-use crate::server::{App, respond};
+use crate::server::{App, heartbeat, respond};
 use crate::translate::Reply;
 use crate::turn::Usage;
 use crate::wire::ApiError;
@@ -94,29 +93,12 @@ impl Telling {
     }
 
     /// The head and the first events leave now; the rest follows as it comes.
-    fn told(mut self, mut source: Source, first: Option<Piece>) -> Response {
-        let line = self.line.clone();
-        let events = stream! {
-            let mut out = Vec::new();
-            self.writer.begin(&mut out);
-            let mut ended = first.is_some_and(|piece| self.tell(piece, &mut out));
-            yield Bytes::from(std::mem::take(&mut out));
-            while !ended {
-                let beat = sleep_until(Instant::now() + self.app.limits.heartbeat);
-                tokio::select! {
-                    biased;
-                    piece = self.piece(&mut source) => ended = self.tell(piece, &mut out),
-                    () = beat => {
-                        self.line.with(RequestLine::heartbeat);
-                        self.writer.heartbeat(&mut out);
-                    }
-                }
-                if !out.is_empty() {
-                    yield Bytes::from(std::mem::take(&mut out));
-                }
-            }
-        };
-        chat::streamed(events, &line)
+    fn told(mut self, source: Source, first: Option<Piece>) -> Response {
+        let (line, every) = (self.line.clone(), self.app.limits.heartbeat);
+        let mut out = Vec::new();
+        self.writer.begin(&mut out);
+        let ended = first.is_some_and(|piece| self.tell(piece, &mut out));
+        heartbeat::streamed(Told { telling: self, source, ended }, out.into(), every, &line)
     }
 
     /// The next piece, or respool's end. Safe to cancel.
@@ -151,6 +133,34 @@ impl Telling {
         }
         self.app.responses.keep(self.client.owner, self.writer.to_keep());
         true
+    }
+}
+
+/// A reply as it is told: the source of a stream.
+struct Told {
+    telling: Telling,
+    source: Source,
+    ended: bool,
+}
+
+impl heartbeat::Source for Told {
+    async fn next(&mut self) -> Option<Bytes> {
+        if self.ended {
+            return None;
+        }
+        let piece = self.telling.piece(&mut self.source).await;
+        let mut out = Vec::new();
+        self.ended = self.telling.tell(piece, &mut out);
+        Some(out.into())
+    }
+
+    fn heartbeat(&mut self) -> Option<Bytes> {
+        if self.ended {
+            return None;
+        }
+        let mut out = Vec::new();
+        self.telling.writer.heartbeat(&mut out);
+        Some(out.into())
     }
 }
 
