@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::tool_parser::Prior;
 use crate::units::{duration, words};
 use crate::upstream::OwnWire;
+use tool_call_parser::Prior;
 
 words! {
     /// How a reply with tools is asked for.

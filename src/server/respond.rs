@@ -51,6 +51,7 @@ pub(super) fn failed(error: &ApiError, line: &SharedLine) {
         line.outcome =
             if error.code == Some(ErrorCode::ShuttingDown) { Outcome::Shutdown } else { Outcome::Error };
         line.error.get_or_insert_with(|| error.message.clone());
+        line.error_code = error.code.map(ErrorCode::as_str);
     });
 }
 

@@ -1,19 +1,18 @@
 //! Every route that is not respool's own: method, path, query, headers and bodies pass both ways as they come. Of a JSON body the
 //! model is read, and an alias in it becomes its target; of a reply the token counts are read for the log.
 
-use std::pin::pin;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use http::request::Parts;
 use http::{HeaderMap, Method, header};
 
 use super::visit::usage_at_end;
-use super::{App, Peer, permission, respond};
+use super::{App, Peer, body, permission, respond};
 use crate::observe::{Outcome, RequestLine, SharedLine};
 use crate::relay::{Forward, Passing};
 use crate::upstream::{Incoming, Outgoing, Place};
@@ -27,7 +26,14 @@ pub(super) async fn transparent(State(app): State<App>, request: Request) -> Res
     let id = respond::request_id(&parts.headers);
     let mut line = RequestLine::start(id, format!("{} {}", parts.method, parts.uri.path()));
     line.account = permission::account(&parts.extensions);
-    let line = SharedLine::new(line, app.log_content);
+    let line = SharedLine::new(line, &app.recording);
+    if permission::is_own(parts.uri.path()) {
+        return respond::error(&no_route(parts.uri.path()), &line);
+    }
+    let costs = parts.method == Method::POST && permission::costs(parts.uri.path());
+    if costs && let Err(error) = permission::within_budget(&app, &line, "", &Bytes::new()) {
+        return respond::error(&error, &line);
+    }
     pass_on(app, parts, body, line).await
 }
 
@@ -58,8 +64,14 @@ pub(super) async fn pass_on(app: App, parts: Parts, body: Body, line: SharedLine
     };
     match sent {
         Ok(answer) => passed_on(&app, answer.into_parts(), is_head, line),
-        Err(error) => respond::error(&error.logged(&line), &line),
+        Err(error) => respond::error(&error, &line),
     }
+}
+
+/// What is not checked as a model server's route does not go to one.
+fn no_route(path: &str) -> ApiError {
+    let what = format!("respool has no route `{}`, and does not pass it on", path.escape_default());
+    ApiError::new(404, ErrorCode::NotFound, what)
 }
 
 /// The body as it goes up. JSON is read whole: it may name a model, which decides where it goes, and may be another name for
@@ -80,12 +92,12 @@ async fn passing(
     let is_plain = headers.get(header::CONTENT_ENCODING).is_none_or(|encoding| encoding == "identity");
     let length = http_body::Body::size_hint(&body).exact();
     let max = app.limits.max_body;
-    let pieces = pieces(body, app.limits.client_timeout);
     // What is larger than a chat request may be is left to the server.
     if !(method == Method::POST && is_json && is_plain && length.is_none_or(|length| length <= max.0)) {
+        let pieces = pieces(body, app.limits.client_timeout);
         return Ok(Passing::Streamed(Some(Outgoing::streamed(pieces, length))));
     }
-    let whole = whole(pieces, length, max.bytes()).await?;
+    let whole = body::read(body, &app.limits, &app.bodies).await?;
     let named = app.relay.named_model(&whole);
     line.with(|line| {
         line.stream = named.stream;
@@ -95,27 +107,6 @@ async fn passing(
         line.model = named.model;
     });
     Ok(Passing::Whole(named.body))
-}
-
-async fn whole(
-    pieces: impl Stream<Item = Result<Bytes, axum::BoxError>>,
-    length: Option<u64>,
-    max: usize,
-) -> Result<Bytes, ApiError> {
-    let capacity = length.and_then(|length| usize::try_from(length).ok()).unwrap_or_default();
-    let (mut pieces, mut whole) = (pin!(pieces), BytesMut::with_capacity(capacity));
-    while let Some(piece) = pieces.next().await {
-        let piece = piece.map_err(|error| {
-            ApiError::bad_request(ErrorCode::IncompleteBody, format!("the request body broke off: {error}"))
-        })?;
-        if whole.len() + piece.len() > max {
-            let what =
-                format!("the request body is larger than {max} bytes (`limits.max_body` in respool.toml)");
-            return Err(ApiError::new(413, ErrorCode::RequestTooLarge, what));
-        }
-        whole.extend_from_slice(&piece);
-    }
-    Ok(whole.freeze())
 }
 
 /// The client's body, until nothing of it comes for too long.
@@ -140,10 +131,9 @@ fn passed_on(
 ) -> Response {
     let (status, headers, mut pieces, place) = parts;
     let mut seen = Delivered::of(&headers, is_head);
-    line.with(|line| {
-        line.upstream_status = Some(status.as_u16());
-        line.outcome = if seen.is_whole() { Outcome::Ok } else { Outcome::ClientGone };
-    });
+    if seen.is_whole() {
+        line.with(|line| line.outcome = Outcome::Ok);
+    }
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
     *response.headers_mut() = headers;

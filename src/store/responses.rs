@@ -103,7 +103,7 @@ fn keep(
     let owner = request.is_some().then_some(owner);
     let kept = change
         .prepare_cached(
-            "INSERT INTO responses (id, client, previous, status, used, bytes, input, body, request, owner)
+            "INSERT OR IGNORE INTO responses (id, client, previous, status, used, bytes, input, body, request, owner)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
         )?
         .execute(params![

@@ -5,29 +5,6 @@
 
 use crate::wire::{ApiError, ErrorCode};
 
-/// Which client asks: some errors need another form for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ClientProgram {
-    /// OpenAI's Codex.
-    Codex,
-    /// Anthropic's Claude Code.
-    ClaudeCode,
-    /// Any other.
-    #[default]
-    Other,
-}
-
-impl ClientProgram {
-    /// By the `user-agent` header.
-    pub fn of(user_agent: &str) -> Self {
-        match user_agent {
-            agent if agent.starts_with("codex") => Self::Codex,
-            agent if agent.starts_with("claude-cli") => Self::ClaudeCode,
-            _ => Self::Other,
-        }
-    }
-}
-
 /// An error as it leaves by HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorReply {
@@ -42,7 +19,8 @@ pub struct ErrorReply {
 /// True when repeating the same request is of no use: the request is at fault, or respool has repeated it, and waited for the
 /// server, in vain. Not when respool itself is busy, or about to be started again.
 pub(super) fn is_final(error: &ApiError) -> bool {
-    let is_respools = matches!(error.code, Some(ErrorCode::ShuttingDown | ErrorCode::QueueFull));
+    let is_respools =
+        matches!(error.code, Some(ErrorCode::ShuttingDown | ErrorCode::QueueFull | ErrorCode::BodiesFull));
     !is_respools && !matches!(error.status, 408 | 409 | 425 | 429)
 }
 
@@ -55,26 +33,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn callers_are_known_by_their_user_agent() {
-        for (agent, caller) in [
-            ("codex_exec/0.169.0 (Debian 12.0.0; x86_64) xterm", ClientProgram::Codex),
-            ("codex_cli_rs/0.169.0", ClientProgram::Codex),
-            ("claude-cli/2.1.330 (external, sdk-cli)", ClientProgram::ClaudeCode),
-            ("OpenAI/Python 3.54.0", ClientProgram::Other),
-            ("", ClientProgram::Other),
-        ] {
-            assert_eq!(ClientProgram::of(agent), caller, "{agent}");
-        }
-    }
-
-    #[test]
     fn what_may_help_later_is_not_final() {
         let finals: Vec<u16> = [400, 401, 404, 408, 413, 422, 429, 500, 502, 503, 504, 529]
             .into_iter()
             .filter(|status| is_final(&ApiError::new(*status, None, "")))
             .collect();
         assert_eq!(finals, [400, 401, 404, 413, 422, 500, 502, 503, 504, 529]);
-        for code in [ErrorCode::ShuttingDown, ErrorCode::QueueFull] {
+        for code in [ErrorCode::ShuttingDown, ErrorCode::QueueFull, ErrorCode::BodiesFull] {
             assert!(!is_final(&ApiError::new(503, code, "")), "{code}");
         }
     }

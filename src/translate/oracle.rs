@@ -84,7 +84,12 @@ fn chunks_stay_whole(flags: u8, frames: &[Frame]) {
     let flag = |bit: u8| flags & (1 << bit) != 0;
     let reasoning = flag(0).then_some("reasoning_content");
     let keep = if flag(2) { vec!["stop_reason".to_owned()] } else { vec![] };
-    let mut state = StreamState::new(ChunkRules { reasoning, usage: flag(1), keep });
+    let mut state = StreamState::new(ChunkRules {
+        reasoning,
+        usage: flag(1),
+        keep,
+        spent: crate::turn::Usage::default(),
+    });
     if flag(3) {
         state.head_was_sent("mine", 5, "m");
     }
@@ -104,5 +109,23 @@ fn chunks_stay_whole(flags: u8, frames: &[Frame]) {
         let beat = state.heartbeat().filter(|_| sane);
         assert!(beat.is_none_or(|beat| serde_json::from_str::<Value>(&beat).is_ok()));
         state.missing_end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    /// What fuzzing has found stays found.
+    #[test]
+    fn streams_hold_on_their_corpus() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/sse");
+        let inputs: Vec<Vec<u8>> =
+            fs::read_dir(folder).unwrap().map(|entry| fs::read(entry.unwrap().path()).unwrap()).collect();
+        assert!(inputs.len() >= 20, "only {} inputs", inputs.len());
+        inputs.iter().for_each(|input| check_stream(input));
     }
 }

@@ -9,10 +9,10 @@ const LAYERS: [&[&str]; 12] = [
     &["turn", "units", "pattern", "visible"],
     &["wire", "sse"],
     &["observe"],
-    &["tool_parser", "tokens"],
+    &["tokens"],
     &["translate"],
     &["upstream", "tools", "store"],
-    &["relay"],
+    &["relay", "usage"],
     &["agent"],
     &["expert"],
     &["server", "chat"],
@@ -20,11 +20,14 @@ const LAYERS: [&[&str]; 12] = [
     &["cli"],
 ];
 
+/// The tool-call parser, a crate of its own below all layers.
+const PARSER: &str = "tool_call_parser";
+
 /// These hold no async, no I/O crate, no clock, no randomness.
-const PURE: [&str; 8] = ["turn", "units", "visible", "wire", "sse", "translate", "tool_parser", "tokens"];
+const PURE: [&str; 8] = ["turn", "units", "visible", "wire", "sse", "translate", "tokens", PARSER];
 
 /// So do these files, and folders, of modules that are not pure as a whole.
-const PURE_FILES: [&str; 60] = [
+const PURE_FILES: [&str; 71] = [
     "upstream/balance.rs",
     "upstream/circuit.rs",
     "upstream/queue.rs",
@@ -52,22 +55,29 @@ const PURE_FILES: [&str; 60] = [
     "agent/weights.rs",
     "agent/run.rs",
     "agent/run/",
+    "expert/bindings.rs",
     "expert/check.rs",
     "expert/clock.rs",
     "expert/component.rs",
     "expert/config.rs",
     "expert/diagnostic.rs",
     "expert/duration.rs",
+    "expert/execution/task.rs",
+    "expert/execution/verdict.rs",
     "expert/fields.rs",
     "expert/grants.rs",
+    "expert/invocation.rs",
     "expert/manifest.rs",
     "expert/markdown.rs",
     "expert/name.rs",
+    "expert/outputs.rs",
     "expert/path.rs",
     "expert/policy.rs",
     "expert/prompt.rs",
     "expert/resolve.rs",
+    "expert/invocation.rs",
     "expert/settings.rs",
+    "expert/trigger/",
     "expert/yaml.rs",
     "store/numbers.rs",
     "store/queue/plan.rs",
@@ -78,7 +88,11 @@ const PURE_FILES: [&str; 60] = [
     "server/admin_routes.rs",
     "server/key_file.rs",
     "server/key_limits.rs",
-    "server/openclaw.rs",
+    "usage/budget.rs",
+    "usage/config.rs",
+    "usage/money.rs",
+    "usage/prices.rs",
+    "usage/report.rs",
     "tools/contract.rs",
     "tools/environment.rs",
     "tools/gateway/",
@@ -88,7 +102,7 @@ const PURE_FILES: [&str; 60] = [
 ];
 
 /// Foreign crates and the modules that own them.
-const OWNED: [(&str, &[&str]); 20] = [
+const OWNED: [(&str, &[&str]); 22] = [
     ("rusqlite", &["store"]),
     ("rustyline", &["chat"]),
     ("termimad", &["chat"]),
@@ -97,6 +111,8 @@ const OWNED: [(&str, &[&str]); 20] = [
     ("hyper_rustls", &["upstream"]),
     ("axum", &["server"]),
     ("clap", &["cli"]),
+    ("clap_complete", &["cli"]),
+    ("clap_mangen", &["cli"]),
     ("reqwest", &["cli", "tools"]),
     ("cap_std", &["tools", "expert"]),
     ("landlock", &["tools"]),
@@ -124,11 +140,14 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Every file below `src`: its module, its path and its text without tests.
+/// Every file below `src`, and of the parser's crate: its module, its path and its text without tests.
 fn modules() -> Vec<(String, String, String)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (root, parser) = (folder.join("src"), folder.join("crates/tool-call-parser/src"));
     let module = |path: &Path| {
-        let name = path.strip_prefix(&root).unwrap().display().to_string();
+        let own = path.strip_prefix(&parser).map(|name| Path::new(PARSER).join(name));
+        let name = own.unwrap_or_else(|_| path.strip_prefix(&root).unwrap().to_path_buf());
+        let name = name.display().to_string();
         let module = name.split(['/', '.']).next().unwrap().to_owned();
         let text = fs::read_to_string(path).unwrap();
         let code = text.split("#[cfg(test)]").next().unwrap_or_default().to_owned();
@@ -145,7 +164,8 @@ fn modules() -> Vec<(String, String, String)> {
             || path.ends_with("policy/tests.rs")
             || path.ends_with("screen/tests.rs")
     };
-    sources(&root).iter().filter(|path| !is_test(path)).map(|path| module(path)).collect()
+    let files = [&root, &parser].into_iter().flat_map(|folder| sources(folder));
+    files.filter(|path| !is_test(path)).map(|path| module(&path)).collect()
 }
 
 fn layer(module: &str) -> usize {
@@ -169,7 +189,8 @@ fn imports(code: &str) -> BTreeSet<String> {
 #[test]
 fn a_module_imports_only_lower_ones() {
     let mut wrong = Vec::new();
-    for (module, name, code) in modules().iter().filter(|(module, ..)| module != "lib" && module != "main") {
+    let apart = ["lib", "main", PARSER];
+    for (module, name, code) in modules().iter().filter(|(module, ..)| !apart.contains(&module.as_str())) {
         for imported in imports(code) {
             if imported != *module && layer(&imported) >= layer(module) {
                 wrong.push(format!("{name} imports {imported}"));
@@ -177,6 +198,15 @@ fn a_module_imports_only_lower_ones() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Issue 12: others can use the parser without the proxy, so it stands on next to nothing.
+#[test]
+fn the_parser_stands_alone() {
+    let manifest = include_str!("../../crates/tool-call-parser/Cargo.toml");
+    let dependencies = manifest.split("[dependencies]\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let names: Vec<&str> = dependencies.lines().filter_map(|line| line.split(" = ").next()).collect();
+    assert_eq!(names, ["memchr", "serde", "serde_json"]);
 }
 
 /// The files of a folder that a text names, by the first part of their paths.

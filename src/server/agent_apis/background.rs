@@ -107,7 +107,7 @@ async fn resume_one(app: App, unfinished: UnfinishedResponse) {
         RequestLine::start(respond::request_id(&HeaderMap::new()), "POST /v1/responses".to_owned());
     line.route = "responses";
     line.account = app.access.of_client(&owner);
-    let line = SharedLine::new(line, app.log_content);
+    let line = SharedLine::new(line, &app.recording);
     let client = Client {
         api: Api::Responses,
         program: ClientProgram::Other,
@@ -119,7 +119,7 @@ async fn resume_one(app: App, unfinished: UnfinishedResponse) {
     let created = Object::parse(&body).ok().and_then(|body| body.number("created_at")).unwrap_or_default();
     let read = match read {
         // A run of an agent is durable itself, and its tools may have done something: it is not begun again.
-        Ok(read) if app.agents.get(&read.asked.model).is_none() => read,
+        Ok(read) if !app.is_agent(&read.asked.model) => read,
         Ok(_) => return app.responses.fail(id, with_status(&body, "failed")).await,
         // It was understood once: another version of respool, or what it continues is gone.
         Err(error) => {

@@ -168,7 +168,10 @@ async fn source(
     line: &SharedLine,
 ) -> Result<Source, ApiError> {
     let chat = Bytes::from(streaming(chat));
-    if let Some(agent) = agent::asked_for(app, &chat) {
+    let agent = agent::asked_for(app, &chat);
+    let name = agent.as_ref().map_or("", |(agent, _)| &*agent.name);
+    permission::within_budget(app, line, name, &chat)?;
+    if let Some(agent) = agent {
         let answer = agent::begin(app.clone(), agent, &chat, &origin.headers, line.clone()).await?;
         return Ok(Source::Agent(Box::new(answer)));
     }
@@ -210,7 +213,7 @@ fn leaves_to_server(app: &App, api: Api, body: &Bytes) -> bool {
     }
     let model = std::str::from_utf8(body).ok().and_then(|text| Object::parse(text).ok()?.string("model"));
     let model = model.unwrap_or_default();
-    app.agents.get(&model).is_none() && app.relay.leaves_to_server(&model, api.own_wire())
+    !app.is_agent(&model) && app.relay.leaves_to_server(&model, api.own_wire())
 }
 
 /// Passes a request on as it came, with the client's own headers.
@@ -304,7 +307,7 @@ fn line(app: &App, route: &'static str, parts: &Parts) -> SharedLine {
     let id = respond::request_id(&parts.headers);
     let mut line = RequestLine::start(id, format!("{} {}", parts.method, parts.uri.path()));
     line.route = route;
-    SharedLine::new(line, app.log_content)
+    SharedLine::new(line, &app.recording)
 }
 
 async fn read(
@@ -368,5 +371,5 @@ fn now() -> u64 {
 
 fn program(headers: &HeaderMap) -> ClientProgram {
     let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
-    ClientProgram::of(agent.unwrap_or_default())
+    ClientProgram::of_user_agent(agent.unwrap_or_default())
 }

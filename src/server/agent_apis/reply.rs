@@ -4,7 +4,6 @@
 
 use std::pin::pin;
 
-use async_stream::stream;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
@@ -13,11 +12,11 @@ use tokio::time::{Instant, sleep_until};
 
 use super::errors::Client;
 use super::writer::{Chunks, Writer};
-use crate::observe::{Outcome, RequestLine, SharedLine};
+use crate::observe::{Outcome, SharedLine};
 use crate::relay::{Batch, Opened, ReplyStream};
 use crate::server::agent::{Answer, RUN_ID, Said};
 use crate::server::chat::{self, Pending};
-use crate::server::{App, respond};
+use crate::server::{App, heartbeat, respond};
 use crate::translate::Reply;
 use crate::turn::{TurnEvent, Usage};
 use crate::wire::ApiError;
@@ -106,46 +105,26 @@ impl Telling {
             let piece = tokio::select! {
                 biased;
                 piece = self.piece(&mut source) => piece,
-                () = &mut deadline => return self.told(source, None),
+                () = &mut deadline => return self.told(source, None).await,
             };
             match piece {
                 Piece::Opened => {}
                 Piece::Failed(error) => return self.client.failed(&error, &mut self.writer, &self.line),
-                piece => return self.told(source, Some(piece)),
+                piece => return self.told(source, Some(piece)).await,
             }
         }
     }
 
     /// The head and the first events leave now; the rest follows as it comes.
-    fn told(mut self, mut source: Source, first: Option<Piece>) -> Response {
-        let line = self.line.clone();
-        let events = stream! {
-            let mut out = Vec::new();
-            self.writer.begin(&mut out);
-            let mut ended = first.is_some_and(|piece| self.tell(piece, &mut out));
-            if ended {
-                self.keep().await;
-            }
-            yield Bytes::from(std::mem::take(&mut out));
-            while !ended {
-                let beat = sleep_until(Instant::now() + self.app.limits.heartbeat);
-                tokio::select! {
-                    biased;
-                    piece = self.piece(&mut source) => ended = self.tell(piece, &mut out),
-                    () = beat => {
-                        self.line.with(RequestLine::heartbeat);
-                        self.writer.heartbeat(&mut out);
-                    }
-                }
-                if ended {
-                    self.keep().await;
-                }
-                if !out.is_empty() {
-                    yield Bytes::from(std::mem::take(&mut out));
-                }
-            }
-        };
-        chat::streamed(events, &line)
+    async fn told(mut self, source: Source, first: Option<Piece>) -> Response {
+        let (line, every) = (self.line.clone(), self.app.limits.heartbeat);
+        let mut out = Vec::new();
+        self.writer.begin(&mut out);
+        let ended = first.is_some_and(|piece| self.tell(piece, &mut out));
+        if ended {
+            self.keep().await;
+        }
+        heartbeat::streamed(Told { telling: self, source, ended, last: None }, out.into(), every, &line)
     }
 
     /// The next piece, or respool's end. Safe to cancel.
@@ -183,6 +162,43 @@ impl Telling {
             }
         }
         true
+    }
+}
+
+/// A reply as it is told: the source of a stream.
+struct Told {
+    telling: Telling,
+    source: Source,
+    ended: bool,
+    /// The last events: they leave once the reply is kept.
+    last: Option<Bytes>,
+}
+
+impl heartbeat::Source for Told {
+    async fn next(&mut self) -> Option<Bytes> {
+        if self.ended {
+            self.last.as_ref()?;
+            self.telling.keep().await;
+            return self.last.take();
+        }
+        let piece = self.telling.piece(&mut self.source).await;
+        let mut out = Vec::new();
+        self.ended = self.telling.tell(piece, &mut out);
+        if !self.ended {
+            return Some(out.into());
+        }
+        self.last = Some(out.into());
+        self.telling.keep().await;
+        self.last.take()
+    }
+
+    fn heartbeat(&mut self) -> Option<Bytes> {
+        if self.ended {
+            return None;
+        }
+        let mut out = Vec::new();
+        self.telling.writer.heartbeat(&mut out);
+        Some(out.into())
     }
 }
 

@@ -121,7 +121,7 @@ async fn asking(app: App, id: &str, request: Request) -> Result<Asking, Box<Resp
     let mut line = RequestLine::start(respond::request_id(request.headers()), name);
     line.route = "responses";
     line.account = permission::account(request.extensions());
-    let line = SharedLine::new(line, app.log_content);
+    let line = SharedLine::new(line, &app.recording);
     if let Some(error) = app.access.foreign_page(request.headers()) {
         return Err(Box::new(respond::error(&error, &line)));
     }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use respool::agent::Agents;
 use respool::config::{FileText, resolve};
+use respool::expert::Experts;
 use respool::server::{Access, Stop, router, run};
+use respool::usage::Ledger;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -31,6 +33,10 @@ pub struct Respool {
     pub access: Arc<Access>,
     /// Where its state lies when the configuration does not say.
     _state: tempfile::TempDir,
+    /// Its experts.
+    pub experts: Option<Arc<Experts>>,
+    /// What was used.
+    pub usage: Arc<Ledger>,
 }
 
 impl Respool {
@@ -98,6 +104,8 @@ impl Respool {
         let state = tempfile::tempdir().unwrap();
         if !toml.contains("state_dir") {
             settings.store.state_dir = state.path().join("state");
+            // Tests that name no directory leave nothing in it unasked.
+            settings.usage.keep = std::time::Duration::ZERO;
         }
         let stop = Stop::default();
         let app = match &tools {
@@ -109,12 +117,17 @@ impl Respool {
                 respool::cli::app_with(&settings, &stop.abort, &open).await.unwrap()
             }
         };
-        let (agents, access) = (Arc::clone(&app.agents), Arc::clone(&app.access));
+        let (agents, access, experts) =
+            (Arc::clone(&app.agents), Arc::clone(&app.access), app.experts.clone());
+        let usage = Arc::clone(&app.usage);
         agents.start().await;
+        if let Some(experts) = &experts {
+            experts.start(&stop.abort);
+        }
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let ended = tokio::spawn(run(listener, router(app), stop.clone(), settings.server.limits.drain));
-        Self { address, stop, ended: Some(ended), agents, access, _state: state }
+        Self { address, stop, ended: Some(ended), agents, access, experts, usage, _state: state }
     }
 }
 
@@ -127,7 +140,11 @@ impl Respool {
             ended.await.unwrap();
         }
         self.agents.ended().await;
+        if let Some(experts) = &self.experts {
+            experts.ended().await;
+        }
         self.access.save().await;
+        self.usage.flush().await;
     }
 }
 

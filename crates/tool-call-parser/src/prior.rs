@@ -1,0 +1,110 @@
+//! Which dialects a model is likely to write, by its name or by what the owner says: they are asked first.
+//!
+//! A prior is an order and never a wall: fine-tunes mix forms, and a name that tells nothing changes nothing. Used by the
+//! scanner; the relay makes one per request.
+
+use super::dialects::TABLE;
+use super::openers::Opener;
+
+/// The dialects to ask first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Prior(u64);
+
+impl Prior {
+    /// One that says nothing.
+    pub const NONE: Self = Self(0);
+
+    /// The dialects that models of such a name write. `names` are all that the server says of the model: the served name,
+    /// the path of its weights, its parser.
+    pub fn of_model<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
+        let names: Vec<String> = names.into_iter().map(plain).collect();
+        let mentions = |word: &&str| names.iter().any(|name| name.contains(word));
+        Self::of(|index| TABLE[index].families.iter().any(mentions))
+    }
+
+    /// The dialects of these names.
+    pub fn of_dialects<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
+        let names: Vec<&str> = names.into_iter().collect();
+        Self::of(|index| names.contains(&TABLE[index].name))
+    }
+
+    fn of(is_likely: impl Fn(usize) -> bool) -> Self {
+        Self(
+            (0..TABLE.len().min(64))
+                .filter(|index| is_likely(*index))
+                .fold(0, |bits, index| bits | 1 << index),
+        )
+    }
+
+    /// What this one says, or the other where it says nothing.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        if self.is_empty() { other } else { self }
+    }
+
+    /// What both say.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// True when it names this dialect.
+    pub fn has(self, dialect: &str) -> bool {
+        self.names().any(|name| name == dialect)
+    }
+
+    /// The names of its dialects.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let likely = move |index: &usize| self.0 & (1 << index) != 0;
+        (0..TABLE.len().min(64)).filter(likely).map(|index| TABLE[index].name)
+    }
+
+    /// True when it says nothing.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    fn prefers(self, opener: &Opener) -> bool {
+        opener.index < 64 && self.0 & (1 << opener.index) != 0
+    }
+
+    /// The places in `list` in the order in which they are asked, each with its rank.
+    pub(super) fn order<'a>(
+        self,
+        list: &'a [Opener],
+        places: &'a [usize],
+    ) -> impl Iterator<Item = (usize, usize)> + use<'a> {
+        let preferred = move |place: &usize| self.prefers(&list[*place]);
+        let likely = if self.is_empty() { &[] } else { places };
+        let first = likely.iter().filter(move |place| preferred(place)).map(|place| (*place, *place));
+        let then = places
+            .iter()
+            .filter(move |place| !preferred(place))
+            .map(move |place| (list.len() + place, *place));
+        first.chain(then)
+    }
+}
+
+/// A name without case and punctuation: `openai/gpt-oss-120b` is `openaigptoss120b`.
+fn plain(name: &str) -> String {
+    name.chars().filter(|char| char.is_alphanumeric()).flat_map(char::to_lowercase).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(prior: Prior) -> Vec<&'static str> {
+        prior.names().collect()
+    }
+
+    #[test]
+    fn names_tell_of_families_and_others_tell_nothing() {
+        assert_eq!(names(Prior::of_model(["openai/gpt-oss-120b"]))[0], "harmony");
+        assert!(names(Prior::of_model(["Qwen3-Coder-30B"])).contains(&"qwen_xml"));
+        assert!(names(Prior::of_model(["local", "/models/GLM-4.6-FP8"])).contains(&"glm"));
+        assert_eq!(Prior::of_model(["local"]), Prior::default());
+        assert_eq!(names(Prior::of_dialects(["mistral", "nonsense"])), ["mistral"]);
+        assert!(TABLE.len() <= 64);
+    }
+}
