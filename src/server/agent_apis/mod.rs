@@ -218,6 +218,9 @@ fn leaves_to_server(app: &App, api: Api, body: &Bytes) -> bool {
 
 /// Passes a request on as it came, with the client's own headers.
 async fn passed_on(app: App, mut parts: Parts, body: Bytes, line: SharedLine) -> Response {
+    if let Err(error) = permission::within_budget(&app, &line, "", &body) {
+        return respond::error(&error, &line);
+    }
     if line.with(|line| line.account.is_some()) {
         // What a reply says of its cost must be readable here.
         parts.headers.remove(header::ACCEPT_ENCODING);
