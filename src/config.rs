@@ -29,6 +29,7 @@ pub use page::page;
 pub use problem::{Place, Problem, Problems};
 
 use crate::agent::AgentConfig;
+use crate::alerts::AlertsConfig;
 use crate::expert::ExpertsConfig;
 use crate::observe::LogConfig;
 use crate::relay::{
@@ -70,6 +71,8 @@ pub struct Settings {
     pub prices: BTreeMap<String, PriceConfig>,
     /// `[budgets]`.
     pub budgets: BudgetsConfig,
+    /// `[alerts]`.
+    pub alerts: AlertsConfig,
 }
 
 impl Default for Settings {
@@ -197,6 +200,7 @@ fn process_environment() -> Environment {
 struct Document {
     listen: Listen,
     trusted_hosts: Vec<String>,
+    trusted_origins: Vec<String>,
     client_keys: Vec<Secret>,
     client_keys_env: Option<String>,
     client_keys_file: Option<PathBuf>,
@@ -221,6 +225,7 @@ struct Document {
     usage: UsageConfig,
     prices: BTreeMap<String, PriceConfig>,
     budgets: BudgetsConfig,
+    alerts: AlertsConfig,
 }
 
 /// `[experts]`, before its defaults below the home directory are known.
@@ -251,6 +256,7 @@ impl Document {
             server: ServerConfig {
                 listen: self.listen,
                 trusted_hosts: self.trusted_hosts,
+                trusted_origins: self.trusted_origins,
                 client_keys: self.client_keys,
                 client_keys_env: self.client_keys_env,
                 client_keys_file: self.client_keys_file,
@@ -281,6 +287,7 @@ impl Document {
             usage: self.usage,
             prices: self.prices,
             budgets: self.budgets,
+            alerts: self.alerts,
         }
     }
 }

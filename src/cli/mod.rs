@@ -5,6 +5,7 @@
 
 mod advice;
 mod agents;
+mod alerts;
 mod audit;
 mod chat;
 mod check;
@@ -70,6 +71,13 @@ enum Command {
         flags: Configured,
         #[command(flatten)]
         arguments: usage::UsageArgs,
+    },
+    /// List the alerts that hold, try the ways in which they are told, and silence one.
+    Alerts {
+        #[command(flatten)]
+        flags: Configured,
+        #[command(subcommand)]
+        command: alerts::AlertsCommand,
     },
     /// Look at what tools did and what was refused, and check that the log of it is whole.
     Audit {
@@ -193,6 +201,7 @@ fn run(command: Command) -> Result<(), Failure> {
             unread_note(&loaded).iter().for_each(|note| say::tell(&format!("respool: {note}")));
             runs::runs(&loaded, command)
         }
+        Command::Alerts { flags, command } => alerts::alerts(&flags.load(None)?, command),
         Command::Usage { flags, arguments } => usage::usage(&flags.load(None)?, &arguments),
         Command::Audit { flags, command } => audit::audit(&flags.load(None)?, command),
         // It is no command of a person's, and its exit code is that of what it starts.

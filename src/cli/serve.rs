@@ -13,6 +13,7 @@ use super::advice::{self, Advice, advice};
 use super::agents::{Equipped, OpenTools, agents, equipped};
 use super::{Failure, log_problem, usage};
 use crate::agent::AgentConfig;
+use crate::alerts::{Alerts, Watched};
 use crate::config::{Loaded, Settings};
 use crate::observe::{self, Recording};
 use crate::relay::{Relay, RelayLimits};
@@ -66,6 +67,9 @@ async fn run_server(loaded: &Loaded) -> Result<(), Failure> {
     let _ = signal(SignalKind::from_raw(nix::libc::SIGXFSZ));
     let (agents, access) = (Arc::clone(&app.agents), Arc::clone(&app.access));
     let usage = Arc::clone(&app.usage);
+    let watched =
+        Watched { relay: Arc::clone(&app.relay), agents: Arc::clone(&app.agents), usage: Arc::clone(&usage) };
+    tokio::spawn(Arc::clone(&app.alerts).watch(watched, stop.abort.clone()));
     agents.start().await;
     run(listener, router(app), stop.clone(), settings.server.limits.drain).await;
     stop.abort.cancel();
@@ -131,6 +135,8 @@ async fn assembled(
     let relay = Arc::new(Relay::new(settings.relay.clone(), Arc::clone(&fleet), bounds));
     let agents = agents(settings, &relay, &fleet, bounds, equipped, abort.clone());
     agents.tell_accounts(access.clone());
+    let alerts = Alerts::new(settings.alerts.clone(), settings.store.state_dir.clone(), abort);
+    let alerts = Arc::new(alerts);
     let recording = Recording {
         content: settings.log.content,
         sink: Some(usage.clone()),
@@ -151,6 +157,7 @@ async fn assembled(
         limits: settings.server.limits.clone(),
         recording,
         usage,
+        alerts,
         abort: abort.clone(),
     })
 }

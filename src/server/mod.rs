@@ -14,6 +14,7 @@ mod keys;
 mod meter;
 mod models;
 mod openclaw;
+mod page;
 mod pages;
 mod patient;
 mod permission;
@@ -46,6 +47,7 @@ pub use config::{LimitsConfig, Listen, ServerConfig};
 pub use run::{Stop, run};
 
 use crate::agent::Agents;
+use crate::alerts::Alerts;
 use crate::observe::Recording;
 use crate::relay::Relay;
 use crate::usage::Ledger;
@@ -66,6 +68,8 @@ pub struct App {
     pub recording: Recording,
     /// What was used, and what may be spent.
     pub usage: Arc<Ledger>,
+    /// What the owner must know.
+    pub alerts: Arc<Alerts>,
     /// Ends what is still running, once the time for draining is over.
     pub abort: CancellationToken,
 }
@@ -85,6 +89,7 @@ pub fn router(app: App) -> Routes {
         .route("/health", get(respond::health))
         .route("/ready", get(models::ready))
         .route("/metrics", get(respond::metrics))
+        .merge(page::routes())
         .fallback(transparent::transparent)
         .with_state(app.clone());
     Routes { app, others, peer: None }

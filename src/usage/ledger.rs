@@ -14,6 +14,7 @@ use super::prices::Prices;
 use super::report::{Report, report};
 use crate::observe::{InFlight, UsageRow, UsageSink, metrics};
 use crate::store::{Dimension, StoreError, StoredUsage, UsageQuery, UsageStore, UsageSum};
+use crate::wire::ErrorCode;
 
 /// So many rows wait at most; more are lost, and counted.
 const MOST_WAITING: usize = 20_000;
@@ -21,6 +22,9 @@ const MOST_WAITING: usize = 20_000;
 const EVERY: Duration = Duration::from_millis(500);
 /// So often what is old is deleted.
 const CLEAR_EVERY: Duration = Duration::from_mins(10);
+/// So many requests are remembered for alerts, and for so long, in milliseconds.
+const RECENT: usize = 4_000;
+const RECENT_FOR: u64 = 6 * 3_600_000;
 /// So many of the last problems are remembered without the store.
 const PROBLEMS: usize = 50;
 
@@ -44,6 +48,48 @@ struct State {
     is_broken: bool,
     spending: Spending,
     problems: VecDeque<Problem>,
+    recent: VecDeque<Recent>,
+}
+
+/// What alerts want to know of a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recent {
+    /// When it ended, in milliseconds since 1970.
+    pub at: u64,
+    /// It failed.
+    pub failed: bool,
+    /// Its model was asked again.
+    pub asked_again: bool,
+    /// It was ended as a loop.
+    pub loop_stopped: bool,
+    /// It was longer than the model's window.
+    pub overflowed: bool,
+    /// How long it waited for a place, in milliseconds.
+    pub waited: u64,
+    /// After how many milliseconds the first byte of the reply left.
+    pub first_byte: Option<u64>,
+    /// The error's code.
+    pub code: String,
+    /// The upstream, where it failed.
+    pub upstream: String,
+}
+
+impl Recent {
+    fn of(row: &UsageRow, now: u64) -> Self {
+        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let failed = row.outcome == "error";
+        Self {
+            at: now,
+            failed,
+            asked_again: !row.recovery.is_empty(),
+            loop_stopped: !row.loop_stopped.is_empty(),
+            overflowed: row.error_code == ErrorCode::ContextLengthExceeded.as_str(),
+            waited: millis(row.waited),
+            first_byte: row.first_byte.map(millis),
+            code: row.error_code.clone(),
+            upstream: if failed { row.upstream.clone() } else { String::new() },
+        }
+    }
 }
 
 /// Something that went wrong, and when.
@@ -205,6 +251,11 @@ impl Ledger {
         self.state().spending.reached(&self.budgets, now())
     }
 
+    /// The requests to models of the last hours, the oldest first.
+    pub fn recent(&self) -> Vec<Recent> {
+        self.state().recent.iter().cloned().collect()
+    }
+
     /// The last problems, the newest first.
     pub fn problems(&self) -> Vec<Problem> {
         self.state().problems.iter().rev().cloned().collect()
@@ -277,6 +328,15 @@ impl UsageSink for Ledger {
             for warning in state.spending.add(&self.budgets, owner, cost, now()) {
                 warn(&warning);
             }
+        }
+        let at = now();
+        if !row.model.is_empty() {
+            while state.recent.len() >= RECENT
+                || state.recent.front().is_some_and(|first| first.at + RECENT_FOR < at)
+            {
+                state.recent.pop_front();
+            }
+            state.recent.push_back(Recent::of(&row, at));
         }
         if row.outcome == "error" {
             if state.problems.len() == PROBLEMS {

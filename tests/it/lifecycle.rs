@@ -23,7 +23,11 @@ fn program(directory: &std::path::Path, arguments: &[&str]) -> Command {
     command
 }
 
-fn run(arguments: &[&str], file: Option<&str>, environment: &[(&str, &str)]) -> (i32, String, String) {
+pub(crate) fn run(
+    arguments: &[&str],
+    file: Option<&str>,
+    environment: &[(&str, &str)],
+) -> (i32, String, String) {
     let directory = tempfile::tempdir().unwrap();
     let mut program = program(directory.path(), arguments);
     if let Some(text) = file {
