@@ -16,7 +16,6 @@ pub mod server;
 pub mod sse;
 pub mod store;
 pub mod tokens;
-pub mod tool_parser;
 pub mod tools;
 pub mod translate;
 pub mod turn;

@@ -1,7 +1,11 @@
 //! The turn: what one model reply means, whatever form it arrived in.
 //!
 //! Sources (a whole reply, a live stream, an agent run, a canned answer) produce [`TurnEvent`]s; sinks (SSE chunks, a JSON
-//! completion, a terminal) consume them. This module is plain data: no serde, no I/O, no clock, no randomness.
+//! completion, a terminal) consume them. This module is plain data: no serde, no I/O, no clock, no randomness. Calls and
+//! notes are the tool-call parser's own.
+
+use tool_call_parser::Event;
+pub use tool_call_parser::{Dropped, Note, ToolCall};
 
 /// Why the model stopped. Only values that OpenAI's API defines exist here, so nothing else can leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,86 +85,6 @@ impl Usage {
     }
 }
 
-/// One tool call, complete: a name the request declared and arguments that are a JSON object.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ToolCall {
-    /// The upstream's own id, if it gave one; the id that leaves is chosen by `translate`.
-    pub id: Option<String>,
-    /// A tool name exactly as the request declared it.
-    pub name: String,
-    /// The text of one JSON object, `{}` when there are no arguments.
-    pub arguments: String,
-    /// What is still wrong with the arguments by the tool's schema; empty when they satisfy it.
-    pub problems: Vec<String>,
-}
-
-/// Something worth a log field: a repair, or model output that did not leave as a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Note {
-    /// Text was read as calls in this dialect (the dialect's name in the table).
-    Dialect(&'static str),
-    /// A repair made to a call; the name is stable and used as a metric label.
-    Repaired(&'static str),
-    /// A call that the model began or wrote and that was not sent.
-    Dropped {
-        /// The name as the model wrote it, empty when it got no further.
-        name: String,
-        /// Why it was held back.
-        why: Dropped,
-        /// The arguments as the model wrote them; `None` when it did not get that far.
-        arguments: Option<String>,
-    },
-}
-
-impl Note {
-    /// The reply was not cut: a call that ends early is the model's own mistake.
-    pub fn mark_unclosed(&mut self) {
-        if let Self::Dropped { why: why @ Dropped::Truncated, .. } = self {
-            *why = Dropped::Unclosed;
-        }
-    }
-}
-
-/// Why a call was not sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dropped {
-    /// No declared tool answers to that name.
-    Undeclared,
-    /// The reply ended inside the call.
-    Truncated,
-    /// The model ended its turn inside the call, although no limit was reached.
-    Unclosed,
-    /// The call stands in the reasoning: the model only considered it.
-    InReasoning,
-    /// The arguments could not be read as a JSON object.
-    Unreadable,
-    /// A field that the tool's schema requires is missing.
-    MissingRequired,
-    /// The same call came twice, by different ways.
-    Duplicate,
-    /// The client asked for one call at most.
-    NotParallel,
-    /// The client asked for no calls (`tool_choice: "none"`).
-    NotWanted,
-}
-
-impl Dropped {
-    /// A stable name for logs and metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Undeclared => "undeclared",
-            Self::Truncated => "truncated",
-            Self::Unclosed => "unclosed",
-            Self::InReasoning => "in_reasoning",
-            Self::Unreadable => "unreadable",
-            Self::MissingRequired => "missing_required",
-            Self::Duplicate => "duplicate",
-            Self::NotParallel => "not_parallel",
-            Self::NotWanted => "not_wanted",
-        }
-    }
-}
-
 /// One step of a turn, in the order in which a client may see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TurnEvent {
@@ -181,6 +105,17 @@ pub enum TurnEvent {
         /// Token counts, when known.
         usage: Option<Usage>,
     },
+}
+
+impl From<Event> for TurnEvent {
+    fn from(event: Event) -> Self {
+        match event {
+            Event::Reasoning(text) => Self::Reasoning(text),
+            Event::Content(text) => Self::Content(text),
+            Event::ToolCall(call) => Self::ToolCall(call),
+            Event::Note(note) => Self::Note(note),
+        }
+    }
 }
 
 /// A collected turn: the same content as its events, with neighbouring pieces joined.

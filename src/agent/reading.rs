@@ -12,9 +12,9 @@ use super::call::RequestedCall;
 use super::event::ModelReply;
 
 use super::setup::Setup;
-use crate::tool_parser::{End, Engine, Field, Options, Tools, mended_object};
 use crate::translate::Ids;
 use crate::turn::{Dropped, Note, ToolCall, Turn};
+use tool_call_parser::{End, Engine, Field, Options, Tools, mended_object};
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq)]

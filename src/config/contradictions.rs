@@ -10,11 +10,11 @@ use crate::agent::{AgentConfig, Parser};
 use crate::alerts::SinkKind;
 use crate::server::ServerConfig;
 use crate::store::RunsConfig;
-use crate::tool_parser::dialects;
 use crate::tools::McpConfig;
 use crate::units::Secret;
 use crate::usage::UsageConfig;
 use crate::usage::config::OWN;
+use tool_call_parser::dialects;
 
 /// Checks the whole and fills in what `*_env` keys name.
 pub(super) fn check(

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::tool_parser::Prior;
 use crate::units::{duration, words};
+use tool_call_parser::Prior;
 
 words! {
     /// How a reply with tools is asked for.

@@ -15,13 +15,13 @@ use super::look_back::LookBack;
 use super::memory::Recollection;
 use super::{Relay, conversation};
 use crate::observe::metrics;
-use crate::tool_parser::{Options, Prior, Tools};
 use crate::translate::{
     Additions, LoopFound, Outbound, ReplyRules, Situation, hidden_tools, needs_version, token_limit,
 };
 use crate::turn::Turn;
 use crate::upstream::{Serving, Upstream, Who, choose};
 use crate::wire::{ApiError, ChatRequest, ErrorCode, Object, ToolChoice, array, decode_string};
+use tool_call_parser::{Options, Prior, Tools};
 
 /// How a request is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

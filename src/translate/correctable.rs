@@ -6,8 +6,8 @@
 
 use serde_json::Value;
 
-use crate::tool_parser::Tools;
 use crate::turn::{Dropped, Note, ToolCall, Turn};
+use tool_call_parser::Tools;
 
 /// The longest name of a tool that OpenAI's API permits.
 const LONGEST_NAME: usize = 64;

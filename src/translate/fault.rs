@@ -6,9 +6,9 @@
 
 use super::correctable::correctable_calls;
 use super::synthesize::Reply;
-use crate::tool_parser::Tools;
 use crate::turn::{Dropped, FinishReason, Note, Turn, Usage};
 use crate::wire::{ApiError, ErrorCode};
+use tool_call_parser::Tools;
 
 /// Why a reply is no use.
 #[derive(Clone, Debug, PartialEq, Eq)]

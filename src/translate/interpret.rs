@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::ids::Ids;
 use super::synthesize::{Head, Reply, ReplyChoice};
-use crate::tool_parser::{End, Engine, Field, NativeCall, Options, Tools};
 use crate::turn::{Dropped, FinishReason, Note, Turn};
 use crate::wire::{Choice, Completion, pruned_logprobs};
+use tool_call_parser::{End, Engine, Field, NativeCall, Options, Tools};
 
 /// What the request says about its reply.
 #[derive(Clone, Debug)]

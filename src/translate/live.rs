@@ -14,9 +14,9 @@ use super::ids::Ids;
 use super::interpret::ReplyRules;
 use super::synthesize::{Ending, Head, Spool};
 use crate::sse::{DONE, write_data};
-use crate::tool_parser::{End, Engine, Field, NativeCall, Tools};
 use crate::turn::{Dropped, FinishReason, Note, ToolCall, Turn, TurnEvent, Usage};
 use crate::wire::{Malformed, Object, array, decode_string, pruned_logprobs, text_of, usage_from};
+use tool_call_parser::{End, Engine, Field, NativeCall, Tools};
 
 /// What the client is to see of a live turn.
 #[derive(Debug)]
@@ -408,7 +408,7 @@ fn keep_last(kept: &mut Vec<(String, String)>, object: &Object<'_>, keep: &[Stri
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tool_parser::{Options, Tools};
+    use tool_call_parser::{Options, Tools};
 
     fn live(token_limit: Option<u64>) -> LiveTurn {
         let tools = Tools::from_json(

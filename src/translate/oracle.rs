@@ -106,3 +106,21 @@ fn chunks_stay_whole(flags: u8, frames: &[Frame]) {
         state.missing_end();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    /// What fuzzing has found stays found.
+    #[test]
+    fn streams_hold_on_their_corpus() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/sse");
+        let inputs: Vec<Vec<u8>> =
+            fs::read_dir(folder).unwrap().map(|entry| fs::read(entry.unwrap().path()).unwrap()).collect();
+        assert!(inputs.len() >= 20, "only {} inputs", inputs.len());
+        inputs.iter().for_each(|input| check_stream(input));
+    }
+}

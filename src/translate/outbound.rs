@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 
 use super::ids::{may_hold_kimis, original_id};
-use crate::tool_parser::mended_object;
 use crate::wire::{ChatRequest, Message, Object, array, decode_string, encode_string, is_empty_array};
+use tool_call_parser::mended_object;
 
 /// What is known of the upstream that gets the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -8,9 +8,9 @@ use std::borrow::Cow;
 use serde_json::{Value, json};
 
 use super::fault::Fault;
-use crate::tool_parser::Tools;
 use crate::turn::Dropped;
 use crate::wire::{ChatRequest, Message, Object, ToolChoice, array, encode_string};
+use tool_call_parser::Tools;
 
 /// A change to a request.
 #[derive(Clone, Debug, PartialEq)]

@@ -14,8 +14,8 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::client::{Call, Upstream};
-use crate::tool_parser::Prior;
 use crate::wire::{Object, array};
+use tool_call_parser::Prior;
 
 /// How long an answer holds: a server may be started again with another window.
 const FRESH: Duration = Duration::from_mins(5);

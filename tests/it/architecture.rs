@@ -9,7 +9,7 @@ const LAYERS: [&[&str]; 13] = [
     &["turn", "units", "pattern", "visible"],
     &["wire", "sse"],
     &["observe"],
-    &["tool_parser", "tokens"],
+    &["tokens"],
     &["translate"],
     &["upstream", "tools", "store"],
     &["relay", "usage"],
@@ -21,8 +21,11 @@ const LAYERS: [&[&str]; 13] = [
     &["cli"],
 ];
 
+/// The tool-call parser, a crate of its own below all layers.
+const PARSER: &str = "tool_call_parser";
+
 /// These hold no async, no I/O crate, no clock, no randomness.
-const PURE: [&str; 8] = ["turn", "units", "visible", "wire", "sse", "translate", "tool_parser", "tokens"];
+const PURE: [&str; 8] = ["turn", "units", "visible", "wire", "sse", "translate", "tokens", PARSER];
 
 /// So do these files, and folders, of modules that are not pure as a whole.
 const PURE_FILES: [&str; 73] = [
@@ -140,11 +143,14 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Every file below `src`: its module, its path and its text without tests.
+/// Every file below `src`, and of the parser's crate: its module, its path and its text without tests.
 fn modules() -> Vec<(String, String, String)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (root, parser) = (folder.join("src"), folder.join("crates/tool-call-parser/src"));
     let module = |path: &Path| {
-        let name = path.strip_prefix(&root).unwrap().display().to_string();
+        let own = path.strip_prefix(&parser).map(|name| Path::new(PARSER).join(name));
+        let name = own.unwrap_or_else(|_| path.strip_prefix(&root).unwrap().to_path_buf());
+        let name = name.display().to_string();
         let module = name.split(['/', '.']).next().unwrap().to_owned();
         let text = fs::read_to_string(path).unwrap();
         let code = text.split("#[cfg(test)]").next().unwrap_or_default().to_owned();
@@ -161,7 +167,8 @@ fn modules() -> Vec<(String, String, String)> {
             || path.ends_with("policy/tests.rs")
             || path.ends_with("screen/tests.rs")
     };
-    sources(&root).iter().filter(|path| !is_test(path)).map(|path| module(path)).collect()
+    let files = [&root, &parser].into_iter().flat_map(|folder| sources(folder));
+    files.filter(|path| !is_test(path)).map(|path| module(&path)).collect()
 }
 
 fn layer(module: &str) -> usize {
@@ -185,7 +192,8 @@ fn imports(code: &str) -> BTreeSet<String> {
 #[test]
 fn a_module_imports_only_lower_ones() {
     let mut wrong = Vec::new();
-    for (module, name, code) in modules().iter().filter(|(module, ..)| module != "lib" && module != "main") {
+    let apart = ["lib", "main", PARSER];
+    for (module, name, code) in modules().iter().filter(|(module, ..)| !apart.contains(&module.as_str())) {
         for imported in imports(code) {
             if imported != *module && layer(&imported) >= layer(module) {
                 wrong.push(format!("{name} imports {imported}"));
@@ -193,6 +201,15 @@ fn a_module_imports_only_lower_ones() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Issue 12: others can use the parser without the proxy, so it stands on next to nothing.
+#[test]
+fn the_parser_stands_alone() {
+    let manifest = include_str!("../../crates/tool-call-parser/Cargo.toml");
+    let dependencies = manifest.split("[dependencies]\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let names: Vec<&str> = dependencies.lines().filter_map(|line| line.split(" = ").next()).collect();
+    assert_eq!(names, ["memchr", "serde", "serde_json"]);
 }
 
 /// The files of a folder that a text names, by the first part of their paths.

@@ -1,5 +1,5 @@
-//! Every case of fixtures/toolcall-cases.jsonl and toolcall-cases-own.jsonl through the whole relay: the live route, fed in
-//! small pieces, tells the same turn as the buffered one. What the turn must be is judged beside the engine (`src/tool_parser/cases.rs`).
+//! Every case of `crates/tool-call-parser/cases` through the whole relay: the live route, fed in small pieces, tells the same
+//! turn as the buffered one. What the turn must be is judged beside the engine (`cases.rs` of that crate).
 
 use serde_json::{Value, json};
 
@@ -15,8 +15,8 @@ use crate::support::script::Script;
 const PIECE: usize = 3;
 
 fn cases() -> Vec<Value> {
-    let reported = include_str!("../../fixtures/toolcall-cases.jsonl");
-    let own = include_str!("../../fixtures/toolcall-cases-own.jsonl");
+    let reported = include_str!("../../crates/tool-call-parser/cases/toolcall-cases.jsonl");
+    let own = include_str!("../../crates/tool-call-parser/cases/toolcall-cases-own.jsonl");
     reported.lines().chain(own.lines()).map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 

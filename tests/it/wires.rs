@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use respool::tool_parser::{Options, Tools};
 use respool::translate::messages::{AskedMessage, MessageEvents, ShownThinking, read_message};
 use respool::translate::responses::{AskedResponse, Recalled, ResponseEvents, read_response};
 use respool::translate::{
@@ -15,6 +14,7 @@ use respool::translate::{
 use respool::turn::{FinishReason, ToolCall, Turn, TurnEvent, Usage};
 use respool::wire::{ApiError, Completion, ErrorCode};
 use serde_json::{Value, json};
+use tool_call_parser::{Options, Tools};
 
 use crate::support::accumulate::{self, Rules};
 use crate::support::other_wires::{self, Told};

@@ -1,0 +1,80 @@
+//! A declared name at the start of a line with its arguments right after it: `read{"path": …}`, `functions.read({…})`,
+//! `read(path="…")`. What Mistral and others look like once their tokens are stripped.
+
+use super::{Dialect, Found, MarkAt, Opens, Step, View, Wait, named_json, pythonic};
+use crate::json_span::{JsonSpan, Span, Style};
+
+pub(super) static DIALECT: Dialect = Dialect {
+    name: "bare_name",
+    models: "Mistral behind a server that strips special tokens, gpt-oss (`functions.NAME(…)`), Olmo, GLM-4.",
+    families: &[],
+    grammar: "At the start of a line a declared name, exactly, perhaps with `functions.` before it, and without a space \
+              its arguments: a JSON object, `[ARGS]` and one, or Python keyword arguments or one JSON object in \
+              parentheses. At the start of the answer the object may stand on the next line. Nothing but calls may follow.",
+    example: "functions.read({\"path\": \"a.txt\"})",
+    opens: Opens::Name,
+    read,
+};
+
+fn read(view: &View<'_>) -> Step {
+    let text = view.text;
+    let end = text
+        .find(|char: char| !(char.is_ascii_alphanumeric() || "_.-:".contains(char)))
+        .unwrap_or(text.len());
+    if end == 0 || end > 128 {
+        return Step::Not(end.clamp(1, 128));
+    }
+    let bare = text[..end].strip_prefix("functions.").unwrap_or(&text[..end]);
+    let Some(next) = text.as_bytes().get(end) else {
+        let name = bare.split(':').next().unwrap_or(bare);
+        let may = view.tools.begins(name) || "functions.".starts_with(bare);
+        return if may { view.unfinished(Wait::Any) } else { Step::Not(end) };
+    };
+    let bare = match bare.rsplit_once(':') {
+        Some((name, index)) if index.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => bare,
+    };
+    if !b"({[\n".contains(next) || view.tools.get(bare).is_none() || view.quoted() {
+        return Step::Not(end);
+    }
+    soft(match next {
+        b'\n' => next_line(view, bare, end + 1),
+        b'{' => named_json::read(view, bare, end, &[]),
+        b'[' => match view.mark_at(end, &["[ARGS]{"]) {
+            MarkAt::Here(length) => named_json::read(view, bare, end + length - 1, &[]),
+            MarkAt::Perhaps => Step::More(Wait::Any),
+            MarkAt::No => Step::Not(end),
+        },
+        _ => parentheses(view, bare, end),
+    })
+}
+
+/// GLM-4's own form, only as the beginning of an answer.
+fn next_line(view: &View<'_>, name: &str, at: usize) -> Step {
+    match view.text.as_bytes().get(at) {
+        _ if !view.first => Step::Not(at),
+        None => view.unfinished(Wait::Any),
+        Some(b'{') => named_json::read(view, name, at, &[]),
+        Some(_) => Step::Not(at),
+    }
+}
+
+fn parentheses(view: &View<'_>, name: &str, at: usize) -> Step {
+    let end = match JsonSpan::new(at, Style::Python).advance(view.text, view.eof) {
+        Span::Complete(end) => end,
+        Span::More if view.cut => return named_json::truncated(view, name),
+        _ => return view.unfinished(Wait::Python(at)),
+    };
+    match pythonic::call(&view.text[..end]) {
+        Some((call, length)) if length == end => named_json::call(view, call, end),
+        _ => Step::Not(end),
+    }
+}
+
+/// Text around it would make it a quotation.
+fn soft(step: Step) -> Step {
+    match step {
+        Step::Read(Found::Calls { calls, .. }, end) => Step::Read(Found::Calls { calls, firm: false }, end),
+        step => step,
+    }
+}

@@ -1,0 +1,177 @@
+//! Which model families others parse, by which of our rows they are read, and which cases show it: a table of the reference
+//! page. Facts are from the lists of parsers of vLLM, `SGLang`, llama.cpp and SMG at their newest.
+
+/// One family.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Family {
+    pub(super) name: &'static str,
+    /// Who has a parser for it, and how it is called there.
+    pub(super) parsers: &'static str,
+    /// The rows that read it.
+    pub(super) dialects: &'static [&'static str],
+    /// Cases in `cases/` that show it.
+    pub(super) cases: &'static [&'static str],
+}
+
+const fn family(
+    name: &'static str,
+    parsers: &'static str,
+    dialects: &'static [&'static str],
+    cases: &'static [&'static str],
+) -> Family {
+    Family { name, parsers, dialects, cases }
+}
+
+pub(super) const FAMILIES: &[Family] = &[
+    family(
+        "gpt-oss",
+        "vLLM `openai`, SGLang `gpt-oss`, llama.cpp",
+        &["harmony", "harmony_recipient", "harmony_text", "harmony_glued"],
+        &["own-oss-01", "own-oss-20"],
+    ),
+    family(
+        "Muse Glimmer",
+        "vLLM `muse_glimmer`, SGLang `muse_glimmer`",
+        &["harmony", "harmony_recipient"],
+        &["own-mus-01", "own-mus-02", "own-mus-03", "own-mus-04"],
+    ),
+    family(
+        "Hermes, Qwen 2.5 and 3, Reka, Jamba",
+        "vLLM `hermes`, `jamba`, SGLang `qwen25`, `hermes`, llama.cpp, SMG `qwen`",
+        &["hermes"],
+        &["own-her-09", "own-frm-03"],
+    ),
+    family(
+        "Qwen3-Coder, Qwen3.5, MiMo, Nemotron 3, Step 3.5",
+        "vLLM `qwen3_coder`, `qwen3_xml`, `mimo`, `step3p5`, SGLang `qwen3_coder`, `mimo`, llama.cpp, SMG `qwen_coder`",
+        &["qwen_xml"],
+        &["own-arg-01"],
+    ),
+    family("Seed-OSS", "vLLM `seed_oss`, llama.cpp", &["qwen_xml"], &["own-qwc-01"]),
+    family("MiniMax M1", "vLLM `minimax`", &["hermes"], &["own-mmx-10"]),
+    family(
+        "MiniMax M2",
+        "vLLM `minimax_m2`, SGLang `minimax-m2`, llama.cpp, SMG `minimax_m2`",
+        &["invoke"],
+        &["own-arg-07"],
+    ),
+    family(
+        "MiniMax M3",
+        "vLLM `minimax_m3`, SGLang `minimax-m3`, llama.cpp",
+        &["minimax_m3"],
+        &["own-mm3-01", "own-mm3-02", "own-mm3-03"],
+    ),
+    family(
+        "DeepSeek V3, R1, V3.1",
+        "vLLM `deepseek_v3`, `deepseek_v31`, SGLang `deepseekv3`, `deepseekv31`, llama.cpp, SMG `deepseek`",
+        &["deepseek"],
+        &["own-dps-11"],
+    ),
+    family(
+        "DeepSeek V3.2, V4",
+        "vLLM `deepseek_v32`, `deepseek_v4`, SGLang `deepseekv32`, `deepseekv4`, llama.cpp",
+        &["invoke"],
+        &["own-dps-10"],
+    ),
+    family("Step-3", "vLLM `step3`, SGLang `step3`, SMG `step3`", &["invoke"], &["own-st3-01", "own-st3-02"]),
+    family(
+        "GLM-4.5 to 5, Poolside",
+        "vLLM `glm45`, `glm47`, `poolside_v1`, SGLang `glm45`, `glm47`, llama.cpp, SMG `glm4_moe`",
+        &["glm"],
+        &["own-arg-02", "own-glm-05", "own-opn-04"],
+    ),
+    family(
+        "Hunyuan (Hy3)",
+        "vLLM `hy_v3`, SGLang `hunyuan`",
+        &["hunyuan"],
+        &["own-hyv-01", "own-hyv-02", "own-hyv-03"],
+    ),
+    family("Hunyuan A13B", "vLLM `hunyuan_a13b`", &["hermes"], &["own-frm-02"]),
+    family(
+        "Kimi K2",
+        "vLLM `kimi_k2`, SGLang `kimi_k2`, llama.cpp, SMG `kimik2`",
+        &["kimi"],
+        &["own-kim-01"],
+    ),
+    family(
+        "Kimi K3",
+        "vLLM `kimi_k3`, SGLang `kimi_k3`, llama.cpp",
+        &["kimi_k3"],
+        &["own-kk3-01", "own-kk3-02", "own-kk3-03"],
+    ),
+    family(
+        "Inkling",
+        "vLLM `inkling`, SGLang `inkling`, SMG `inkling`",
+        &["inkling"],
+        &["own-ink-01", "own-ink-02"],
+    ),
+    family(
+        "MiniCPM5",
+        "vLLM `minicpm5`, SGLang `minicpm5`, llama.cpp",
+        &["minicpm5"],
+        &["own-mcp-01", "own-mcp-02", "own-mcp-03", "own-mcp-04"],
+    ),
+    family("Gemma 4", "vLLM `gemma4`, SGLang `gemma4`, llama.cpp", &["gemma", "gemma_stripped"], &[]),
+    family("FunctionGemma", "vLLM `functiongemma`", &["gemma"], &["own-fgm-01"]),
+    family(
+        "GigaChat 3",
+        "vLLM `gigachat3`, SGLang `gigachat3`, llama.cpp",
+        &["gigachat", "gigachat_role"],
+        &["own-gig-01", "own-gig-02", "own-gig-03"],
+    ),
+    family(
+        "Mistral",
+        "vLLM `mistral`, SGLang `mistral`, llama.cpp, SMG `mistral`",
+        &["mistral", "bare_name"],
+        &["own-mis-01"],
+    ),
+    family(
+        "Llama 3 and 4",
+        "vLLM `llama3_json`, `llama4_pythonic`, SGLang `llama3`, `pythonic`, llama.cpp, SMG `llama`",
+        &["llama", "pythonic", "bare_json"],
+        &["own-lla-01", "own-opn-02"],
+    ),
+    family(
+        "LFM2, Olmo 3",
+        "vLLM `lfm2`, `olmo3`, SGLang `lfm2`, llama.cpp",
+        &["pythonic_tags", "pythonic"],
+        &["own-lfm-01"],
+    ),
+    family(
+        "Command R7B, Command A",
+        "vLLM `cohere_command3`, `cohere_command4`, SGLang `cohere_command4`, llama.cpp, SMG `cohere`",
+        &["cohere", "answer_frames"],
+        &["own-frm-01"],
+    ),
+    family(
+        "Granite",
+        "vLLM `granite`, `granite4`, `granite-20b-fc`, llama.cpp",
+        &["hermes"],
+        &["own-gra-01"],
+    ),
+    family(
+        "InternLM, LongCat, xLAM, Phi-4-mini, Apertus",
+        "vLLM `internlm`, `longcat`, `xlam`, `phi4_mini_json`, `apertus`, SGLang `interns1`, llama.cpp",
+        &["hermes", "bare_json", "phi", "apertus"],
+        &["own-int-01", "own-lon-01", "own-xla-01", "own-phi-01"],
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dialects::TABLE;
+
+    #[test]
+    fn every_row_names_dialects_and_cases_that_exist() {
+        let cases = include_str!("../../cases/toolcall-cases-own.jsonl");
+        for family in FAMILIES {
+            for dialect in family.dialects {
+                assert!(TABLE.iter().any(|row| row.name == *dialect), "{}: {dialect}", family.name);
+            }
+            for case in family.cases {
+                assert!(cases.contains(&format!("\"id\": \"{case}\"")), "{}: {case}", family.name);
+            }
+        }
+    }
+}

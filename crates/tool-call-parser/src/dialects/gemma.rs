@@ -1,0 +1,184 @@
+//! Gemma 4's `<|tool_call>call:name{key:value}<tool_call|>`, and the same stripped of its tokens.
+//!
+//! Keys are bare, strings stand between `<|"|>` tokens or in quotes or bare up to the next key.
+
+use serde_json::{Map, Value};
+
+use super::{Dialect, Found, Opens, Step, View, Wait, named_json, pythonic};
+use crate::calls::RawCall;
+use crate::lenient_json;
+use crate::unquoted::Delimited;
+
+/// What stands around a string: Gemma 4's token, and `FunctionGemma`'s.
+const QUOTES: [&str; 2] = ["<|\"|>", "<escape>"];
+/// Longer calls are text: their end is searched from the beginning with every closing brace.
+const LIMIT: usize = 256 << 10;
+const ENDS: &[&str] =
+    &["<tool_call|>", "<|tool_response>", "<end_function_call>", "<start_function_response>"];
+
+pub(super) static DIALECT: Dialect = Dialect {
+    name: "gemma",
+    models: "Gemma 4, FunctionGemma.",
+    families: &["gemma4", "functiongemma"],
+    grammar: "`<|tool_call>call:NAME{KEY:VALUE,…}<tool_call|>`; strings stand between `<|\"|>` tokens \
+              (`FunctionGemma`: `<start_function_call>`, `<escape>`, `<end_function_call>`), in quotes, or bare.",
+    example: "<|tool_call>call:read{path:<|\"|>a.txt<|\"|>}<tool_call|>",
+    opens: Opens::Anywhere(&["<|tool_call>", "<start_function_call>"]),
+    read: |view| read(view, true),
+};
+
+pub(super) static STRIPPED: Dialect = Dialect {
+    name: "gemma_stripped",
+    models: "Gemma 4 behind a server that strips special tokens.",
+    families: &["gemma4"],
+    grammar: "`call:NAME{KEY:VALUE,…}` alone on its lines.",
+    example: "call:read{path:a.txt}",
+    opens: Opens::Line(&["call:"]),
+    read: |view| read(view, false),
+};
+
+fn read(view: &View<'_>, marked: bool) -> Step {
+    let start = if marked { view.skip_space(view.mark) } else { 0 };
+    let rest = &view.text[start..];
+    let Some(after) = rest.strip_prefix("call:") else {
+        let partial = "call:".starts_with(rest);
+        return if partial { view.unfinished(Wait::Any) } else { Step::Not(start + 1) };
+    };
+    let from = start + "call:".len();
+    let Some(length) = after.find(['{', '(', '\n', '<']) else {
+        return match after.len() {
+            length if length > 128 => Step::Not(from + 128),
+            _ if view.cut && marked => named_json::truncated(view, after),
+            _ => view.unfinished(Wait::Any),
+        };
+    };
+    let name = after[..length].trim();
+    if length > 128 || view.tools.resolve(name).is_none() {
+        return Step::Not(from + length.min(128));
+    }
+    match after.as_bytes()[length] {
+        b'{' => braces(view, name, from + length, marked),
+        b'(' => parentheses(view, from, marked),
+        _ => Step::Not(from + length),
+    }
+}
+
+fn parentheses(view: &View<'_>, from: usize, marked: bool) -> Step {
+    match pythonic::marked(view, from, ENDS) {
+        Step::Read(Found::Calls { calls, .. }, end) => Step::Read(Found::Calls { calls, firm: marked }, end),
+        step => step,
+    }
+}
+
+fn braces(view: &View<'_>, name: &str, at: usize, marked: bool) -> Step {
+    let end = match balanced(&view.text[at..]) {
+        Some(length) if at + length > LIMIT => return Step::Not(LIMIT),
+        Some(length) => at + length,
+        None if view.cut => return named_json::truncated(view, name),
+        None if view.text.len() > LIMIT => return Step::Not(LIMIT),
+        None => return view.unfinished(Wait::Mark(view.text.len(), &["}"])),
+    };
+    let Some(fields) = fields(&view.text[at + 1..end - 1]) else { return Step::Not(end) };
+    let calls = vec![fields.call(name)];
+    match view.closing(end, ENDS) {
+        Ok(end) => Step::Read(Found::Calls { calls, firm: marked }, end),
+        Err(step) => step,
+    }
+}
+
+/// The length of the balanced braces at the start of `text`; what stands between quote tokens does not count.
+fn balanced(text: &str) -> Option<usize> {
+    let mut depth = 0;
+    let mut at = 0;
+    while let Some(found) = text[at..].find(['{', '}', '<']) {
+        let here = at + found;
+        at = here + 1;
+        match text.as_bytes()[here] {
+            b'{' => depth += 1,
+            b'}' => depth -= 1,
+            _ => {
+                if let Some(quote) = QUOTES.into_iter().find(|quote| text[here..].starts_with(quote)) {
+                    let inside = here + quote.len();
+                    at = inside + text[inside..].find(quote)? + quote.len();
+                }
+            }
+        }
+        if depth == 0 {
+            return Some(at);
+        }
+    }
+    None
+}
+
+/// The arguments, and which of them were bare.
+#[derive(Default)]
+struct Fields {
+    values: Map<String, Value>,
+    bare: Vec<String>,
+}
+
+impl Fields {
+    fn call(self, name: &str) -> RawCall {
+        let mut call = RawCall::fields(name, self.values);
+        call.unquoted = self.bare.into_iter().map(|key| (key, Delimited::Nothing)).collect();
+        call
+    }
+}
+
+/// `key:value` pairs, separated by commas that another key follows.
+fn fields(body: &str) -> Option<Fields> {
+    let mut fields = Fields::default();
+    let mut rest = body.trim();
+    while !rest.is_empty() {
+        let (key, after) = rest.split_once(':')?;
+        let key =
+            QUOTES.iter().fold(key.trim().trim_matches('"').to_owned(), |key, quote| key.replace(quote, ""));
+        let (value, next, bare) = value(after.trim_start());
+        fields.bare.extend(bare.then(|| key.clone()));
+        fields.values.insert(key, value);
+        rest = next.trim_start().trim_start_matches(',').trim_start();
+    }
+    Some(fields)
+}
+
+/// A value, what follows it, and whether it was a bare text.
+fn value(text: &str) -> (Value, &str, bool) {
+    for quote in QUOTES {
+        if let Some((inside, next)) = text.strip_prefix(quote).and_then(|inside| inside.split_once(quote)) {
+            return (Value::String(inside.to_owned()), next, false);
+        }
+    }
+    if text.starts_with(['"', '{', '['])
+        && let Some((value, next)) = structured(text)
+    {
+        return (value, next, false);
+    }
+    let end =
+        text.match_indices(',').find(|(at, _)| key_follows(&text[at + 1..])).map_or(text.len(), |(at, _)| at);
+    let bare = text[..end].trim();
+    let literal = lenient_json::literal(bare).or_else(|| serde_json::from_str(bare).ok().map(Value::Number));
+    let is_text = literal.is_none();
+    (literal.unwrap_or_else(|| Value::String(bare.to_owned())), &text[end..], is_text)
+}
+
+/// A quoted, nested or listed value: quote tokens become quotes first.
+fn structured(text: &str) -> Option<(Value, &str)> {
+    let quote = QUOTES.into_iter().find(|quote| text.contains(quote)).filter(|_| !text.starts_with('"'));
+    let Some(quote) = quote else {
+        let read = lenient_json::read(text).ok()?;
+        return Some((read.value, &text[read.end..]));
+    };
+    let length = if text.starts_with('{') { balanced(text)? } else { text.rfind(']')? + 1 };
+    let mut json = String::with_capacity(length);
+    for (index, part) in text[..length].split(quote).enumerate() {
+        let quoted = index % 2 == 1;
+        json.push_str(&if quoted { Value::String(part.to_owned()).to_string() } else { part.to_owned() });
+    }
+    Some((lenient_json::read(&json).ok()?.value, &text[length..]))
+}
+
+fn key_follows(text: &str) -> bool {
+    let text = text.trim_start();
+    let end = text.find(|char: char| !(char.is_alphanumeric() || char == '_'));
+    end.is_some_and(|end| end > 0 && text[end..].starts_with(':'))
+}

@@ -1,0 +1,253 @@
+//! gpt-oss' harmony format, raw: channels become reasoning and content, messages to a tool become calls.
+//!
+//! Headers are read as leniently as they come: recipient in the role or the channel part, doubled channels, glued content
+//! types, a missing `<|message|>`. What is addressed to the model's builtin tools is dropped: no client can run it.
+
+use serde_json::{Map, Value};
+
+use super::{Dialect, Found, MarkAt, Opens, Step, View, Wait, earliest, invoke, named_json};
+use crate::calls::RawCall;
+use crate::event::Dropped;
+use crate::repairs::Repair;
+use crate::scanner::Lane;
+use crate::schema::properties;
+use crate::tools::is_noise;
+
+/// A header is never longer.
+const HEADER: usize = 320;
+const ENDS: &[&str] = &["<|call|>", "<|end|>", "<|return|>", "<|endoftext|>", "<|eom|>"];
+const BODY_ENDS: &[&str] =
+    &["<|call|>", "<|end|>", "<|return|>", "<|start|>", "<|channel|>", "<|endoftext|>", "<|eom|>"];
+/// Tokens within a header.
+const INSIDE: [&str; 4] = ["<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"];
+/// Words after `to=` that are no tool.
+const PEOPLE: [&str; 8] =
+    ["assistant", "user", "system", "developer", "final", "commentary", "analysis", "self"];
+/// What ends a message of the model to itself.
+const THOUGHT: Lane = Lane::Reasoning(
+    &["<|end|>", "<|return|>", "<|call|>", "<|eom|>", "<|start|>", "<|channel|>"],
+    &["<|start|>", "<|channel|>"],
+);
+/// What ends a message to the user. Calls that it quotes stay text, so a header of another message ends it only with a channel.
+const ANSWER: Lane = Lane::Answer(
+    &["<|end|>", "<|return|>", "<|call|>", "<|eom|>", "<|start|>assistant<|channel|>"],
+    &["<|start|>assistant<|channel|>"],
+);
+
+pub(super) static DIALECT: Dialect = Dialect {
+    name: "harmony",
+    models: "gpt-oss-20b and -120b; Muse Glimmer (a body of `<atem:invoke …>` tags).",
+    families: &["gptoss", "museglimmer"],
+    grammar: "`<|start|>ROLE<|channel|>CHANNEL to=RECIPIENT <|constrain|>TYPE<|message|>BODY<|call|>`, any part but the body \
+              missing. `analysis` and `to=self` are reasoning, other channels are content; a body addressed to a tool is its \
+              arguments. `to=user` is text for the user, whatever it quotes.",
+    example: "<|channel|>commentary to=functions.read <|constrain|>json<|message|>{\"path\": \"a.txt\"}<|call|>",
+    opens: Opens::Anywhere(&["<|start|>", "<|channel|>", "<|message|>"]),
+    read,
+};
+
+pub(super) static RECIPIENT: Dialect = Dialect {
+    name: "harmony_recipient",
+    models: "gpt-oss and Muse Glimmer behind a chat template that begins the header.",
+    families: &["gptoss", "museglimmer"],
+    grammar: "`to=RECIPIENT` as the first thing of the answer, then the rest of harmony's header and its body.",
+    example: "to=read<|channel|>commentary json<|message|>{\"path\": \"a.txt\"}<|call|>",
+    opens: Opens::Line(&["to="]),
+    read: from_recipient,
+};
+
+fn read(view: &View<'_>) -> Step {
+    let (end, body) = match header(view) {
+        Ok(found) => found,
+        Err(step) => return step,
+    };
+    let header = &view.text[..end];
+    if let Some(name) = recipient(header) {
+        return call(view, name, body);
+    }
+    let channel = header.rsplit("<|channel|>").next().unwrap_or_default();
+    if header.contains("<|channel|>") && channel.trim_start().starts_with("analysis") || is_to(header, "self")
+    {
+        return Step::Read(Found::Lane(THOUGHT), body);
+    }
+    if is_to(header, "user") {
+        return Step::Read(Found::Lane(ANSWER), body);
+    }
+    let known = header.contains("<|channel|>") || header.contains("<|start|>") || view.first;
+    if known { Step::Read(Found::Skip, body) } else { Step::Not(end) }
+}
+
+fn is_to(header: &str, person: &str) -> bool {
+    header.split_once("to=").is_some_and(|(_, name)| {
+        name.strip_prefix(person).is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '<', '\n']))
+    })
+}
+
+/// The reply continues a header that the chat template began: its recipient comes first.
+fn from_recipient(view: &View<'_>) -> Step {
+    if !view.first {
+        return Step::Not(view.mark);
+    }
+    let name = view.body();
+    let Some(length) = name.find(['<', ' ', '{', '\n']) else {
+        return if name.len() > 128 { Step::Not(view.mark + 128) } else { view.unfinished(Wait::Any) };
+    };
+    let follows = &name[length..];
+    let token = ["<|channel|>", "<|message|>", "<|constrain|>"];
+    let marked = token.iter().any(|token| follows.starts_with(token));
+    if !view.eof && token.iter().any(|token| token.starts_with(follows)) {
+        return Step::More(Wait::Any);
+    }
+    let known = view.tools.resolve(&name[..length]).is_some();
+    if marked || known { read(view) } else { Step::Not(view.mark + length) }
+}
+
+/// Where the header ends and the body begins: at `<|message|>`, or at a brace after a recipient.
+fn header(view: &View<'_>) -> Result<(usize, usize), Step> {
+    let window = view.text.floor_char_boundary(HEADER);
+    let text = &view.text[..window];
+    let message = text.find("<|message|>");
+    let brace = text.find('{').filter(|at| message.is_none_or(|message| *at < message));
+    let line = earliest(text, &["\n\n", ". "]).map_or(window, |(at, _)| at);
+    let stop = foreign(text).unwrap_or(window);
+    let end = brace.or(message).unwrap_or(window);
+    if stop.min(line) < end {
+        return Err(Step::Not(stop.min(line)));
+    }
+    match (brace, message) {
+        (Some(at), _) if text[..at].contains("to=") => Ok((at, at)),
+        (None, Some(at)) => Ok((at, at + "<|message|>".len())),
+        (None, None) if view.text.len() < HEADER && !view.eof => Err(Step::More(Wait::Any)),
+        (None, None) if view.cut => Err(named_json::truncated(view, recipient(text).unwrap_or_default())),
+        _ => Err(Step::Not(end)),
+    }
+}
+
+/// Where something else begins: a header has no other angle brackets than its tokens'.
+fn foreign(text: &str) -> Option<usize> {
+    let is_inside = |at: &usize| {
+        let rest = &text[*at..];
+        INSIDE.iter().any(|token| rest.starts_with(token) || token.starts_with(rest))
+    };
+    memchr::memchr_iter(b'<', text.as_bytes()).find(|at| !is_inside(at))
+}
+
+/// The tool that a header addresses, if it addresses one.
+fn recipient(header: &str) -> Option<&str> {
+    let mut found = header.match_indices("to=").map(|(at, _)| {
+        let name = &header[at + 3..];
+        let end = name.find([' ', '\n', '{']).unwrap_or(name.len());
+        name[..end].trim_end_matches("<|constrain|>json")
+    });
+    found.find(|name| !PEOPLE.iter().any(|word| plain_recipient(name) == *word))
+}
+
+fn plain_recipient(name: &str) -> &str {
+    name.split("<|").next().unwrap_or(name)
+}
+
+fn call(view: &View<'_>, name: &str, body: usize) -> Step {
+    if view.tools.resolve(name).is_none() {
+        return to_nobody(view, name, body);
+    }
+    let start = view.skip_space(body);
+    match view.text.as_bytes().get(start) {
+        None if view.cut => named_json::truncated(view, name),
+        None if !view.eof => Step::More(Wait::Any),
+        Some(b'{') => named_json::read(view, name, start, ENDS),
+        _ => match atem(view, start) {
+            Some(step) => step,
+            None => raw(view, name, body),
+        },
+    }
+}
+
+const ATEM: &str = "<atem:function_calls>";
+const ATEM_END: &str = "</atem:function_calls>";
+
+/// Muse Glimmer's body: tags instead of JSON. `None`: it is another.
+fn atem(view: &View<'_>, start: usize) -> Option<Step> {
+    let rest = &view.text[start..];
+    if !rest.starts_with(ATEM) {
+        return (!view.eof && !rest.is_empty() && ATEM.starts_with(rest)).then_some(Step::More(Wait::Any));
+    }
+    let mut calls = Vec::new();
+    let mut at = view.skip_space(start + ATEM.len());
+    loop {
+        match invoke::atem(view, at) {
+            Some(Step::Read(Found::Calls { calls: more, .. }, end)) => {
+                calls.extend(more);
+                at = view.skip_space(end);
+            }
+            Some(step) => return Some(step),
+            None => break,
+        }
+    }
+    let rest = &view.text[at..];
+    let partial = [ATEM_END, invoke::ATEM].iter().any(|mark| mark.starts_with(rest));
+    if partial && rest != ATEM_END && !view.eof {
+        return Some(Step::More(Wait::Any));
+    }
+    if calls.is_empty() {
+        return Some(Step::Not(at));
+    }
+    let end = if rest.starts_with(ATEM_END) { at + ATEM_END.len() } else { at };
+    Some(match view.closing(end, ENDS) {
+        Ok(end) => Step::Read(Found::Calls { calls, firm: true }, end),
+        Err(step) => step,
+    })
+}
+
+/// A body that is no JSON object, up to the next token.
+fn raw(view: &View<'_>, name: &str, start: usize) -> Step {
+    let rest = &view.text[start..];
+    match earliest(rest, BODY_ENDS).map(|(at, _)| at) {
+        None if !view.eof => Step::More(Wait::Mark(start, BODY_ENDS)),
+        None if view.cut => named_json::truncated(view, name),
+        found => {
+            let end = start + found.unwrap_or(rest.len());
+            let call = raw_call(view, name, &view.text[start..end]);
+            match view.closing(end, ENDS) {
+                Ok(after) => named_json::call(view, call, after),
+                Err(step) => step,
+            }
+        }
+    }
+}
+
+/// A body that is no JSON object: the whole of it, or the arguments that stand behind some junk.
+fn raw_call(view: &View<'_>, name: &str, body: &str) -> RawCall {
+    let object = body.find('{').map(|at| body[at..].trim());
+    let takes = |object: &&str| {
+        let fields = serde_json::from_str::<Map<String, Value>>(object).ok();
+        let declared = view.tools.resolve(name).and_then(|found| properties(found.tool.schema()));
+        let fits = |fields: Map<String, Value>| {
+            declared.is_some_and(|declared| fields.keys().all(|key| declared.contains_key(key)))
+        };
+        fields.is_some_and(fits)
+    };
+    match object.filter(takes) {
+        Some(object) => RawCall { repairs: [Repair::Junk].into(), ..RawCall::text(name, object) },
+        None => RawCall::text(name, body),
+    }
+}
+
+/// A builtin of the model's training, or a tool that was not declared: nothing a client could do with it.
+fn to_nobody(view: &View<'_>, name: &str, body: usize) -> Step {
+    let name = name.split("<|").next().unwrap_or(name);
+    if !(is_noise(name) || view.first) {
+        return Step::Not(body);
+    }
+    let rest = &view.text[body..];
+    match earliest(rest, BODY_ENDS).map(|(at, _)| at) {
+        None if !view.eof => Step::More(Wait::Mark(body, BODY_ENDS)),
+        found => {
+            let end = body + found.unwrap_or(rest.len());
+            let after = match view.mark_at(end, ENDS) {
+                MarkAt::Here(length) => end + length,
+                _ => end,
+            };
+            Step::Read(Found::Drop(name.to_owned(), Dropped::Undeclared), after)
+        }
+    }
+}

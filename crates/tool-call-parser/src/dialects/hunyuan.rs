@@ -1,0 +1,47 @@
+//! Hunyuan's `<tool_call>NAME<tool_sep>` with GLM's pairs of keys and values.
+
+use super::{Dialect, Opens, Step, View, Wait, glm};
+use crate::event::Dropped;
+
+const OUTER: &str = "<tool_calls>";
+const INNER: &str = "<tool_call>";
+const SEPARATOR: &str = "<tool_sep>";
+const END: &[&str] = &["</tool_call>"];
+
+pub(super) static DIALECT: Dialect = Dialect {
+    name: "hunyuan",
+    models: "Hunyuan (Hy3 and later).",
+    families: &["hunyuan", "hy3", "hyv3"],
+    grammar: "`<tool_calls>`, then per call `<tool_call>`, the name, `<tool_sep>`, GLM's pairs of `<arg_key>…</arg_key>` and \
+              `<arg_value>…</arg_value>`, `</tool_call>`; `</tool_calls>`.",
+    example: "<tool_calls><tool_call>read<tool_sep><arg_key>path</arg_key><arg_value>a.txt</arg_value></tool_call></tool_calls>",
+    opens: Opens::Anywhere(&[OUTER, INNER]),
+    read,
+};
+
+fn read(view: &View<'_>) -> Step {
+    let outer = view.text[..view.mark] == *OUTER;
+    let start = if outer { view.skip_space(view.mark) } else { 0 };
+    let Some(body) = view.text[start..].strip_prefix(INNER) else {
+        let partial = INNER.starts_with(&view.text[start..]);
+        return if partial { view.unfinished(Wait::Any) } else { Step::Not(start + 1) };
+    };
+    let from = start + INNER.len();
+    let Some(length) = body.find('<') else {
+        return if body.len() > 128 { Step::Not(from + 128) } else { view.unfinished(Wait::Any) };
+    };
+    let name = body[..length].trim();
+    if length > 128 || name.is_empty() || name.contains(['{', '(', '"', '\n']) {
+        return Step::Not(from + length.min(128));
+    }
+    let rest = &body[length..];
+    if !rest.starts_with(SEPARATOR) {
+        let partial = SEPARATOR.starts_with(rest);
+        return if partial { view.unfinished(Wait::Any) } else { Step::Not(from + length) };
+    }
+    let after = from + length + SEPARATOR.len();
+    if view.tools.resolve(name).is_some() {
+        return glm::pairs(view, name, after);
+    }
+    view.broken_until(after, END, name, Dropped::Undeclared)
+}

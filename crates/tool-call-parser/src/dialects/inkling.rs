@@ -1,0 +1,65 @@
+//! Inkling's messages: `<|message_model|>NAME<|content_invoke_tool_json|>{…}<|end_message|>`, with text and thinking between.
+//!
+//! The header's name is not needed: the JSON has one too. A call in free text names no tool and cannot leave.
+
+use super::{Dialect, Found, Opens, Step, View, Wait, earliest, envelope};
+use crate::event::Dropped;
+use crate::scanner::Lane;
+
+const MESSAGE: &str = "<|message_model|>";
+const JSON: &str = "<|content_invoke_tool_json|>";
+const TEXT: &str = "<|content_invoke_tool_text|>";
+const THINKING: &str = "<|content_thinking|>";
+const END: &[&str] = &["<|end_message|>"];
+/// What may follow a header, or a body that cannot be read.
+const NEXT: &[&str] =
+    &[JSON, TEXT, "<|content_text|>", THINKING, "<|end_message|>", MESSAGE, "<|content_model_end_sampling|>"];
+/// A header is never longer.
+const HEADER: usize = 160;
+
+pub(super) static DIALECT: Dialect = Dialect {
+    name: "inkling",
+    models: "Inkling.",
+    families: &["inkling"],
+    grammar: "`<|message_model|>NAME<|content_invoke_tool_json|>`, a JSON object with `name` and `args`, `<|end_message|>`. \
+              `<|content_text|>` begins text, `<|content_thinking|>` reasoning; both end with `<|end_message|>`.",
+    example: "<|message_model|>read<|content_invoke_tool_json|>{\"name\":\"read\",\"args\":{\"path\":\"a.txt\"}}<|end_message|>",
+    opens: Opens::Anywhere(NEXT),
+    read,
+};
+
+fn read(view: &View<'_>) -> Step {
+    match &view.text[..view.mark] {
+        MESSAGE => header(view),
+        JSON => call(view, view.mark),
+        TEXT => view.dropped_until(view.mark, NEXT, "", Dropped::Unreadable),
+        THINKING => Step::Read(Found::Lane(Lane::Reasoning(END, &[])), view.mark),
+        _ => Step::Read(Found::Skip, view.mark),
+    }
+}
+
+/// The name before a call belongs to it; everything else behind the token is text.
+fn header(view: &View<'_>) -> Step {
+    let window = view.text.floor_char_boundary(HEADER);
+    let rest = &view.text[view.mark..window];
+    match earliest(rest, NEXT) {
+        Some((at, length)) if rest[at..].starts_with(JSON) => call(view, view.mark + at + length),
+        Some((at, _)) if rest[at..].starts_with(TEXT) => {
+            view.dropped_until(view.mark + at + TEXT.len(), NEXT, "", Dropped::Unreadable)
+        }
+        None if view.text.len() < HEADER && !view.eof => Step::More(Wait::Any),
+        _ => Step::Read(Found::Skip, view.mark),
+    }
+}
+
+fn call(view: &View<'_>, from: usize) -> Step {
+    let start = view.skip_space(from);
+    match view.text.as_bytes().get(start) {
+        None => view.unfinished(Wait::Any),
+        Some(b'{') => match envelope::json(view, from, END) {
+            Step::Not(_) => view.broken_until(from, NEXT, "", Dropped::Unreadable),
+            step => step,
+        },
+        Some(_) => view.broken_until(from, NEXT, "", Dropped::Unreadable),
+    }
+}

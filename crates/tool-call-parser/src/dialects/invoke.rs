@@ -1,0 +1,147 @@
+//! `<invoke name="…">` with `<parameter name="…">` tags: Anthropic's form, `MiniMax`'s, `DeepSeek`'s DSML, and Step-3's.
+
+use super::tagged::{self, Tags};
+use super::{Dialect, Opens, Step, View, Wait, named_json};
+use crate::calls::RawCall;
+
+/// One family's tags.
+struct Form {
+    open: &'static str,
+    tags: Tags,
+}
+
+const PLAIN: Form = Form {
+    open: "<invoke name=",
+    tags: Tags { open: "<parameter name=", close: "</parameter>", ends: &["</invoke>"], own_lines: false },
+};
+const DSML: Form = Form {
+    open: "<｜DSML｜invoke name=",
+    tags: Tags {
+        open: "<｜DSML｜parameter name=",
+        close: "</｜DSML｜parameter>",
+        ends: &["</｜DSML｜invoke>"],
+        own_lines: false,
+    },
+};
+const STEP: Form = Form {
+    open: "<steptml:invoke name=",
+    tags: Tags {
+        open: "<steptml:parameter name=",
+        close: "</steptml:parameter>",
+        ends: &["</steptml:invoke>"],
+        own_lines: false,
+    },
+};
+const ATEM_FORM: Form = Form {
+    open: ATEM,
+    tags: Tags {
+        open: "<atem:parameter name=",
+        close: "</atem:parameter>",
+        ends: &["</atem:invoke>"],
+        own_lines: false,
+    },
+};
+const WRAPPERS: &[&str] = &[
+    "<function_calls>",
+    "<minimax:tool_call>",
+    "<tool_call>",
+    "<tool_calls>",
+    "<tool_use>",
+    "<｜DSML｜tool_calls>",
+    "<｜DSML｜function_calls>",
+    "<｜tool_call_begin｜>",
+];
+/// What begins one call of Muse Glimmer.
+pub(super) const ATEM: &str = "<atem:invoke name=";
+/// What Step-3 writes between its token and the tag.
+const STEP_TYPE: &str = "function<｜tool_sep｜>";
+const CLOSERS: &[&str] = &[
+    "</function_calls>",
+    "</minimax:tool_call>",
+    "</tool_call>",
+    "</tool_calls>",
+    "</tool_use>",
+    "</｜DSML｜tool_calls>",
+    "</｜DSML｜function_calls>",
+    "<｜tool_call_end｜>",
+];
+
+pub(super) static DIALECT: Dialect = Dialect {
+    name: "invoke",
+    models: "MiniMax M2, DeepSeek V3.2 and V4 (DSML), Step-3 (`<steptml:invoke …>` between `<｜tool_call_begin｜>` and \
+             `<｜tool_call_end｜>`), models trained on Claude's transcripts.",
+    families: &["minimaxm2", "deepseekv32", "deepseekv4", "step3"],
+    grammar: "An optional wrapper (`<minimax:tool_call>`, `<function_calls>`, `<｜DSML｜tool_calls>`, …), then \
+              `<invoke name=\"NAME\">` with `<parameter name=\"KEY\">VALUE</parameter>` tags, `</invoke>`, and the \
+              wrapper's end; or `<invoke name=\"NAME\"/>`. DSML's `string=\"false\"` marks a JSON value. White space in a \
+              value is the value's.",
+    example: "<minimax:tool_call>\n<invoke name=\"read\">\n<parameter name=\"path\">a.txt</parameter>\n</invoke>\n</minimax:tool_call>",
+    opens: Opens::Anywhere(&[
+        "<invoke name=",
+        "<｜DSML｜invoke name=",
+        "<steptml:invoke name=",
+        "<function_calls>",
+        "<minimax:tool_call>",
+        "<tool_call>",
+        "<tool_calls>",
+        "<tool_use>",
+        "<｜DSML｜tool_calls>",
+        "<｜DSML｜function_calls>",
+        "<｜tool_call_begin｜>",
+    ]),
+    read,
+};
+
+fn read(view: &View<'_>) -> Step {
+    let wrapped = WRAPPERS.contains(&&view.text[..view.mark]);
+    let mut start = if wrapped { view.skip_space(view.mark) } else { 0 };
+    if wrapped && view.text[start..].starts_with(STEP_TYPE) {
+        start = view.skip_space(start + STEP_TYPE.len());
+    }
+    let rest = &view.text[start..];
+    for form in [PLAIN, DSML, STEP] {
+        if let Some(head) = rest.strip_prefix(form.open) {
+            return invocation(view, head, form.tags);
+        }
+        if wrapped && !view.eof && (form.open.starts_with(rest) || STEP_TYPE.starts_with(rest)) {
+            return Step::More(Wait::Any);
+        }
+    }
+    Step::Not(start + 1)
+}
+
+fn invocation(view: &View<'_>, head: &str, tags: Tags) -> Step {
+    let from = view.text.len() - head.len();
+    let Some(length) = head.find(['>', '\n']) else {
+        return match head.len() {
+            length if length > 128 => Step::Not(from + 128),
+            _ if view.cut => named_json::truncated(view, head.trim_matches(['"', '\''])),
+            _ => view.unfinished(Wait::Any),
+        };
+    };
+    let name = head[..length].trim();
+    let closes = name.ends_with('/') && head[length..].starts_with('>');
+    let name = name.trim_end_matches('/').trim_end().trim_matches(['"', '\'']);
+    if length > 128 || view.tools.resolve(name).is_none() {
+        return Step::Not(from + length.min(128));
+    }
+    let body = from + length + 1;
+    if closes {
+        return match view.closing(body, CLOSERS) {
+            Ok(end) => named_json::call(view, RawCall::fields(name, serde_json::Map::new()), end),
+            Err(step) => step,
+        };
+    }
+    let start = view.skip_space(body);
+    if view.text[start..].starts_with('{') {
+        return named_json::read(view, name, start, tags.ends);
+    }
+    tagged::read(view, name, body, tags, CLOSERS)
+}
+
+/// `<atem:invoke name="NAME.NAME">` at `start`: the body that Muse Glimmer addresses to a tool.
+pub(super) fn atem(view: &View<'_>, start: usize) -> Option<Step> {
+    let rest = &view.text[start..];
+    let head = rest.strip_prefix(ATEM_FORM.open)?;
+    Some(invocation(view, head, ATEM_FORM.tags))
+}

@@ -1,0 +1,127 @@
+//! `[TOOL:name|arg=value|arg=value]` markers, as prompts of home-made executors ask for.
+//!
+//! Spaces around everything, pipes and brackets in values are forgiven. A marker without arguments is text.
+
+use serde_json::{Map, Value};
+
+use super::{Dialect, Found, Opens, Step, View, Wait, named_json};
+use crate::calls::RawCall;
+use crate::unquoted::Delimited;
+
+/// Longer markers are text.
+const LIMIT: usize = 32 << 10;
+
+pub(super) static DIALECT: Dialect = Dialect {
+    name: "marker",
+    models: "Any model whose system prompt asks for `[TOOL:…]` markers.",
+    families: &[],
+    grammar: "`[TOOL:NAME|KEY=VALUE|…]` with at least one argument. A `|` begins an argument only where `KEY=` follows; \
+              the marker ends at the first `]` outside inner brackets that space, punctuation or the end follows.",
+    example: "[TOOL:read|path=a.txt]",
+    opens: Opens::Anywhere(&["[TOOL:", "[tool:", "[Tool:", "[TOOL_CALL:"]),
+    read,
+};
+
+fn read(view: &View<'_>) -> Step {
+    let body = view.body();
+    let Some(length) = body.find(['|', ']', '\n', '[']) else {
+        return match body.len() {
+            length if length > 128 => Step::Not(view.mark + 128),
+            _ if view.cut => truncated(view, body.trim()),
+            _ => view.unfinished(Wait::Any),
+        };
+    };
+    let name = body[..length].trim();
+    if length > 128 || !body[length..].starts_with('|') || view.tools.resolve(name).is_none() {
+        return Step::Not(view.mark + length.min(128));
+    }
+    match end(view, view.mark + length) {
+        Some(end) if end > LIMIT => Step::Not(LIMIT),
+        Some(end) => arguments(view, name, view.mark + length + 1, end),
+        None if view.cut => truncated(view, name),
+        None if view.text.len() > LIMIT => Step::Not(LIMIT),
+        None => view.unfinished(Wait::Mark(view.text.len().saturating_sub(1), &["]"])),
+    }
+}
+
+fn truncated(view: &View<'_>, name: &str) -> Step {
+    if view.tools.resolve(name).is_some() {
+        named_json::truncated(view, name)
+    } else {
+        Step::Not(view.text.len())
+    }
+}
+
+fn end(view: &View<'_>, from: usize) -> Option<usize> {
+    let text = view.text;
+    let mut depth = 0_usize;
+    for (offset, char) in text[from..].match_indices(['[', ']']) {
+        let after = from + offset + 1;
+        if char == "[" {
+            depth += 1;
+        } else if depth > 0 {
+            depth -= 1;
+        } else {
+            match text[after..].chars().next() {
+                None => return view.eof.then_some(after),
+                Some(next) if next.is_whitespace() || "[.,;:!?)*`".contains(next) => return Some(after),
+                Some(_) => {}
+            }
+        }
+    }
+    None
+}
+
+fn arguments(view: &View<'_>, name: &str, from: usize, end: usize) -> Step {
+    let mut fields: Map<String, Value> = Map::new();
+    let mut last: Option<String> = None;
+    for part in view.text[from..end - 1].split('|') {
+        match (key(part), &last) {
+            (Some((key, value)), _) => {
+                fields.insert(key.to_owned(), Value::String(value.to_owned()));
+                last = Some(key.to_owned());
+            }
+            (None, Some(key)) => {
+                if let Some(Value::String(value)) = fields.get_mut(key) {
+                    value.push('|');
+                    value.push_str(part);
+                }
+            }
+            (None, None) => return single(view, name, &view.text[from..end - 1], end),
+        }
+    }
+    fields.values_mut().for_each(unquote);
+    Step::Read(
+        Found::Calls {
+            calls: vec![RawCall::unquoted(name, fields, Delimited::Nothing)],
+            firm: view.line_start || !view.quoted(),
+        },
+        end,
+    )
+}
+
+/// One value without a key: for a tool with one required string argument.
+fn single(view: &View<'_>, name: &str, value: &str, end: usize) -> Step {
+    let value = value.trim();
+    if value.is_empty() { Step::Not(end) } else { named_json::call(view, RawCall::text(name, value), end) }
+}
+
+fn key(part: &str) -> Option<(&str, &str)> {
+    let (key, value) = part.split_once('=')?;
+    let key = key.trim();
+    let name = !key.is_empty() && key.chars().all(|char| char.is_alphanumeric() || "_-".contains(char));
+    name.then_some((key, value))
+}
+
+/// Takes away space and quotes around the whole value.
+fn unquote(value: &mut Value) {
+    let Value::String(text) = value else { return };
+    *text = text.trim().to_owned();
+    for quote in ['"', '\''] {
+        let inner = text.strip_prefix(quote).and_then(|text| text.strip_suffix(quote));
+        if let Some(inner) = inner.filter(|inner| !inner.contains(quote)) {
+            *text = inner.to_owned();
+            return;
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! `MiniCPM5`'s `<function name="…"><param name="…">…</param></function>`.
+//!
+//! These marks are plain XML that a text may well be about, so only a whole call that fits its tool counts; all else is text.
+
+use super::tagged::{self, Tags};
+use super::{Dialect, Found, Opens, Step, View};
+use crate::settle::{Settled, settle};
+
+const SPACED: &str = "<function name=";
+/// Behind a server that strips the space.
+const GLUED: &str = "<functionname=";
+const TAGS: Tags = Tags { open: "<param name=", close: "</param>", ends: &["</function>"], own_lines: false };
+
+pub(super) static DIALECT: Dialect = Dialect {
+    name: "minicpm5",
+    models: "MiniCPM5.",
+    families: &["minicpm5"],
+    grammar: "`<function name=\"NAME\">`, `<param name=\"KEY\">VALUE</param>` tags, `</function>`. A value may stand in \
+              `<![CDATA[…]]>`. Without its end, or with a call that its tool does not accept, it is text.",
+    example: "<function name=\"read\"><param name=\"path\">a.txt</param></function>",
+    opens: Opens::Anywhere(&[SPACED, GLUED]),
+    read,
+};
+
+fn read(view: &View<'_>) -> Step {
+    let body = view.body();
+    let Some(length) = body.find(['>', '\n']) else {
+        return if body.len() > 128 { Step::Not(view.mark + 128) } else { view.unfinished(super::Wait::Any) };
+    };
+    let name = body[..length].trim().trim_matches(['"', '\'']);
+    if length > 128 || view.tools.resolve(name).is_none() {
+        return Step::Not(view.mark + length.min(128));
+    }
+    let tags = if view.text.starts_with(GLUED) { Tags { open: "<paramname=", ..TAGS } } else { TAGS };
+    match tagged::read(view, name, view.mark + length + 1, tags, &[]) {
+        Step::Read(Found::Calls { calls, firm }, end) => {
+            let closed = view.text[..end].ends_with("</function>");
+            let fits = calls.iter().all(|call| matches!(settle(call, view.tools), Settled::Call(..)));
+            if closed && fits { Step::Read(Found::Calls { calls, firm }, end) } else { Step::Not(end) }
+        }
+        step => step,
+    }
+}

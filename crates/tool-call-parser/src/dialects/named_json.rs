@@ -1,0 +1,31 @@
+//! A name, some marks, and the arguments as JSON: the part that Mistral, `DeepSeek`, Kimi, harmony and others share.
+
+use super::{Found, Step, View, Wait};
+use crate::calls::RawCall;
+use crate::event::Dropped;
+use crate::json_span::{JsonSpan, Span, Style};
+
+/// Reads the JSON object at `start` as the arguments of `name`, then one of `closers`, if it comes.
+pub(super) fn read(view: &View<'_>, name: &str, start: usize, closers: &[&str]) -> Step {
+    let mut span = JsonSpan::new(start, Style::Json);
+    let end = match span.advance(view.text, view.eof) {
+        Span::Complete(end) | Span::Stopped(end) => end,
+        Span::More if !view.eof => return Step::More(Wait::Json(start)),
+        Span::More if view.cut || span.in_text() => return truncated(view, name),
+        Span::More => view.text.len(),
+    };
+    match view.closing(end, closers) {
+        Ok(after) => call(view, RawCall::text(name, &view.text[start..end]), after),
+        Err(step) => step,
+    }
+}
+
+/// One call that ends at `end`.
+pub(super) fn call(view: &View<'_>, call: RawCall, end: usize) -> Step {
+    Step::Read(Found::Calls { calls: vec![call], firm: view.line_start || !view.quoted() }, end)
+}
+
+/// A call to `name` that the reply's end cut off.
+pub(super) fn truncated(view: &View<'_>, name: &str) -> Step {
+    Step::Read(Found::Drop(name.to_owned(), Dropped::Truncated), view.text.len())
+}

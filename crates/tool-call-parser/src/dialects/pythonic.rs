@@ -1,0 +1,190 @@
+//! Calls in Python's syntax: `[f(a=1), g()]`, in a list, between tags, or with Llama's `.call`.
+//!
+//! Bare lists are calls only when every name is declared and nothing but calls follows; positional arguments are read only
+//! where the tool leaves no doubt. Strings follow Python's rules.
+
+use serde_json::{Map, Value};
+
+use super::{Dialect, Found, Opens, Step, View, Wait, envelope};
+use crate::calls::{Args, RawCall};
+use crate::json_span::{JsonSpan, Span, Style};
+use crate::lenient_json::read_python;
+
+pub(super) static BARE: Dialect = Dialect {
+    name: "pythonic",
+    models: "Llama 3.2 and 4, ToolACE, Olmo 3.",
+    families: &["llama4", "llama32", "toolace", "olmo3"],
+    grammar: "A Python list of calls with keyword arguments at the start of a line, all naming declared tools, with \
+              nothing but calls after it.",
+    example: "[read(path='a.txt')]",
+    opens: Opens::Line(&["["]),
+    read: bare,
+};
+
+pub(super) static MARKED: Dialect = Dialect {
+    name: "pythonic_tags",
+    models: "LFM2 (`<|tool_call_start|>`), Olmo 3 (`<function_calls>`), fine-tunes that mix Python with Hermes' tags.",
+    families: &["lfm2", "olmo3"],
+    grammar: "Python calls, in a list or one per line (LFM2: or JSON calls), between `<|tool_call_start|>` and `<|tool_call_end|>`, \
+              `<tool_call>` tags or `<function_calls>` tags.",
+    example: "<|tool_call_start|>[read(path=\"a.txt\")]<|tool_call_end|>",
+    opens: Opens::Anywhere(&["<|tool_call_start|>", "<tool_call>", "<function_calls>"]),
+    read: |view| {
+        let start = view.skip_space(view.mark);
+        if view.text.starts_with("<|tool_call_start|>") {
+            let inside = view.text[start..].strip_prefix('[').unwrap_or(&view.text[start..]).trim_start();
+            match inside.as_bytes().first() {
+                Some(b'{') => return envelope::json(view, start, &["<|tool_call_end|>"]),
+                None => return view.unfinished(Wait::Any),
+                Some(_) => {}
+            }
+        }
+        marked(view, start, &["<|tool_call_end|>", "</tool_call>", "</function_calls>"])
+    },
+};
+
+fn bare(view: &View<'_>) -> Step {
+    match peek(view, view.skip_space(1)) {
+        Some(true) => {}
+        Some(false) => return Step::Not(1),
+        None => return view.unfinished(Wait::Any),
+    }
+    let end = match JsonSpan::new(0, Style::Python).advance(view.text, view.eof) {
+        Span::Complete(end) => end,
+        Span::More if view.cut => return cut(view, view.skip_space(1)),
+        _ => return view.unfinished(Wait::Python(0)),
+    };
+    let calls = list(&view.text[1..end - 1]).unwrap_or_default();
+    let declared = |call: &RawCall| view.tools.resolve(&call.name).is_some();
+    if calls.is_empty() || !calls.iter().all(declared) || view.quoted() {
+        return Step::Not(end);
+    }
+    Step::Read(Found::Calls { calls, firm: false }, end)
+}
+
+/// Calls between marks, from `start` on.
+pub(super) fn marked(view: &View<'_>, start: usize, closers: &'static [&'static str]) -> Step {
+    let in_list = view.text[start..].starts_with('[');
+    match peek(view, if in_list { view.skip_space(start + 1) } else { start }) {
+        Some(true) => {}
+        Some(false) => return Step::Not(start + 1),
+        None => return view.unfinished(Wait::Any),
+    }
+    let mut calls = Vec::new();
+    let mut at = start;
+    loop {
+        let end = match JsonSpan::new(at, Style::Python).advance(view.text, view.eof) {
+            Span::Complete(end) => end,
+            Span::More if view.cut => return cut(view, start),
+            _ if !view.eof => return Step::More(Wait::Python(at)),
+            _ => return Step::Not(view.text.len()),
+        };
+        let text = if in_list { &view.text[at + 1..end - 1] } else { &view.text[at..end] };
+        let Some(mut found) = list(text) else { return Step::Not(end) };
+        calls.append(&mut found);
+        let next = view.skip_space(end);
+        if !in_list && next - end <= 64 {
+            match peek(view, next) {
+                Some(true) => {
+                    at = next;
+                    continue;
+                }
+                None if !view.eof => return Step::More(Wait::Any),
+                _ => {}
+            }
+        }
+        return match view.closing(end, closers) {
+            Ok(end) => Step::Read(Found::Calls { calls, firm: view.line_start || !view.quoted() }, end),
+            Err(step) => step,
+        };
+    }
+}
+
+/// A call that the reply's end cut off.
+pub(super) fn cut(view: &View<'_>, at: usize) -> Step {
+    let name: &str = view.text[at..].trim_start_matches('[').split('(').next().unwrap_or_default();
+    Step::Read(Found::Drop(name.trim().to_owned(), crate::event::Dropped::Truncated), view.text.len())
+}
+
+/// Whether a name and an opening parenthesis stand at `at`; `None` if the text is too short to tell.
+fn peek(view: &View<'_>, at: usize) -> Option<bool> {
+    let rest = &view.text[at..];
+    let end = name_length(rest);
+    match rest.as_bytes().get(end) {
+        None => (view.eof || end > 128).then_some(false),
+        Some(byte) => Some(end > 0 && end <= 128 && *byte == b'('),
+    }
+}
+
+fn name_length(text: &str) -> usize {
+    text.find(|char: char| !(char.is_alphanumeric() || "_.-:".contains(char))).unwrap_or(text.len())
+}
+
+/// Calls separated by commas, semicolons or line ends; `None` when anything else stands there.
+pub(super) fn list(text: &str) -> Option<Vec<RawCall>> {
+    let mut calls = Vec::new();
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        let (call, length) = call(rest)?;
+        calls.push(call);
+        rest = rest[length..].trim_start_matches(|char: char| char.is_whitespace() || ",;".contains(char));
+    }
+    Some(calls)
+}
+
+/// One call at the start of `text`, and its length.
+pub(super) fn call(text: &str) -> Option<(RawCall, usize)> {
+    let open = name_length(text);
+    let name = &text[..open];
+    if open == 0 || !text[open..].starts_with('(') {
+        return None;
+    }
+    let mut at = open + 1;
+    let mut fields = Map::new();
+    let mut positional = None;
+    loop {
+        at += space(&text[at..]);
+        let rest = &text[at..];
+        match rest.as_bytes().first()? {
+            b')' => break,
+            b',' => at += 1,
+            _ => match argument(rest)? {
+                (Some(key), value, length) => {
+                    fields.insert(key, value);
+                    at += length;
+                }
+                (None, value, length) if positional.is_none() => {
+                    positional = Some(value);
+                    at += length;
+                }
+                _ => return None,
+            },
+        }
+    }
+    let name = name.strip_suffix(".call").unwrap_or(name);
+    Some((
+        RawCall { name: name.to_owned(), arguments: arguments(fields, positional)?, ..RawCall::default() },
+        at + 1,
+    ))
+}
+
+fn arguments(fields: Map<String, Value>, positional: Option<Value>) -> Option<Args> {
+    match positional {
+        None => Some(Args::Value(Value::Object(fields))),
+        Some(value @ (Value::Object(_) | Value::String(_))) if fields.is_empty() => Some(Args::Value(value)),
+        Some(_) => None,
+    }
+}
+
+fn argument(text: &str) -> Option<(Option<String>, Value, usize)> {
+    let end = text.find(|char: char| !(char.is_alphanumeric() || "_-".contains(char)))?;
+    let after = end + space(&text[end..]);
+    let keyed = end > 0 && matches!(text.as_bytes().get(after), Some(b'=' | b':'));
+    let from = if keyed { after + 1 } else { 0 };
+    let (value, length) = read_python(&text[from..]).ok()?;
+    Some((keyed.then(|| text[..end].to_owned()), value, from + length))
+}
+
+fn space(text: &str) -> usize {
+    text.len() - text.trim_start().len()
+}

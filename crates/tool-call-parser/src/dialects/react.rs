@@ -1,0 +1,71 @@
+//! `ReAct`: `Action: name` and `Action Input: arguments` on lines of their own.
+
+use super::{Dialect, Found, Opens, Step, View, Wait, earliest, named_json};
+use crate::calls::RawCall;
+use crate::coerce;
+
+const INPUT: [&str; 4] = ["Action Input:", "**Action Input:**", "Action input:", "Input:"];
+/// What the text of an input ends before.
+const NEXT: &[&str] = &["\nObservation", "\nThought:", "\nAction:"];
+
+pub(super) static DIALECT: Dialect = Dialect {
+    name: "react",
+    models: "Models prompted in ReAct style (LangChain agents and their like).",
+    families: &[],
+    grammar: "A line `Action: NAME` with a declared name, then `Action Input:` with a JSON object, or with text for a tool \
+              that has one required string argument; or `Action: NAME[text]` for such a tool.",
+    example: "Action: read\nAction Input: {\"path\": \"a.txt\"}",
+    opens: Opens::Line(&["Action:", "**Action:**"]),
+    read,
+};
+
+fn read(view: &View<'_>) -> Step {
+    let body = view.body();
+    let length = match body.find('\n') {
+        Some(length) => length,
+        None if body.len() > 256 => return Step::Not(view.mark + 256),
+        None if view.eof && !view.cut => body.len(),
+        None => return view.unfinished(Wait::Any),
+    };
+    if let Some(call) = bracketed(view, body[..length.min(256)].trim()) {
+        return Step::Read(Found::Calls { calls: vec![call], firm: !view.quoted() }, view.mark + length);
+    }
+    let name = body[..length].trim().trim_matches(['`', '*', '"', '[', ']']);
+    if length > 256 || view.tools.resolve(name).is_none() {
+        return Step::Not(view.mark + length.min(256));
+    }
+    let at = view.skip_space(view.mark + length);
+    let rest = &view.text[at..];
+    let Some(mark) = INPUT.iter().find(|mark| rest.starts_with(**mark)) else {
+        let partial = INPUT.iter().any(|mark| mark.starts_with(rest));
+        return if partial { view.unfinished(Wait::Any) } else { Step::Not(at) };
+    };
+    input(view, name, at + mark.len())
+}
+
+/// `NAME[argument]`, as the paper on `ReAct` writes it.
+fn bracketed(view: &View<'_>, line: &str) -> Option<RawCall> {
+    let (name, argument) = line.strip_suffix(']')?.split_once('[')?;
+    let tool = view.tools.get(name)?;
+    coerce::sole_string(tool.schema()).map(|_| RawCall::text(name, argument))
+}
+
+fn input(view: &View<'_>, name: &str, from: usize) -> Step {
+    let start = view.skip_space(from);
+    match view.text.as_bytes().get(start) {
+        None if view.cut => return named_json::truncated(view, name),
+        None => return view.unfinished(Wait::Any),
+        Some(b'{') => return named_json::read(view, name, start, &[]),
+        Some(_) => {}
+    }
+    let rest = &view.text[start..];
+    let Some(length) = earliest(rest, NEXT).map(|(at, _)| at) else {
+        return match view.eof {
+            false => Step::More(Wait::Mark(start, NEXT)),
+            true if view.cut => named_json::truncated(view, name),
+            true => named_json::call(view, RawCall::text(name, rest.trim()), view.text.len()),
+        };
+    };
+    let calls = vec![RawCall::text(name, rest[..length].trim())];
+    Step::Read(Found::Calls { calls, firm: !view.quoted() }, start + length)
+}

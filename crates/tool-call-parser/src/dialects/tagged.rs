@@ -1,0 +1,178 @@
+//! Parameters as tags: what Qwen3-Coder's `<function=…>`, Anthropic's `<invoke …>` and others have in common.
+//!
+//! A value may hold anything, also text that looks like tags: a closing tag ends it only where another parameter or the
+//! end of the call follows.
+
+use serde_json::{Map, Value};
+
+use super::{Step, View, Wait, earliest, named_json};
+use crate::calls::{Args, RawCall};
+use crate::unquoted::Delimited;
+
+/// The tags of one dialect.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tags {
+    /// What opens a parameter, up to its name.
+    pub(super) open: &'static str,
+    /// What closes one.
+    pub(super) close: &'static str,
+    /// What closes the call; the first is the call's own.
+    pub(super) ends: &'static [&'static str],
+    /// The template puts each value on lines of its own: one line break at each end is not the value's.
+    pub(super) own_lines: bool,
+}
+
+/// After so many closing tags that turned out to belong to a value it is no call.
+const FALSE_ENDS: usize = 512;
+
+/// Reads the parameters from `from` to the end of the call.
+pub(super) fn read(view: &View<'_>, name: &str, from: usize, tags: Tags, closers: &[&str]) -> Step {
+    let body = match body_end(view, from, tags) {
+        Ok(end) => end,
+        Err(Some(step)) => return step,
+        Err(None) => return named_json::truncated(view, name),
+    };
+    let Some(call) = fields(name, &view.text[from..body.0], tags) else { return Step::Not(body.1) };
+    match view.closing(body.1, closers) {
+        Ok(end) => named_json::call(view, call, end),
+        Err(step) => step,
+    }
+}
+
+/// Where the parameters end and where the call does. `Err(None)`: it was cut off.
+fn body_end(view: &View<'_>, from: usize, tags: Tags) -> Result<(usize, usize), Option<Step>> {
+    let text = view.text;
+    let first_open = text[from..].find(tags.open).map_or(text.len(), |at| from + at);
+    let closed = |end: usize| first_open >= end || text[from..end].trim_end().ends_with(tags.close);
+    let mut at = from;
+    for _ in 0..FALSE_ENDS {
+        let rest = &text[at..];
+        let Some((found, length)) = earliest(rest, tags.ends) else {
+            let whole = view.eof && !view.cut && closed(text.len());
+            let wait = (!view.eof).then_some(Step::More(Wait::Mark(at, tags.ends)));
+            return if whole { Ok((text.len(), text.len())) } else { Err(wait) };
+        };
+        let end = at + found;
+        let after = text[end + length..].trim_start();
+        if !closed(end) && after.is_empty() && !view.eof {
+            return Err(Some(Step::More(Wait::Any)));
+        }
+        if closed(end) || after.is_empty() || after.starts_with("</") {
+            return Ok((end, end + length));
+        }
+        at = end + length;
+    }
+    Err(Some(Step::Not(at)))
+}
+
+fn fields(name: &str, body: &str, tags: Tags) -> Option<RawCall> {
+    let mut fields = Map::new();
+    let mut typed = Vec::new();
+    let mut rest = body.trim_start();
+    while let Some(after) = rest.strip_prefix(tags.open) {
+        let (head, value) = after.split_once('>')?;
+        let (key, kind) = attributes(head);
+        let (value, next) = split_value(value, tags);
+        let value = Written::new(value, kind);
+        if fields.insert(key.to_owned(), value.value).is_some() || key.is_empty() {
+            return None;
+        }
+        typed.extend(value.typed.then(|| key.to_owned()));
+        rest = next.trim_start();
+    }
+    let mut call = RawCall::unquoted(name, fields, Delimited::Tags);
+    call.unquoted.retain(|key, _| !typed.contains(key));
+    let is_empty = matches!(&call.arguments, Args::Value(Value::Object(fields)) if fields.is_empty());
+    (rest.is_empty() || !is_empty).then_some(call)
+}
+
+/// What a tag says of its value's type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Unknown,
+    Text,
+    Json,
+}
+
+/// The name, quoted or not, and what `string="…"` says.
+fn attributes(head: &str) -> (&str, Kind) {
+    let name = head.trim().trim_start_matches(['"', '\'']);
+    let end = name.find(['"', '\'', ' ']).unwrap_or(name.len());
+    let kind = match head {
+        _ if head.contains("string=\"true\"") => Kind::Text,
+        _ if head.contains("string=\"false\"") => Kind::Json,
+        _ => Kind::Unknown,
+    };
+    (&name[..end], kind)
+}
+
+/// A value, and whether its type is known.
+struct Written {
+    value: Value,
+    typed: bool,
+}
+
+impl Written {
+    fn new(text: &str, kind: Kind) -> Self {
+        let text_value = || Value::String(text.to_owned());
+        if let Some(inside) = character_data(text) {
+            return Self { value: Value::String(inside), typed: true };
+        }
+        match kind {
+            Kind::Text => Self { value: text_value(), typed: true },
+            Kind::Json => match serde_json::from_str(text.trim()) {
+                Ok(value) => Self { value, typed: true },
+                Err(_) => Self { value: text_value(), typed: false },
+            },
+            Kind::Unknown => Self { value: text_value(), typed: false },
+        }
+    }
+}
+
+const DATA: &str = "<![CDATA[";
+const DATA_END: &str = "]]>";
+
+/// What stands in XML's sections of character data, when the value is nothing else.
+fn character_data(text: &str) -> Option<String> {
+    let mut inside = String::new();
+    let mut rest = text.trim();
+    while let Some(after) = rest.strip_prefix(DATA) {
+        let (data, next) = after.split_once(DATA_END)?;
+        inside.push_str(data);
+        rest = next;
+    }
+    (rest.is_empty() && text.trim_start().starts_with(DATA)).then_some(inside)
+}
+
+/// The value and what follows it.
+fn split_value(text: &str, tags: Tags) -> (&str, &str) {
+    let data = text.trim_start().starts_with(DATA).then(|| text.find(DATA_END)).flatten();
+    let begin = data.map_or(0, |end| end + DATA_END.len());
+    let mut at = begin;
+    while let Some(found) = text[at..].find(tags.close) {
+        let end = at + found;
+        let after = text[end + tags.close.len()..].trim_start();
+        if after.is_empty() || after.starts_with(tags.open) {
+            // The first closing tag there is: if another parameter begins before it, this one's is missing.
+            if at == begin
+                && let Some(next) = text[..end].find(&format!("\n{}", tags.open))
+            {
+                return (trimmed(&text[..next], tags), &text[next + 1..]);
+            }
+            return (trimmed(&text[..end], tags), after);
+        }
+        at = end + tags.close.len();
+    }
+    match text.find(&format!("\n{}", tags.open)) {
+        Some(next) => (trimmed(&text[..next], tags), &text[next + 1..]),
+        None => (trimmed(text, tags), ""),
+    }
+}
+
+/// Takes away what the template put around the value.
+fn trimmed(value: &str, tags: Tags) -> &str {
+    match value.strip_prefix('\n').filter(|_| tags.own_lines) {
+        Some(inside) => inside.strip_suffix('\n').unwrap_or(inside),
+        None => value,
+    }
+}

@@ -1,0 +1,61 @@
+//! Thinking in the content: `<think>…</think>` and its relatives become reasoning, closed or not.
+//!
+//! A mark counts at the start of a line only; in running text it is text. What follows the end mark is the answer.
+
+use super::{Dialect, Found, Opens, Step, View};
+use crate::scanner::Lane;
+
+/// Opening marks with the marks that close them.
+const PAIRS: [(&str, &[&str]); 10] = [
+    ("<mm:think>", &["</mm:think>"]),
+    ("<think>", &["</think>"]),
+    ("<thinking>", &["</thinking>"]),
+    ("<thought>", &["</thought>"]),
+    ("<reasoning>", &["</reasoning>"]),
+    ("<seed:think>", &["</seed:think>"]),
+    ("[THINK]", &["[/THINK]"]),
+    ("<|START_THINKING|>", &["<|END_THINKING|>"]),
+    ("<|channel>thought", &["<channel|>"]),
+    ("◁think▷", &["◁/think▷"]),
+];
+
+pub(super) static DIALECT: Dialect = Dialect {
+    name: "think",
+    models: "Qwen3, DeepSeek-R1, GLM, Nemotron, Magistral, Command A, Seed-OSS, Gemma 4, MiniMax M3 and other reasoning models whose \
+             server has no reasoning parser.",
+    families: &[],
+    grammar: "An opening mark at the start of a line, then reasoning up to the closing mark or the end of the reply. (A \
+              closing mark without its opening one: `bare_think`.)",
+    example: "<think>The file is small.</think>\nIt has 3 lines.",
+    opens: Opens::Line(&[
+        "<think>",
+        "<mm:think>",
+        "<thinking>",
+        "<thought>",
+        "<reasoning>",
+        "<seed:think>",
+        "[THINK]",
+        "<|START_THINKING|>",
+        "<|channel>thought",
+        "◁think▷",
+    ]),
+    read,
+};
+
+pub(super) static TOKENS: Dialect = Dialect {
+    name: "think_tokens",
+    models: "Gemma 4, Command A: their marks are tokens, which no text has by chance.",
+    families: &["gemma4", "commanda"],
+    grammar: "`<|channel>thought … <channel|>` and `<|START_THINKING|> … <|END_THINKING|>` inside a line too.",
+    example: "It has 3 lines.<|channel>thought\n<channel|>",
+    opens: Opens::Anywhere(&["<|channel>thought", "<|START_THINKING|>"]),
+    read,
+};
+
+fn read(view: &View<'_>) -> Step {
+    let mark = &view.text[..view.mark];
+    match PAIRS.iter().find(|(open, _)| *open == mark) {
+        Some((_, closers)) => Step::Read(Found::Lane(Lane::Reasoning(closers, &[])), view.mark),
+        None => Step::Not(view.mark),
+    }
+}

@@ -1,0 +1,220 @@
+//! The incremental parser: takes text and native calls as they come and says what is certain.
+//!
+//! Emits nothing that a later piece could change, holds back only a suffix that may still become a call, and settles the
+//! rest at the end, so any split of the same text gives the same events. Used by `parse` and by whoever streams.
+
+use std::sync::Arc;
+
+use super::calls::{Args, RawCall};
+use super::dialects::{fuzzy, glm};
+use super::echo::Echo;
+use super::ledger::Ledger;
+use super::repairs::Repair;
+use super::scanner::{Io, Scanner};
+use super::settle::{Settled, settle};
+use super::{Prior, Tools};
+#[cfg(test)]
+use super::{dialects, openers};
+use crate::event::{Dropped, Event, Note};
+
+/// Which field of the upstream's message a text came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// `content`.
+    Content,
+    /// `reasoning` or `reasoning_content`.
+    Reasoning,
+}
+
+/// A call the upstream's own parser extracted, as it came.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NativeCall {
+    /// `tool_calls[].id`.
+    pub id: Option<String>,
+    /// `function.name`, possibly polluted.
+    pub name: String,
+    /// `function.arguments`: normally a JSON text; an object is passed as its JSON text.
+    pub arguments: String,
+}
+
+/// What the request allows.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// False for `tool_choice: "none"`: no call leaves.
+    pub calls_wanted: bool,
+    /// False for `parallel_tool_calls: false`: only the first call leaves.
+    pub parallel: bool,
+    /// True when the client asked for JSON content (`response_format`): bare JSON is then content.
+    pub json_wanted: bool,
+    /// Switches on the natural-language dialect ("I will search for X").
+    pub fuzzy: bool,
+    /// The dialects that the model is likely to write.
+    pub prior: Prior,
+    /// Calls count in reasoning too that the model ended itself. (Reasoning that it did not end is searched when the turn
+    /// has nothing else.)
+    pub read_reasoning: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            calls_wanted: true,
+            parallel: true,
+            json_wanted: false,
+            fuzzy: false,
+            prior: Prior::default(),
+            read_reasoning: false,
+        }
+    }
+}
+
+/// How the upstream's reply ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct End {
+    /// True when the token limit cut the reply (`finish_reason: "length"`), or the reply broke off.
+    pub cut: bool,
+}
+
+/// Reads one choice of one reply, piece by piece. See the module's header for the contract.
+///
+/// The methods append to a vector of [`Event`]s, or of any type that an [`Event`] can be turned into.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tool_call_parser::{End, Engine, Event, Field, Options, Tools};
+///
+/// let tools = Tools::from_json(r#"[{"type": "function", "function": {"name": "now"}}]"#);
+/// let mut engine = Engine::new(Arc::new(tools), Options::default());
+/// let mut events: Vec<Event> = Vec::new();
+/// for piece in ["One mo", "ment. <tool_", "call>{\"name\": \"now\", \"argum", "ents\": {}}</tool_call>"] {
+///     engine.push(Field::Content, piece, &mut events);
+/// }
+/// engine.finish(End { cut: false }, &mut events);
+/// assert_eq!(events[0], Event::Content("One mo".into()));
+/// assert!(matches!(&events[3], Event::ToolCall(call) if call.name == "now"), "{events:?}");
+/// ```
+#[derive(Debug)]
+pub struct Engine {
+    tools: Arc<Tools>,
+    options: Options,
+    ledger: Ledger,
+    content: Scanner,
+    reasoning: Echo,
+    /// The last native call, if it may lack its end: it waits for the next one, or for how the reply ended.
+    unsure: Option<(RawCall, Settled)>,
+}
+
+impl Engine {
+    /// An engine for one choice of one reply to a request that declared `tools`.
+    pub fn new(tools: Arc<Tools>, options: Options) -> Self {
+        let reasoning = Echo::default();
+        Self {
+            tools,
+            options,
+            ledger: Ledger::new(options),
+            content: Scanner::new(false),
+            reasoning,
+            unsure: None,
+        }
+    }
+
+    /// The same with a table of dialects of its own.
+    #[cfg(test)]
+    pub(crate) fn with_dialects(tools: Arc<Tools>, table: &[&'static dialects::Dialect]) -> Self {
+        let openers = Box::leak(Box::new(openers::Openers::new(table)));
+        Self { content: Scanner::with(openers, false), ..Self::new(tools, Options::default()) }
+    }
+
+    /// Takes the next piece of text and appends to `out` what has become certain.
+    pub fn push<E: From<Event>>(&mut self, field: Field, delta: &str, out: &mut Vec<E>) {
+        match field {
+            Field::Reasoning => self.reasoning.push(delta, &mut self.ledger),
+            Field::Content => {
+                let mut io = Io { tools: &self.tools, options: self.options, ledger: &mut self.ledger };
+                self.content.push(delta, &mut io);
+            }
+        }
+        self.ledger.drain(out);
+    }
+
+    /// Takes one native call, whole. A whole reply gives its native calls before its text, so that they win over a copy in
+    /// the text; a live one as they complete.
+    pub fn native<E: From<Event>>(&mut self, call: NativeCall, out: &mut Vec<E>) {
+        let raw = match glm::in_name(&call.name) {
+            Some((name, fields)) => RawCall { id: call.id, ..RawCall::fields(&name, fields) },
+            None => RawCall { id: call.id, ..RawCall::text(&call.name, &call.arguments) },
+        };
+        self.settle_unsure(false);
+        let settled = settle(&raw, &self.tools);
+        self.ledger.expect_copies(&raw, &settled);
+        if self.may_lack_its_end(&raw, &settled) {
+            self.unsure = Some((raw, settled));
+        } else {
+            self.ledger.native_call(&raw, settled);
+        }
+        self.ledger.drain(out);
+    }
+
+    /// A server that cannot close what the token limit cut leaves the end away (`{"path":"a"`), or all of it: vLLM
+    /// 0.32 sends `{}`.
+    fn may_lack_its_end(&self, raw: &RawCall, settled: &Settled) -> bool {
+        match settled {
+            Settled::Call(_, repairs) if repairs.contains(&Repair::Unclosed) => true,
+            Settled::Call(..) => {
+                let empty =
+                    matches!(&raw.arguments, Args::Text(text) if matches!(text.trim(), "" | "{}" | "null"));
+                empty && self.tools.resolve(&raw.name).is_some_and(|found| found.tool.takes_arguments())
+            }
+            Settled::Refused(why) => *why == Dropped::Truncated,
+        }
+    }
+
+    fn settle_unsure(&mut self, cut: bool) {
+        match self.unsure.take() {
+            Some((raw, _)) if cut => self.ledger.dropped(&raw.name, Dropped::Truncated),
+            Some((raw, Settled::Refused(Dropped::Truncated))) => {
+                self.ledger.native_call(&raw, Settled::Refused(Dropped::Unclosed));
+            }
+            Some((raw, settled)) => self.ledger.native_call(&raw, settled),
+            None => {}
+        }
+    }
+
+    /// Settles what was held back. Nothing may be pushed afterwards.
+    pub fn finish<E: From<Event>>(&mut self, end: End, out: &mut Vec<E>) {
+        self.settle_unsure(end.cut);
+        self.reasoning.finish(&mut self.ledger);
+        let mut io = Io { tools: &self.tools, options: self.options, ledger: &mut self.ledger };
+        self.content.finish(end.cut, &mut io);
+        self.search_reasoning(end);
+        self.ledger.close(end.cut);
+        self.ledger.drain(out);
+    }
+
+    /// A turn that has neither text nor a call may have its call in the reasoning.
+    fn search_reasoning(&mut self, end: End) {
+        let reasoning = self.ledger.take_reasoning();
+        if self.options.calls_wanted && self.ledger.is_blank() {
+            let mut io = Io { tools: &self.tools, options: self.options, ledger: &mut self.ledger };
+            let mut scanner = Scanner::new(true);
+            scanner.push(&reasoning, &mut io);
+            scanner.finish(end.cut, &mut io);
+        }
+        let guesses = self.options.fuzzy && self.options.calls_wanted && !end.cut;
+        if guesses && self.ledger.is_without_calls() {
+            self.guess(&reasoning);
+        }
+    }
+
+    /// The fuzzy dialect: a call that the text announces in plain words.
+    fn guess(&mut self, reasoning: &str) {
+        let spoken = self.ledger.take_spoken();
+        let call =
+            fuzzy::intention(reasoning, &self.tools).or_else(|| fuzzy::intention(&spoken, &self.tools));
+        if let Some(call) = call {
+            self.ledger.note(Note::Dialect("fuzzy"));
+            let settled = settle(&call, &self.tools);
+            self.ledger.text_call(&call, settled, "");
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! What has left the engine so far: emits the events of a turn, and keeps a call from leaving twice or unwanted.
+//!
+//! The scanners say what text means; this decides what of it leaves. Order of events is the order of certainty, the same
+//! for every split of the same text. Used by the scanners and the engine.
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::{Map, Value};
+
+use super::calls::{Args, RawCall};
+use super::digits;
+use super::repairs::{Repair, Repairs};
+use super::settle::Settled;
+use super::{Field, Options};
+use crate::event::{Dropped, Event, Note, ToolCall};
+
+/// So much reasoning is kept for the search that follows a turn without an answer.
+const KEPT_REASONING: usize = 1 << 20;
+
+/// The events of one turn.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    options: Options,
+    /// Events that have not been handed over yet.
+    events: Vec<Event>,
+    /// Arguments of native calls, to recognise copies.
+    native: Objects,
+    sent: SentCalls,
+    /// A call that repeats the one before it: a loop, if the reply is cut; wanted, if anything else follows.
+    repeat: Option<(ToolCall, Repairs)>,
+    last_text_call: Option<usize>,
+    /// Calls read from text, while it may turn out that the text was reasoning: a template may have written its opening
+    /// mark, and only the closing one tells.
+    deferred: Vec<Deferred>,
+    /// Some reasoning has come: what follows is the answer.
+    has_reasoned: bool,
+    /// No more text will come.
+    closing: bool,
+    /// The text of calls that did not leave, shown if the turn would be blank without it.
+    refused: String,
+    reasoning: String,
+    /// The content, kept only for the fuzzy dialect.
+    spoken: String,
+    has_content: bool,
+}
+
+/// What happened since it was uncertain whether the text is reasoning.
+#[derive(Debug)]
+enum Deferred {
+    Call(ToolCall, Repairs),
+    Text,
+}
+
+/// The calls that have left, by name and arguments.
+#[derive(Debug, Default)]
+struct SentCalls {
+    count: usize,
+    by_content: HashMap<(String, String), SentCall>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct SentCall {
+    /// The number of the last such call.
+    last: usize,
+    /// So many were read from text and have met no native call that is the same.
+    unmatched: usize,
+}
+
+impl SentCalls {
+    fn key(call: &ToolCall) -> (String, String) {
+        // What would be rounded is compared as text.
+        let arguments = match serde_json::from_str(&call.arguments) {
+            Ok(value) if digits::find(&call.arguments).is_empty() => canonical(&value),
+            _ => call.arguments.clone(),
+        };
+        (call.name.clone(), arguments)
+    }
+
+    /// Adds a call and answers its number.
+    fn add(&mut self, key: (String, String), from_text: bool) -> usize {
+        let number = self.count;
+        self.count += 1;
+        let sent = self.by_content.entry(key).or_default();
+        sent.last = number;
+        sent.unmatched += usize::from(from_text);
+        number
+    }
+
+    /// Whether a copy of a native call was quicker than the call itself. Each copy counts once.
+    fn match_copy(&mut self, native: &(String, String)) -> bool {
+        let copy = self.by_content.get_mut(native).filter(|sent| sent.unmatched > 0);
+        copy.map(|sent| sent.unmatched -= 1).is_some()
+    }
+}
+
+/// A set of JSON objects.
+#[derive(Debug, Default)]
+pub(crate) struct Objects(HashSet<String>);
+
+impl Objects {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn contains(&self, value: &Value) -> bool {
+        self.0.contains(&canonical(value))
+    }
+
+    fn add(&mut self, value: &Value) {
+        self.0.insert(canonical(value));
+    }
+}
+
+/// The text of a value with the keys of its objects in order.
+fn canonical(value: &Value) -> String {
+    fn sorted(value: &Value) -> Value {
+        match value {
+            Value::Object(object) => {
+                let mut members: Vec<(&String, &Value)> = object.iter().collect();
+                members.sort_unstable_by_key(|(key, _)| *key);
+                members
+                    .into_iter()
+                    .map(|(key, value)| (key.clone(), sorted(value)))
+                    .collect::<Map<_, _>>()
+                    .into()
+            }
+            Value::Array(items) => items.iter().map(sorted).collect(),
+            other => other.clone(),
+        }
+    }
+    sorted(value).to_string()
+}
+
+impl Ledger {
+    pub(crate) fn new(options: Options) -> Self {
+        Self {
+            options,
+            events: Vec::new(),
+            native: Objects::default(),
+            sent: SentCalls::default(),
+            repeat: None,
+            last_text_call: None,
+            deferred: Vec::new(),
+            has_reasoned: false,
+            closing: false,
+            refused: String::new(),
+            reasoning: String::new(),
+            spoken: String::new(),
+            has_content: false,
+        }
+    }
+
+    /// Hands over what has become certain.
+    pub(crate) fn drain<E: From<Event>>(&mut self, out: &mut Vec<E>) {
+        out.extend(self.events.drain(..).map(E::from));
+    }
+
+    /// True when the turn has neither text nor a call.
+    pub(crate) fn is_blank(&self) -> bool {
+        !self.has_content && self.is_without_calls()
+    }
+
+    /// True when no call has left or is about to.
+    pub(crate) fn is_without_calls(&self) -> bool {
+        self.has_sent_none() && !self.deferred.iter().any(|deferred| matches!(deferred, Deferred::Call(..)))
+    }
+
+    fn has_sent_none(&self) -> bool {
+        self.sent.count == 0 && self.repeat.is_none()
+    }
+
+    /// The arguments of the native calls so far.
+    pub(crate) fn native(&self) -> &Objects {
+        &self.native
+    }
+
+    /// The reasoning so far, or its tail.
+    pub(crate) fn take_reasoning(&mut self) -> String {
+        std::mem::take(&mut self.reasoning)
+    }
+
+    /// The content so far, if it is kept.
+    pub(crate) fn take_spoken(&mut self) -> String {
+        std::mem::take(&mut self.spoken)
+    }
+
+    /// Emits text.
+    pub(crate) fn text(&mut self, field: Field, text: &str) {
+        if text.is_empty() {
+            return;
+        }
+        if field == Field::Reasoning {
+            self.has_reasoned |= !text.trim().is_empty();
+            self.keep_reasoning(text);
+        } else if !text.trim().is_empty() {
+            self.settle_repeat(false);
+            self.has_content = true;
+            if matches!(self.deferred.last(), Some(Deferred::Call(..))) {
+                self.deferred.push(Deferred::Text);
+            }
+        }
+        if self.options.fuzzy && field == Field::Content && self.spoken.len() < KEPT_REASONING {
+            self.spoken.push_str(text);
+        }
+        match (self.events.last_mut(), field) {
+            (Some(Event::Content(last)), Field::Content)
+            | (Some(Event::Reasoning(last)), Field::Reasoning) => last.push_str(text),
+            (_, Field::Content) => self.events.push(Event::Content(text.to_owned())),
+            (_, Field::Reasoning) => self.events.push(Event::Reasoning(text.to_owned())),
+        }
+    }
+
+    fn keep_reasoning(&mut self, text: &str) {
+        if !self.is_blank() && !self.options.fuzzy {
+            self.reasoning = String::new();
+            return;
+        }
+        self.reasoning.push_str(text);
+        if self.reasoning.len() > 2 * KEPT_REASONING {
+            let cut = self.reasoning.ceil_char_boundary(self.reasoning.len() - KEPT_REASONING);
+            self.reasoning.drain(..cut);
+        }
+    }
+
+    /// Whether reasoning has come that is known to be that.
+    pub(crate) fn has_reasoned(&self) -> bool {
+        self.has_reasoned
+    }
+
+    /// The model ended its reasoning itself: calls in it were only considered, unless the request wants them.
+    pub(crate) fn reasoning_closed(&mut self) {
+        if !self.options.read_reasoning {
+            self.reasoning.clear();
+        }
+    }
+
+    /// A closing mark shows that all the text so far was reasoning: calls in it were only considered.
+    pub(crate) fn reasoning_ended(&mut self) {
+        self.has_reasoned = true;
+        for deferred in std::mem::take(&mut self.deferred) {
+            if let Deferred::Call(call, _) = deferred {
+                self.dropped(&call.name, Dropped::InReasoning);
+            }
+        }
+    }
+
+    /// Notes a repair that belongs to no call.
+    pub(crate) fn repaired(&mut self, repair: Repair) {
+        self.note(Note::Repaired(repair.name()));
+    }
+
+    pub(crate) fn note(&mut self, note: Note) {
+        self.events.push(Event::Note(note));
+    }
+
+    pub(crate) fn dropped(&mut self, name: &str, why: Dropped) {
+        self.note(Note::Dropped { name: name.to_owned(), why, arguments: None });
+    }
+
+    /// The same of a call that was read: its arguments go along.
+    fn refused(&mut self, raw: &RawCall, why: Dropped) {
+        self.note(Note::Dropped { name: raw.name.clone(), why, arguments: Some(written(&raw.arguments)) });
+    }
+
+    /// Copies of a native call's arguments in the text are to be recognised from now on.
+    pub(crate) fn expect_copies(&mut self, raw: &RawCall, settled: &Settled) {
+        if let Settled::Call(call, _) = settled {
+            self.native.add(&serde_json::from_str(&call.arguments).unwrap_or_default());
+        }
+        if let Args::Text(text) = &raw.arguments
+            && let Ok(value @ Value::Object(_)) = serde_json::from_str(text)
+        {
+            self.native.add(&value);
+        }
+    }
+
+    /// A native call: it wins over every copy of it.
+    pub(crate) fn native_call(&mut self, raw: &RawCall, settled: Settled) {
+        match settled {
+            Settled::Call(call, repairs) => self.send(call, repairs, false),
+            Settled::Refused(why) => {
+                self.refused(raw, why);
+                if why == Dropped::Undeclared && !super::tools::is_noise(&raw.name) {
+                    self.keep_refused(&format!("{} {}", raw.name, written(&raw.arguments)));
+                }
+            }
+        }
+    }
+
+    /// A call read from text; `source` is that text.
+    pub(crate) fn text_call(&mut self, raw: &RawCall, settled: Settled, source: &str) {
+        match settled {
+            Settled::Refused(why) => self.refused(raw, why),
+            Settled::Call(call, _) if !self.options.calls_wanted => {
+                self.dropped(&call.name, Dropped::NotWanted);
+                self.keep_refused(source);
+            }
+            Settled::Call(call, repairs) if self.is_answer() => self.send(call, repairs, true),
+            Settled::Call(call, repairs) => self.deferred.push(Deferred::Call(call, repairs)),
+        }
+    }
+
+    /// Whether the text is surely no reasoning.
+    fn is_answer(&self) -> bool {
+        self.closing || self.has_reasoned && self.deferred.is_empty()
+    }
+
+    fn send_deferred(&mut self) {
+        for deferred in std::mem::take(&mut self.deferred) {
+            match deferred {
+                Deferred::Call(call, repairs) => self.send(call, repairs, true),
+                Deferred::Text => self.settle_repeat(false),
+            }
+        }
+    }
+
+    pub(crate) fn keep_refused(&mut self, text: &str) {
+        if !self.refused.is_empty() {
+            self.refused.push('\n');
+        }
+        self.refused.push_str(text);
+    }
+
+    fn send(&mut self, call: ToolCall, repairs: Repairs, from_text: bool) {
+        let key = SentCalls::key(&call);
+        let same = self.sent.by_content.get(&key).map(|sent| sent.last);
+        let repeats = same.is_some() && same == self.last_text_call;
+        match same {
+            _ if !self.options.calls_wanted => return self.dropped(&call.name, Dropped::NotWanted),
+            Some(_) if from_text && !repeats => return self.dropped(&call.name, Dropped::Duplicate),
+            _ if !from_text && self.sent.match_copy(&key) => {
+                return self.dropped(&call.name, Dropped::Duplicate);
+            }
+            _ if !self.options.parallel && !self.has_sent_none() => {
+                return self.dropped(&call.name, Dropped::NotParallel);
+            }
+            _ => {}
+        }
+        self.settle_repeat(false);
+        if from_text && repeats {
+            self.repeat = Some((call, repairs));
+            return;
+        }
+        let number = self.sent.add(key, from_text);
+        self.last_text_call = from_text.then_some(number);
+        self.emit(call, repairs);
+    }
+
+    fn emit(&mut self, call: ToolCall, repairs: Repairs) {
+        repairs.into_iter().for_each(|repair| self.note(Note::Repaired(repair.name())));
+        self.events.push(Event::ToolCall(call));
+    }
+
+    /// A call that was written twice in a row leaves twice, unless the reply was cut in that loop.
+    fn settle_repeat(&mut self, cut: bool) {
+        match self.repeat.take() {
+            Some((call, _)) if cut => self.dropped(&call.name, Dropped::Duplicate),
+            Some((call, repairs)) => self.emit(call, repairs),
+            None => {}
+        }
+    }
+
+    /// The end of the turn: nothing that was written is lost when nothing else is left.
+    pub(crate) fn close(&mut self, cut: bool) {
+        self.closing = true;
+        self.send_deferred();
+        self.settle_repeat(cut);
+        if self.is_blank() && !self.refused.is_empty() {
+            let refused = std::mem::take(&mut self.refused);
+            self.text(Field::Content, &refused);
+        }
+    }
+}
+
+fn written(arguments: &Args) -> String {
+    match arguments {
+        Args::Text(text) => text.clone(),
+        Args::Value(value) => value.to_string(),
+    }
+}

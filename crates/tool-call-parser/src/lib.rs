@@ -1,0 +1,70 @@
+//! The tool-call parser's interface. Reading begins in `engine`; `dialects` holds the table of what it reads.
+//!
+#![doc = include_str!("../README.md")]
+
+mod aliases;
+#[cfg(test)]
+mod behaviour;
+mod calls;
+#[cfg(test)]
+mod cases;
+#[cfg(test)]
+mod classes;
+mod coerce;
+pub mod dialects;
+mod digits;
+mod echo;
+mod engine;
+mod event;
+mod json_span;
+mod ledger;
+mod lenient_json;
+mod openers;
+#[cfg(any(test, fuzzing))]
+pub mod oracle;
+mod prior;
+#[cfg(test)]
+mod properties;
+mod quotation;
+mod repairs;
+mod scanner;
+mod schema;
+mod settle;
+mod tools;
+mod unquoted;
+
+use std::sync::Arc;
+
+pub use engine::{End, Engine, Field, NativeCall, Options};
+pub use event::{Dropped, Event, Note, Parsed, ToolCall};
+pub use prior::Prior;
+pub use tools::{Resolved, Tool, Tools};
+
+/// Reads a whole reply that nothing cut, with the default [`Options`].
+///
+/// ```
+/// use tool_call_parser::{Tools, parse};
+///
+/// let tools = Tools::from_json(
+///     r#"[{"type": "function", "function": {"name": "read", "parameters": {"type": "object",
+///         "required": ["path"], "properties": {"path": {"type": "string"}, "limit": {"type": "integer"}}}}}]"#,
+/// );
+/// let text = "I look.\n<function=read>\n<parameter=path>\na.txt\n</parameter>\n<parameter=limit>\n10\n</parameter>\n</function>";
+/// let parsed = parse(text, tools);
+/// assert_eq!(parsed.content, "I look.");
+/// assert_eq!(parsed.calls[0].name, "read");
+/// assert_eq!(parsed.calls[0].arguments, r#"{"path":"a.txt","limit":10}"#);
+/// ```
+pub fn parse(text: &str, tools: impl Into<Arc<Tools>>) -> Parsed {
+    let mut engine = Engine::new(tools.into(), Options::default());
+    let mut events: Vec<Event> = Vec::new();
+    engine.push(Field::Content, text, &mut events);
+    engine.finish(End::default(), &mut events);
+    events.into_iter().collect()
+}
+
+/// A text that was meant to be a JSON object, as one; `None` when it cannot be read as that, or breaks off.
+pub fn mended_object(text: &str) -> Option<String> {
+    let read = lenient_json::read(text).ok()?;
+    read.value.is_object().then(|| read.value.to_string())
+}

@@ -1,0 +1,280 @@
+//! Candidates: lets the dialects whose marks may stand at a place read on from there, and takes what they found.
+
+use super::super::dialects::{Found, MarkAt, Opens, Step, View, Wait};
+use super::super::json_span::{JsonSpan, Span, Style};
+use super::super::openers::Opener;
+use super::super::repairs::Repair;
+use super::held::{Held, Holds};
+use super::{BEHIND, Io, Lane, MAX_RUN, Scanner};
+use crate::dialects::Dialect;
+use crate::event::Dropped;
+
+/// So much of a candidate is shown to the dialects; what is longer is text: no argument is that big.
+const MAX_HELD: usize = 24 << 20;
+/// So much of a mark at the end of a cut reply is the beginning of a call.
+const CUT_MARK: usize = 6;
+/// So many bytes of one candidate may be read again, besides a multiple of its length.
+const REREAD: usize = 64 << 10;
+
+/// A candidate: a dialect may begin at `at`.
+#[derive(Debug)]
+pub(super) struct Open {
+    pub(super) at: usize,
+    /// Where scanning goes on if it comes to nothing.
+    pub(super) resume: usize,
+    pub(super) line_start: bool,
+    /// The place in the order in which the openers are asked.
+    opener: usize,
+    /// A call of an undeclared tool that one dialect read here, if no other can do better.
+    undeclared: Option<Box<Held>>,
+    waits: Option<Waiting>,
+    /// So many bytes were read by dialects that then asked for more.
+    read: usize,
+    /// Dialects are not asked again before the text is this long.
+    until: usize,
+}
+
+impl Open {
+    pub(super) fn new(at: usize, resume: usize, line_start: bool) -> Self {
+        Self { at, resume, line_start, opener: 0, undeclared: None, waits: None, read: 0, until: 0 }
+    }
+
+    /// The same place for the dialects after the one that was asked last.
+    pub(super) fn past_this_opener(self) -> Self {
+        Self { opener: self.opener + 1, waits: None, read: 0, until: 0, ..self }
+    }
+
+    /// Remembers the first such call.
+    pub(super) fn keep_undeclared(&mut self, held: Held) {
+        self.undeclared.get_or_insert_with(|| Box::new(held));
+    }
+
+    /// A dialect that reads `length` bytes from their beginning every time it is woken must not be woken too often: once
+    /// its credit is used up, the text has to grow by an eighth first.
+    fn charge(&mut self, length: usize) {
+        self.read += length;
+        if self.read > REREAD + 8 * length {
+            self.until = MAX_HELD.min(length + length / 8);
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Waiting {
+    Any,
+    Value(Box<JsonSpan>),
+    Mark(usize, &'static [&'static str]),
+}
+
+/// Trying candidates.
+impl Scanner {
+    /// Lets the dialects that may begin at `open.at` read, in order. False when one of them needs more text.
+    pub(super) fn attempt(&mut self, mut open: Open, io: &mut Io<'_>) -> bool {
+        if !self.wakes(&mut open) {
+            self.open = Some(open);
+            return false;
+        }
+        let spaced = self.is_space_up_to(open.at);
+        let text = &self.buffer.as_bytes()[open.at..];
+        let list = self.openers.list(text[0]);
+        for (rank, place) in io.options.prior.order(list, self.openers.places(text)) {
+            if rank < open.opener {
+                continue;
+            }
+            let opener = &list[place];
+            open.opener = rank;
+            if !self.may_open(&open, opener, io) {
+                continue;
+            }
+            match self.ask(&open, opener, spaced, io) {
+                Step::Not(seen) => self.spend(&mut open, seen),
+                Step::More(_) if self.buffer.len() - open.at >= MAX_HELD => {
+                    open.resume = open.resume.max(self.buffer.floor_char_boundary(open.at + MAX_HELD));
+                }
+                Step::More(wait) => {
+                    open.waits = Some(waiting(wait));
+                    open.charge(self.buffer.len() - open.at);
+                    self.open = Some(open);
+                    return false;
+                }
+                Step::Read(found, length) => return self.found(found, open, opener.dialect, length, io),
+            }
+        }
+        match open.undeclared.take() {
+            Some(held) => {
+                let end = held.source.1;
+                self.hold(*held, end);
+            }
+            None => self.nothing(&open, io),
+        }
+        true
+    }
+
+    fn wakes(&self, open: &mut Open) -> bool {
+        let text = &self.buffer[open.at..];
+        if text.len() < open.until && !self.eof {
+            return false;
+        }
+        let wakes = self.eof
+            || text.len() >= MAX_HELD
+            || match &mut open.waits {
+                None | Some(Waiting::Any) => true,
+                Some(Waiting::Value(span)) => span.advance(text, false) != Span::More,
+                Some(Waiting::Mark(from, marks)) => {
+                    let bytes = &text.as_bytes()[(*from).min(text.len())..];
+                    let found =
+                        marks.iter().any(|mark| memchr::memmem::find(bytes, mark.as_bytes()).is_some());
+                    let longest = marks.iter().map(|mark| mark.len()).max().unwrap_or(0);
+                    *from = (*from).max((text.len() + 1).saturating_sub(longest));
+                    found
+                }
+            };
+        if wakes {
+            open.waits = None;
+        }
+        wakes
+    }
+
+    /// Whether the mark stands there, or as much of it as there is text.
+    fn may_open(&self, open: &Open, opener: &Opener, io: &Io<'_>) -> bool {
+        let bytes = &self.buffer.as_bytes()[open.at..];
+        if opener.line && !open.line_start {
+            return false;
+        }
+        opener.begins(bytes) && (!opener.mark.is_empty() || io.tools.may_begin_with(bytes[0]))
+    }
+
+    fn ask(&self, open: &Open, opener: &Opener, spaced: bool, io: &Io<'_>) -> Step {
+        let text = &self.buffer[open.at..];
+        let mut view = self.view(open, spaced, io);
+        view.mark = match (opener.dialect.opens, view.mark_at(0, &[opener.mark])) {
+            (Opens::Name, _) => 0,
+            (_, MarkAt::Here(length)) => length,
+            (_, MarkAt::Perhaps) => return Step::More(Wait::Any),
+            (_, MarkAt::No) if self.cut && text.len() >= CUT_MARK && opener.mark.starts_with(text) => {
+                return Step::Read(Found::Drop(String::new(), Dropped::Truncated), text.len());
+            }
+            (_, MarkAt::No) => return Step::Not(0),
+        };
+        debug_assert!(text.len() >= view.mark);
+        (opener.dialect.read)(&view)
+    }
+
+    /// `spaced`: only space stands between what has left and the mark.
+    fn view<'a>(&'a self, open: &Open, spaced: bool, io: &'a Io<'_>) -> View<'a> {
+        let from = self.buffer.ceil_char_boundary(open.at.saturating_sub(BEHIND));
+        let before = &self.buffer[from..open.at];
+        let end = self.buffer.floor_char_boundary(open.at.saturating_add(MAX_HELD));
+        let whole = end == self.buffer.len();
+        View {
+            text: &self.buffer[open.at..end],
+            mark: 0,
+            eof: self.eof && whole,
+            cut: self.cut && whole,
+            tools: io.tools,
+            before: if self.gone == 0 && from == 0 { &self.buffer[..open.at] } else { before },
+            line_start: open.line_start,
+            first: self.blank && spaced && self.held.is_empty(),
+            after_call: self.after_call && spaced,
+            json_wanted: io.options.json_wanted || !io.options.calls_wanted,
+            reasoning: self.reasoning,
+            native: io.ledger.native(),
+            reasoned: io.ledger.has_reasoned(),
+        }
+    }
+
+    /// A candidate that came to nothing costs what was read of it. When the credit is used up, what was read is passed
+    /// over instead of being searched again.
+    pub(super) fn spend(&mut self, open: &mut Open, seen: usize) {
+        self.rescanned += seen;
+        if self.rescanned > 64 * 1024 + 4 * (self.gone + open.at) {
+            open.resume = open.resume.max(self.buffer.ceil_char_boundary(open.at + seen));
+        }
+    }
+
+    /// No dialect begins here: it is text, and so is what was held for want of it.
+    pub(super) fn nothing(&mut self, open: &Open, io: &mut Io<'_>) {
+        let bytes = &self.buffer.as_bytes()[open.at..];
+        let char = bytes[0];
+        let fences = open.line_start && (char == b'`' || char == b'~');
+        let run = bytes.iter().take(MAX_RUN).take_while(|byte| **byte == char);
+        let fence = if fences { run.count() } else { 0 };
+        self.release_held(open.at, io);
+        self.scan = open.resume;
+        if fence >= 3 {
+            self.lane = Lane::Fence(char, fence);
+            self.scan = open.at + fence;
+        } else if open.line_start && char == b'`' {
+            self.scan = open.at;
+        }
+    }
+
+    fn found(
+        &mut self,
+        found: Found,
+        open: Open,
+        dialect: &'static Dialect,
+        length: usize,
+        io: &mut Io<'_>,
+    ) -> bool {
+        let end = open.at + length;
+        let source = (open.at, end);
+        match found {
+            Found::Calls { calls, firm } => return self.calls(calls, firm, open, dialect, end, io),
+            Found::Broken(name, why) => {
+                self.hold(Held { dialect, holds: Holds::Broken(name, why), source }, end);
+            }
+            Found::Skip if self.holds_broken_only() => {
+                self.hold(Held { dialect, holds: Holds::Frame, source }, end);
+            }
+            Found::Skip | Found::Lane(_) | Found::EndOfReasoning => {
+                self.accept_held(false, io);
+                self.take(open.at, end, io);
+                // A reply of nothing but the end of its reasoning may have lost the rest on the server.
+                if !(matches!(found, Found::EndOfReasoning) && io.ledger.is_blank()) {
+                    self.framed(io);
+                }
+                match found {
+                    Found::Lane(lane) => self.lane = lane,
+                    Found::EndOfReasoning if !self.reasoning => io.ledger.reasoning_ended(),
+                    _ => {}
+                }
+            }
+            Found::Drop(name, why) => {
+                self.accept_held(false, io);
+                self.take(open.at, end, io);
+                self.dropped(&name, why, source, io);
+            }
+        }
+        true
+    }
+
+    /// Notes once that marks have left the text.
+    pub(super) fn framed(&mut self, io: &mut Io<'_>) {
+        if !std::mem::replace(&mut self.noted_framing, true) && !self.reasoning {
+            io.ledger.repaired(Repair::Framing);
+        }
+    }
+
+    /// Only a reply that was cut has truncated calls. In another one the model did not finish them, and what it wrote is
+    /// shown when nothing else is left.
+    fn dropped(&self, name: &str, why: Dropped, (start, end): (usize, usize), io: &mut Io<'_>) {
+        let unclosed = why == Dropped::Truncated && !self.cut;
+        if self.reasoning {
+            return;
+        }
+        io.ledger.dropped(name, if unclosed { Dropped::Unclosed } else { why });
+        if unclosed {
+            io.ledger.keep_refused(&self.buffer[start..end]);
+        }
+    }
+}
+
+fn waiting(wait: Wait) -> Waiting {
+    match wait {
+        Wait::Any => Waiting::Any,
+        Wait::Json(from) => Waiting::Value(Box::new(JsonSpan::new(from, Style::Json))),
+        Wait::Python(from) => Waiting::Value(Box::new(JsonSpan::new(from, Style::Python))),
+        Wait::Mark(from, marks) => Waiting::Mark(from, marks),
+    }
+}

@@ -1,0 +1,163 @@
+//! Calls that were read: firm ones leave at once, others only if nothing but calls follows; what cannot be read is dropped
+//! beside calls and is text without them.
+
+use super::attempt::Open;
+use super::{Io, Scanner};
+use crate::calls::RawCall;
+use crate::dialects::{self, Dialect};
+use crate::event::{Dropped, Note};
+use crate::settle::{Settled, settle};
+
+/// What waits for what follows it.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) dialect: &'static Dialect,
+    pub(super) holds: Holds,
+    pub(super) source: (usize, usize),
+}
+
+#[derive(Debug)]
+pub(super) enum Holds {
+    /// Calls that leave only if nothing but calls follows.
+    Calls(Vec<(RawCall, Settled)>),
+    /// What is written like a call of this name and cannot leave.
+    Broken(String, Dropped),
+    /// Marks between such things.
+    Frame,
+}
+
+/// Calls.
+impl Scanner {
+    pub(super) fn hold(&mut self, held: Held, end: usize) {
+        self.held.push(held);
+        self.scan = end;
+        self.fresh = true;
+    }
+
+    pub(super) fn holds_broken_only(&self) -> bool {
+        !self.held.is_empty() && !self.holds_calls()
+    }
+
+    fn holds_calls(&self) -> bool {
+        self.held.iter().any(|held| matches!(held.holds, Holds::Calls(_)))
+    }
+
+    pub(super) fn calls(
+        &mut self,
+        calls: Vec<RawCall>,
+        firm: bool,
+        open: Open,
+        dialect: &'static Dialect,
+        end: usize,
+        io: &mut Io<'_>,
+    ) -> bool {
+        let settled = |call: RawCall| {
+            let settled = match settle(&call, io.tools) {
+                // The call's own end is there, so nothing cut it.
+                Settled::Refused(Dropped::Truncated) => Settled::Refused(Dropped::Unclosed),
+                settled => settled,
+            };
+            (call, settled)
+        };
+        let calls: Vec<_> = calls.into_iter().map(settled).collect();
+        let source = (open.at, end);
+        let refused = |why| calls.iter().all(|(_, settled)| *settled == Settled::Refused(why));
+        if refused(Dropped::Undeclared) {
+            let name = calls.first().map(|(call, _)| call.name.clone()).unwrap_or_default();
+            let held = Held { dialect, holds: Holds::Broken(name, Dropped::Undeclared), source };
+            return self.undeclared(held, firm, open, io);
+        }
+        let unreadable = calls.iter().all(|(_, settled)| {
+            matches!(settled, Settled::Refused(Dropped::Unreadable | Dropped::Undeclared | Dropped::Unclosed))
+        });
+        if unreadable {
+            let name = calls.first().map(|(call, _)| call.name.clone()).unwrap_or_default();
+            self.hold(Held { dialect, holds: Holds::Broken(name, Dropped::Unreadable), source }, end);
+        } else if firm && !self.reasoning {
+            self.accept_held(true, io);
+            self.take(open.at, end, io);
+            self.send(calls, dialect, source, io);
+        } else if self.examples {
+            self.nothing(&open, io);
+        } else {
+            self.hold(Held { dialect, holds: Holds::Calls(calls), source }, end);
+        }
+        true
+    }
+
+    /// Another dialect may read something better here. If none does, a call in marks of its own is held: beside calls it is
+    /// one that cannot leave.
+    fn undeclared(&mut self, held: Held, firm: bool, open: Open, io: &mut Io<'_>) -> bool {
+        let own_marks = dialects::holds_mark(&self.buffer[held.source.0..held.source.1]);
+        let mut next = open.past_this_opener();
+        self.spend(&mut next, held.source.1 - held.source.0);
+        if firm && own_marks && !self.reasoning {
+            next.keep_undeclared(held);
+        }
+        self.attempt(next, io)
+    }
+
+    fn send(
+        &mut self,
+        calls: Vec<(RawCall, Settled)>,
+        dialect: &'static Dialect,
+        source: (usize, usize),
+        io: &mut Io<'_>,
+    ) {
+        let source = &self.buffer[source.0..source.1];
+        if self.last_note != Some(dialect.name) {
+            self.last_note = Some(dialect.name);
+            io.ledger.note(Note::Dialect(dialect.name));
+        }
+        for (raw, settled) in calls {
+            io.ledger.text_call(&raw, settled, source);
+        }
+    }
+
+    /// Nothing but calls followed: what was held are calls. What could not be read among them is dropped; alone it is text.
+    pub(super) fn accept_held(&mut self, among_calls: bool, io: &mut Io<'_>) {
+        let Some(first) = self.held.first() else { return };
+        let start = first.source.0;
+        let real = among_calls || self.holds_calls() || !io.ledger.is_without_calls();
+        if !real && !self.reasoning {
+            return self.take_frames(io);
+        }
+        let held = std::mem::take(&mut self.held);
+        let end = held.last().map_or(start, |last| last.source.1);
+        self.take_aside((start, end), io);
+        for held in held {
+            match held.holds {
+                Holds::Calls(calls) => self.send(calls, held.dialect, held.source, io),
+                Holds::Broken(name, why) => io.ledger.dropped(&name, why),
+                Holds::Frame => self.framed(io),
+            }
+        }
+    }
+
+    /// Text followed: what was held is text, and so is every later call that is not firm: they are examples.
+    pub(super) fn release_held(&mut self, at: usize, io: &mut Io<'_>) {
+        if self.held.is_empty() {
+            return;
+        }
+        self.examples |= self.holds_calls();
+        self.take_frames(io);
+        self.release(at, io);
+    }
+
+    /// What was held is text, but for the marks between.
+    fn take_frames(&mut self, io: &mut Io<'_>) {
+        for held in std::mem::take(&mut self.held) {
+            if matches!(held.holds, Holds::Frame) {
+                self.take_aside(held.source, io);
+                self.framed(io);
+            }
+        }
+    }
+
+    /// Takes a part that scanning has passed already.
+    fn take_aside(&mut self, (start, end): (usize, usize), io: &mut Io<'_>) {
+        let (scan, fresh, code) = (self.scan, self.fresh, self.code);
+        self.take(start, end, io);
+        (self.scan, self.fresh, self.code) = (scan.max(end), fresh, code);
+    }
+}

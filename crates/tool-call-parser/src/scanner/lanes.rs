@@ -1,0 +1,92 @@
+//! Stretches of text that are read as a whole: reasoning, an answer in a message of its own, a fence.
+
+use super::{Io, Lane, MAX_CLOSING, Scanner};
+use crate::Field;
+use crate::dialects::earliest;
+
+impl Scanner {
+    pub(super) fn fence_step(&mut self, char: u8, length: usize) -> bool {
+        let bytes = self.buffer.as_bytes();
+        let Some(found) = memchr::memchr(b'\n', &bytes[self.scan..]) else {
+            self.scan = bytes.len();
+            return false;
+        };
+        let newline = self.scan + found;
+        let end = self.buffer.floor_char_boundary((newline + 1).saturating_add(MAX_CLOSING));
+        let rest = self.buffer[newline + 1..end].trim_start_matches([' ', '\t']);
+        let run = rest.bytes().take_while(|byte| *byte == char).count();
+        let after = rest[run..].trim_start_matches([' ', '\t']);
+        if after.is_empty() && end == self.buffer.len() && !self.eof {
+            self.scan = newline;
+            return false;
+        }
+        self.scan = newline + 1;
+        if run >= length && (after.is_empty() || after.starts_with('\n')) {
+            self.scan = end - after.len();
+            self.lane = Lane::Content;
+        }
+        true
+    }
+
+    /// Emits reasoning up to its closing mark.
+    pub(super) fn reasoning_step(
+        &mut self,
+        closers: &'static [&'static str],
+        kept: &[&str],
+        io: &mut Io<'_>,
+    ) -> bool {
+        let rest = &self.buffer[self.scan..];
+        let found = earliest(rest, closers);
+        let (end, mark) = match found {
+            Some((at, length)) => (self.scan + at, Some(length)),
+            None if self.eof => (self.buffer.len(), None),
+            None => (self.buffer.len() - partial_suffix(rest, closers), None),
+        };
+        if !self.reasoning {
+            io.ledger.text(Field::Reasoning, &self.buffer[self.scan..end]);
+        }
+        self.head = end;
+        self.scan = end;
+        let Some(length) = mark else { return false };
+        self.lane = Lane::Content;
+        if !self.reasoning {
+            io.ledger.reasoning_closed();
+        }
+        self.leave_lane(end, length, kept, io);
+        true
+    }
+
+    /// Emits a message to the user up to its closing mark. Calls in it are quotations.
+    pub(super) fn answer_step(
+        &mut self,
+        closers: &'static [&'static str],
+        kept: &[&str],
+        io: &mut Io<'_>,
+    ) -> bool {
+        let rest = &self.buffer[self.scan..];
+        let Some((at, length)) = earliest(rest, closers) else {
+            self.scan = self.buffer.len() - if self.eof { 0 } else { partial_suffix(rest, closers) };
+            return false;
+        };
+        self.lane = Lane::Content;
+        self.leave_lane(self.scan + at, length, kept, io);
+        true
+    }
+
+    fn leave_lane(&mut self, end: usize, length: usize, kept: &[&str], io: &mut Io<'_>) {
+        let keeps = kept.contains(&&self.buffer[end..end + length]);
+        let next = if keeps { end } else { end + length };
+        self.take(end, next, io);
+    }
+}
+
+/// The length of the longest suffix that is a proper prefix of a mark.
+fn partial_suffix(text: &str, marks: &[&str]) -> usize {
+    let longest = marks.iter().map(|mark| mark.len()).max().unwrap_or(0);
+    let bytes = text.as_bytes();
+    let partial = |length: &usize| {
+        let suffix = &bytes[bytes.len() - length..];
+        marks.iter().any(|mark| mark.len() > *length && mark.as_bytes().starts_with(suffix))
+    };
+    (1..longest.min(bytes.len() + 1)).rev().find(partial).unwrap_or(0)
+}

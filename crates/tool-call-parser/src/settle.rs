@@ -1,0 +1,254 @@
+//! Turns a call as written into one that may leave: a declared name, arguments that are a JSON object and fit the schema.
+//!
+//! Says why when it may not. Knows nothing of the text around the call. Used by the engine for native and text calls.
+
+use serde_json::{Map, Value, json};
+
+use super::calls::{Args, RawCall};
+use super::digits;
+use super::lenient_json::{self, Unreadable};
+use super::repairs::{Repair, Repairs};
+use super::tools::{Resolved, Tools};
+use super::unquoted::{self, Delimited};
+use super::{coerce, dialects, schema};
+use crate::event::{Dropped, ToolCall};
+
+/// Whether a call may leave.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Settled {
+    /// It may; with what was repaired.
+    Call(ToolCall, Repairs),
+    /// It may not.
+    Refused(Dropped),
+}
+
+/// Settles one call.
+pub(crate) fn settle(call: &RawCall, tools: &Tools) -> Settled {
+    let Some(resolved) = tools.resolve(&call.name) else { return Settled::Refused(Dropped::Undeclared) };
+    let mut repairs = call.repairs.clone();
+    if resolved.repaired {
+        repairs.insert(Repair::Name);
+    }
+    let rules = resolved.tool.schema();
+    let (value, verbatim) = match read(call, rules, &mut repairs) {
+        Ok(read) => read,
+        Err(why) => return Settled::Refused(why),
+    };
+    let fitted = coerce::arguments(value.clone(), rules, &mut repairs);
+    let missing =
+        |object: &Map<String, Value>| schema::required(rules).any(|name| !object.contains_key(name));
+    if fitted.as_object().is_none_or(missing) {
+        return Settled::Refused(Dropped::MissingRequired);
+    }
+    let text = verbatim.filter(|_| fitted == value).unwrap_or_else(|| match &call.arguments {
+        Args::Text(written) => digits::restore(&fitted.to_string(), &mut digits::find(written)),
+        Args::Value(_) => fitted.to_string(),
+    });
+    let problems = schema::problems(&fitted, rules, rules);
+    Settled::Call(leaving(call, &resolved, text, problems), repairs)
+}
+
+/// A hidden tool leaves through OpenClaw's `tool_call`.
+fn leaving(call: &RawCall, resolved: &Resolved<'_>, arguments: String, problems: Vec<String>) -> ToolCall {
+    let name = resolved.tool.name.clone();
+    if resolved.hidden {
+        let id = json!(name);
+        let arguments = format!("{{\"id\":{id},\"args\":{arguments}}}");
+        return ToolCall { id: call.id.clone(), name: "tool_call".to_owned(), arguments, problems };
+    }
+    ToolCall { id: call.id.clone(), name, arguments, problems }
+}
+
+/// The arguments as an object, and their own text when that was valid as it stood.
+fn read(call: &RawCall, rules: &Value, repairs: &mut Repairs) -> Result<(Value, Option<String>), Dropped> {
+    let (value, text) = match &call.arguments {
+        Args::Value(value) => (typed(value.clone(), call, rules)?, None),
+        Args::Text(text) => from_text(text, rules, repairs)?,
+    };
+    match value {
+        Value::Object(_) => Ok((value, text)),
+        Value::Array(items) if items.len() == 1 && items[0].is_object() => {
+            repairs.insert(Repair::Unwrapped);
+            Ok((items[0].clone(), None))
+        }
+        Value::Null => {
+            repairs.insert(Repair::EmptyArguments);
+            Ok((Value::Object(Map::new()), None))
+        }
+        other => wrap(other, rules, repairs).map(|value| (value, None)),
+    }
+}
+
+/// Gives texts that stood in no quotes the type that the schema asks for.
+fn typed(mut value: Value, call: &RawCall, rules: &Value) -> Result<Value, Dropped> {
+    let Value::Object(fields) = &mut value else { return Ok(value) };
+    let declared = schema::properties(schema::resolve(rules, rules));
+    for (key, delimited) in &call.unquoted {
+        let Some(Value::String(text)) = fields.get(key) else { continue };
+        if *delimited == Delimited::Nothing && dialects::holds_mark(text) {
+            return Err(Dropped::Unreadable);
+        }
+        let rule = declared.and_then(|declared| declared.get(key));
+        let read = unquoted::value(text, rule, rules);
+        fields.insert(key.clone(), read);
+    }
+    Ok(value)
+}
+
+fn from_text(text: &str, rules: &Value, repairs: &mut Repairs) -> Result<(Value, Option<String>), Dropped> {
+    let trimmed = text.trim();
+    if trimmed.is_empty() {
+        repairs.insert(Repair::EmptyArguments);
+        return Ok((Value::Object(Map::new()), None));
+    }
+    match serde_json::from_str(trimmed) {
+        Ok(Value::String(inner)) => from_inner(inner, rules, repairs),
+        Ok(value) => Ok((value, Some(trimmed.to_owned()))),
+        Err(_) => repaired(text, rules, repairs),
+    }
+}
+
+/// A JSON string where an object should be: double-encoded, or a bare value.
+fn from_inner(
+    inner: String,
+    rules: &Value,
+    repairs: &mut Repairs,
+) -> Result<(Value, Option<String>), Dropped> {
+    if inner.trim_start().starts_with(['{', '[', '"']) {
+        repairs.insert(Repair::DoubleEncoded);
+        return from_text(&inner, rules, repairs);
+    }
+    Ok((Value::String(inner), None))
+}
+
+fn repaired(text: &str, rules: &Value, repairs: &mut Repairs) -> Result<(Value, Option<String>), Dropped> {
+    let trimmed = text.trim();
+    let body = unfenced(trimmed);
+    if body.len() != trimmed.len() {
+        repairs.insert(Repair::Fence);
+    }
+    match lenient_json::read(body) {
+        Ok(read) if read.value.is_object() || read.end == body.len() => {
+            repairs.extend(&read.repairs);
+            if read.end < body.len() {
+                repairs.insert(Repair::Junk);
+            }
+            Ok((read.value, None))
+        }
+        Err(Unreadable::Truncated) => Err(Dropped::Truncated),
+        _ if body.starts_with(['{', '[']) => Err(Dropped::Unreadable),
+        _ => match unquoted::keyed(body, rules) {
+            Some(fields) => {
+                repairs.insert(Repair::KeyedText);
+                Ok((Value::Object(fields), None))
+            }
+            None if unquoted::is_one_value(text, rules) => Ok((Value::String(text.to_owned()), None)),
+            None => Err(Dropped::Unreadable),
+        },
+    }
+}
+
+/// The inside of a Markdown fence that is the whole text, and the text itself otherwise.
+pub(crate) fn unfenced(text: &str) -> &str {
+    let inside = text.strip_prefix("```").and_then(|rest| rest.split_once('\n')).map(|(_, body)| body);
+    inside.map_or(text, |body| body.trim_end().trim_end_matches('`').trim())
+}
+
+/// A bare value is the one required string argument, if there is exactly one.
+fn wrap(value: Value, rules: &Value, repairs: &mut Repairs) -> Result<Value, Dropped> {
+    let Some(name) = coerce::sole_string(rules) else { return Err(Dropped::Unreadable) };
+    let text = match value {
+        Value::String(text) => text,
+        scalar @ (Value::Number(_) | Value::Bool(_)) => scalar.to_string(),
+        _ => return Err(Dropped::Unreadable),
+    };
+    repairs.insert(Repair::Wrapped);
+    Ok(json!({ name: text }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tools() -> Tools {
+        Tools::from_json(
+            r#"[{"type":"function","function":{"name":"read","parameters":{"type":"object","required":["path"],
+                "properties":{"path":{"type":"string"},"limit":{"type":"integer"}}}}},
+               {"type":"function","function":{"name":"now"}},
+               {"type":"function","function":{"name":"add","parameters":{"type":"object","required":["a","b"],
+                "properties":{"a":{"type":"number"},"b":{"type":"number","maximum":9}}}}}]"#,
+        )
+    }
+
+    fn check(name: &str, arguments: &str, expected: &str, repair: &str) {
+        match settle(&RawCall::text(name, arguments), &tools()) {
+            Settled::Call(call, repairs) => {
+                assert_eq!(call.arguments, expected, "{arguments}");
+                assert!(
+                    repair.is_empty() == repairs.is_empty()
+                        && (repair.is_empty() || repairs.iter().any(|made| made.name() == repair)),
+                    "{arguments}: {repairs:?}"
+                );
+            }
+            Settled::Refused(why) => panic!("{arguments}: {why:?}"),
+        }
+    }
+
+    fn refused(name: &str, arguments: &str, why: Dropped) {
+        assert_eq!(settle(&RawCall::text(name, arguments), &tools()), Settled::Refused(why), "{arguments}");
+    }
+
+    #[test]
+    fn arguments_leave_as_one_object() {
+        check("read", r#"{ "path" : "a" }"#, r#"{ "path" : "a" }"#, "");
+        check("read", r#"{"path":"a","limit":"10"}"#, r#"{"path":"a","limit":10}"#, "coerced");
+        check("read", r#""{\"path\":\"a\"}""#, r#"{"path":"a"}"#, "double_encoded");
+        check("read", "```json\n{\"path\":\"a\"}\n```", r#"{"path":"a"}"#, "fence");
+        check("read", r#"{"path":"a"}} trailing"#, r#"{"path":"a"}"#, "junk");
+        check("read", r#""notes.txt""#, r#"{"path":"notes.txt"}"#, "wrapped");
+        check("read", "notes.txt", r#"{"path":"notes.txt"}"#, "wrapped");
+        check("read", "path=/x", r#"{"path":"/x"}"#, "keyed_text");
+        check("read", "path: /x, limit: 3", r#"{"path":"/x","limit":3}"#, "keyed_text");
+        check("read", r#""ls -R\n""#, r#"{"path":"ls -R\n"}"#, "wrapped");
+        check("read", " a b\n", r#"{"path":" a b\n"}"#, "wrapped");
+        check("read", r#"{"file_path":"a"}"#, r#"{"path":"a"}"#, "alias");
+        check("read", r#"{"path":"a""#, r#"{"path":"a"}"#, "unclosed");
+        check(
+            "read",
+            r#"{"path":"a","limit":["12345678901234567890123"],"id":12345678901234567890123}"#,
+            r#"{"path":"a","limit":["12345678901234567890123"],"id":12345678901234567890123}"#,
+            "",
+        );
+        check(
+            "read",
+            r#"{"path":12345678901234567890123,"id":-12345678901234567890124,}"#,
+            r#"{"path":"12345678901234567890123","id":-12345678901234567890124}"#,
+            "coerced",
+        );
+        check("functions.now", "", "{}", "empty_arguments");
+        check("now", "null", "{}", "empty_arguments");
+    }
+
+    #[test]
+    fn what_cannot_be_repaired_is_refused() {
+        refused("write", "{}", Dropped::Undeclared);
+        refused("read", "{}", Dropped::MissingRequired);
+        for open in [r#"{"path":"a"#, r#"{"path":"a","limit":1"#, r#"{"path":"#, "{", r#"{"path":"a","#] {
+            refused("read", open, Dropped::Truncated);
+        }
+        refused("read", "file=/x", Dropped::Unreadable);
+        refused("read", "[\"a\"]", Dropped::Unreadable);
+        refused("read", "<tool_call>x</tool_call>", Dropped::Unreadable);
+        refused("read", "{not json}", Dropped::Unreadable);
+        refused("add", "1", Dropped::Unreadable);
+        refused("now", "\"< \"", Dropped::Unreadable);
+    }
+
+    #[test]
+    fn what_stays_wrong_is_marked() {
+        let Settled::Call(call, _) = settle(&RawCall::text("add", r#"{"a":1,"b":10}"#), &tools()) else {
+            panic!("not a call")
+        };
+        assert_eq!(call.problems, ["b: 10 is above 9"]);
+    }
+}

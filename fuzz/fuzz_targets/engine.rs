@@ -1,8 +1,0 @@
-//! The engine's invariants on arbitrary text: `just fuzz engine`. The oracle says how the input is read.
-
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
-use respool::tool_parser::oracle;
-
-fuzz_target!(|input: &[u8]| oracle::check_engine(input));
