@@ -4,6 +4,7 @@
 //! drives the checks, `config show` and the generated page. [`resolve`] is pure: it gets file text, environment and flags
 //! as arguments. Only [`Loaded::from_process`] touches the process. No module imports this one but `main` and `cli`.
 
+mod changes;
 mod contradictions;
 mod cover;
 mod environment;
@@ -181,6 +182,11 @@ impl Loaded {
             problems.add(tree::place_of(&self.tree, &key), contradictions::written(&key), why);
         }
         problems.into_result().err().unwrap_or_default()
+    }
+
+    /// The keys whose values are others than in `before`, as they are written: `upstream[1].url`.
+    pub fn changed_keys(&self, before: &Self) -> Vec<String> {
+        changes::changed(&before.tree, &self.tree)
     }
 
     /// The effective values as TOML, each line with where its value came from; secrets are `"***"`.

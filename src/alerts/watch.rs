@@ -2,7 +2,7 @@
 //! what holds.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures::future::join_all;
@@ -44,11 +44,32 @@ pub struct Watched {
 /// The alerts of one server.
 #[derive(Debug)]
 pub struct Alerts {
-    config: AlertsConfig,
+    told: RwLock<Arc<Told>>,
     state_dir: PathBuf,
+    stop: CancellationToken,
     board: Mutex<Board>,
-    sinks: Vec<Sink>,
     reload_problem: Mutex<Option<String>>,
+}
+
+/// How alerts are told, and where.
+#[derive(Debug)]
+struct Told {
+    config: AlertsConfig,
+    sinks: Vec<Sink>,
+    /// Ends the sinks.
+    stop: CancellationToken,
+}
+
+impl Told {
+    fn new(config: AlertsConfig, stop: CancellationToken) -> Self {
+        let start = |sink: &super::SinkConfig| {
+            Sink::start(sink.clone(), config.link.clone(), stop.clone())
+                .inspect_err(|why| tracing::error!(target: "respool::alerts", kind = %sink.kind, why, "this sink cannot be used"))
+                .ok()
+        };
+        let sinks = config.sink.iter().filter_map(start).collect();
+        Self { config, sinks, stop }
+    }
 }
 
 fn now() -> u64 {
@@ -63,13 +84,20 @@ fn millis(duration: Duration) -> u64 {
 impl Alerts {
     /// Starts the sinks, which end with `stop`. One that cannot work at all is said and left out.
     pub fn new(config: AlertsConfig, state_dir: PathBuf, stop: &CancellationToken) -> Self {
-        let start = |sink: &super::SinkConfig| {
-            Sink::start(sink.clone(), config.link.clone(), stop.clone())
-                .inspect_err(|why| tracing::error!(target: "respool::alerts", kind = %sink.kind, why, "this sink cannot be used"))
-                .ok()
-        };
-        let sinks = config.sink.iter().filter_map(start).collect();
-        Self { config, state_dir, board: Mutex::default(), sinks, reload_problem: Mutex::default() }
+        let told = RwLock::new(Arc::new(Told::new(config, stop.child_token())));
+        let (board, reload_problem) = (Mutex::default(), Mutex::default());
+        Self { told, state_dir, stop: stop.clone(), board, reload_problem }
+    }
+
+    fn told(&self) -> Arc<Told> {
+        Arc::clone(&self.told.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// From now on alerts are told like this. What waits for a sink of before is given up.
+    pub fn change(&self, config: AlertsConfig) {
+        let new = Arc::new(Told::new(config, self.stop.child_token()));
+        let mut told = self.told.write().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *told, new).stop.cancel();
     }
 
     fn board(&self) -> MutexGuard<'_, Board> {
@@ -88,9 +116,9 @@ impl Alerts {
     }
 
     async fn look(&self, watched: &Watched) {
-        let (signals, now) = (self.signals(watched).await, now());
-        let is_wanted =
-            |finding: &Finding| !self.config.disabled.iter().any(|name| name == finding.rule.as_str());
+        let (signals, now, told) = (self.signals(watched).await, now(), self.told());
+        let config = &told.config;
+        let is_wanted = |finding: &Finding| !config.disabled.iter().any(|name| name == finding.rule.as_str());
         let findings: Vec<_> = findings(&signals, now).into_iter().filter(is_wanted).collect();
         let pace = Pace {
             repeat: millis(self.config.repeat),
@@ -119,7 +147,7 @@ impl Alerts {
             let (rule, state, since) = (entry.rule.as_str(), entry.state.as_str(), entry.since);
             tracing::warn!(target: "respool::alerts", rule, state, subject = entry.subject, since, todo = entry.rule.todo(), "{}", entry.what);
         }
-        self.sinks.iter().for_each(|sink| sink.send(message));
+        self.told().sinks.iter().for_each(|sink| sink.send(message));
     }
 
     async fn signals(&self, watched: &Watched) -> Signals {

@@ -11,6 +11,7 @@ mod chat;
 mod check;
 mod demo;
 mod expert;
+mod reload;
 mod runs;
 mod say;
 mod serve;
@@ -130,7 +131,11 @@ struct Configured {
 
 impl Configured {
     fn load(self, listen: Option<String>) -> Result<Loaded, Problems> {
-        Loaded::from_process(&Flags { listen, upstream: self.upstream, config: self.config })
+        Loaded::from_process(&self.named(listen))
+    }
+
+    fn named(self, listen: Option<String>) -> Flags {
+        Flags { listen, upstream: self.upstream, config: self.config }
     }
 }
 
@@ -192,7 +197,10 @@ pub fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Serve { flags, listen } => serve::serve(&flags.load(listen)?.without_unread()?),
+        Command::Serve { flags, listen } => {
+            let flags = flags.named(listen);
+            serve::serve(&Loaded::from_process(&flags)?.without_unread()?, flags)
+        }
         Command::Demo => Ok(demo::demo()?),
         Command::Check { flags } => check::check(&flags.load(None)?),
         Command::Chat(arguments) => chat::chat(&arguments),

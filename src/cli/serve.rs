@@ -11,10 +11,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::advice::{self, Advice, advice};
 use super::agents::{Equipped, OpenTools, agents, equipped};
+use super::reload::Reloading;
 use super::{Failure, log_problem, usage};
 use crate::agent::AgentConfig;
 use crate::alerts::{Alerts, Watched};
-use crate::config::{Loaded, Settings};
+use crate::config::{Flags, Loaded, Settings};
 use crate::observe::{self, Recording};
 use crate::relay::{Relay, RelayLimits};
 use crate::server::{Access, App, Listen, Stop, router, run};
@@ -24,11 +25,11 @@ use crate::units::{Unusable, both};
 use crate::upstream::replay::{self, Replay};
 use crate::upstream::{Address, Fleet, LISTS_EVERY, Upstream, UpstreamConfig};
 
-pub(super) fn serve(loaded: &Loaded) -> Result<(), Failure> {
+pub(super) fn serve(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let flush = observe::init(&loaded.settings.log).map_err(|why| log_problem(loaded, why))?;
     observe::metrics::install();
     raise_descriptor_limit();
-    let result = runtime()?.block_on(run_server(loaded));
+    let result = runtime()?.block_on(run_server(loaded, flags));
     drop(flush);
     result
 }
@@ -41,7 +42,7 @@ pub(super) fn runtime() -> Result<tokio::runtime::Runtime, String> {
     runtime.map_err(|error| format!("the runtime cannot be started: {error}"))
 }
 
-async fn run_server(loaded: &Loaded) -> Result<(), Failure> {
+async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let settings = &loaded.settings;
     let open = advice::open_to_all(settings);
     if !open.is_empty() {
@@ -63,6 +64,10 @@ async fn run_server(loaded: &Loaded) -> Result<(), Failure> {
         "ready"
     );
     tokio::spawn(on_signals(stop.clone(), signals()?));
+    let hangup =
+        signal(SignalKind::hangup()).map_err(|error| format!("signals cannot be handled: {error}"))?;
+    let reloading = Reloading { flags, usage: Arc::clone(&app.usage), alerts: Arc::clone(&app.alerts) };
+    tokio::spawn(reloading.watch(loaded.clone(), hangup, stop.abort.clone()));
     // A file at its size limit (`LimitFSIZE=` of systemd) is then an error of the write, and not the end of the process.
     let _ = signal(SignalKind::from_raw(nix::libc::SIGXFSZ));
     let (agents, access) = (Arc::clone(&app.agents), Arc::clone(&app.access));

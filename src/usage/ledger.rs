@@ -2,7 +2,7 @@
 //! answers. What could not be kept is counted, and said once. Budgets are counted here as rows come.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio_util::sync::CancellationToken;
@@ -31,13 +31,22 @@ const PROBLEMS: usize = 50;
 /// The ledger of one server.
 #[derive(Debug)]
 pub struct Ledger {
-    config: UsageConfig,
-    budgets: BudgetsConfig,
-    prices: Prices,
+    terms: RwLock<Arc<Terms>>,
     store: Option<Arc<UsageStore>>,
     state: Mutex<State>,
     /// The requests under way.
     pub in_flight: Arc<InFlight>,
+}
+
+/// What can change while a server runs.
+#[derive(Clone, Debug, Default)]
+pub struct Terms {
+    /// `[usage]`.
+    pub config: UsageConfig,
+    /// `[budgets]`.
+    pub budgets: BudgetsConfig,
+    /// `[prices]`, and the public ones.
+    pub prices: Prices,
 }
 
 #[derive(Debug, Default)]
@@ -116,13 +125,18 @@ fn now() -> u64 {
 
 impl Ledger {
     /// `store`: `None` where no rows are kept; budgets are counted all the same.
-    pub fn new(
-        config: UsageConfig,
-        budgets: BudgetsConfig,
-        prices: Prices,
-        store: Option<Arc<UsageStore>>,
-    ) -> Self {
-        Self { config, budgets, prices, store, state: Mutex::default(), in_flight: Arc::default() }
+    pub fn new(terms: Terms, store: Option<Arc<UsageStore>>) -> Self {
+        let terms = RwLock::new(Arc::new(terms));
+        Self { terms, store, state: Mutex::default(), in_flight: Arc::default() }
+    }
+
+    fn terms(&self) -> Arc<Terms> {
+        Arc::clone(&self.terms.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// From now on these prices and budgets hold. How long rows are kept changes only with a restart.
+    pub fn change(&self, terms: Terms) {
+        *self.terms.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(terms);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -134,14 +148,10 @@ impl Ledger {
         self.store.as_ref()
     }
 
-    /// The prices.
-    pub fn prices(&self) -> &Prices {
-        &self.prices
-    }
-
     /// Takes over what was spent today before this process began.
     pub async fn load(&self) {
-        let Some(store) = self.store.as_ref().filter(|_| !self.budgets.is_empty()) else { return };
+        let terms = self.terms();
+        let Some(store) = self.store.as_ref().filter(|_| !terms.budgets.is_empty()) else { return };
         let now = now();
         let query = UsageQuery {
             since: now - now % 86_400_000,
@@ -159,9 +169,9 @@ impl Ledger {
         let mut state = self.state();
         for sum in sums {
             let seconds = Duration::from_millis(sum.busy).as_secs_f64();
-            let cost = self.prices.request(&sum.model, sum.usage, seconds);
+            let cost = terms.prices.request(&sum.model, sum.usage, seconds);
             let (key, agent) = (&sum.names[0], &sum.names[1]);
-            state.spending.add(&self.budgets, Owner { key, agent }, cost, now);
+            state.spending.add(&terms.budgets, Owner { key, agent }, cost, now);
         }
     }
 
@@ -224,15 +234,16 @@ impl Ledger {
 
     async fn clear(&self) {
         let Some(store) = &self.store else { return };
-        let keep = u64::try_from(self.config.keep.as_millis()).unwrap_or(u64::MAX);
-        if let Err(error) = store.clear(now().saturating_sub(keep), self.config.max_size.0).await {
+        let config = self.terms().config.clone();
+        let keep = u64::try_from(config.keep.as_millis()).unwrap_or(u64::MAX);
+        if let Err(error) = store.clear(now().saturating_sub(keep), config.max_size.0).await {
             tracing::warn!(target: "respool::usage", %error, "old rows of what was used cannot be deleted");
         }
     }
 
     /// True when something is bounded.
     pub fn has_budgets(&self) -> bool {
-        !self.budgets.is_empty()
+        !self.terms().budgets.is_empty()
     }
 
     /// Refuses a request whose key's, agent's or day's budget is spent.
@@ -240,15 +251,16 @@ impl Ledger {
     /// # Errors
     /// Which one, and when it begins anew.
     pub fn check_budget(&self, owner: Owner<'_>) -> Result<(), Exhausted> {
-        if self.budgets.is_empty() {
+        let terms = self.terms();
+        if terms.budgets.is_empty() {
             return Ok(());
         }
-        self.state().spending.check(&self.budgets, owner, now())
+        self.state().spending.check(&terms.budgets, owner, now())
     }
 
     /// The budgets that have reached their mark today.
     pub fn reached_budgets(&self) -> Vec<Warning> {
-        self.state().spending.reached(&self.budgets, now())
+        self.state().spending.reached(&self.terms().budgets, now())
     }
 
     /// The requests to models of the last hours, the oldest first.
@@ -271,18 +283,19 @@ impl Ledger {
         };
         let store = self.store.as_ref().ok_or_else(none)?;
         self.flush().await;
-        of_store(store, query, &self.prices, &self.config.compare).await
+        let terms = self.terms();
+        of_store(store, query, &terms.prices, &terms.config.compare).await
     }
 
     /// What the model calls of a run cost, where a price is known of any of them.
     pub async fn run_cost(&self, run: &str) -> Option<Money> {
-        let store = self.store.as_ref()?;
+        let (store, terms) = (self.store.as_ref()?, self.terms());
         self.flush().await;
         let sums = store.of_run(run).await.ok()?;
         let is_known =
-            self.prices.own().is_some() || sums.iter().any(|sum| self.prices.paid(&sum.model).is_some());
+            terms.prices.own().is_some() || sums.iter().any(|sum| terms.prices.paid(&sum.model).is_some());
         let cost = |sum: &UsageSum| {
-            self.prices.request(&sum.model, sum.usage, Duration::from_millis(sum.busy).as_secs_f64())
+            terms.prices.request(&sum.model, sum.usage, Duration::from_millis(sum.busy).as_secs_f64())
         };
         is_known.then(|| sums.iter().map(cost).sum())
     }
@@ -319,13 +332,14 @@ pub async fn of_store(
 
 impl UsageSink for Ledger {
     fn record(&self, row: UsageRow) {
+        let terms = self.terms();
         let mut state = self.state();
-        if !self.budgets.is_empty()
+        if !terms.budgets.is_empty()
             && let Some(usage) = row.usage
         {
-            let cost = self.prices.request(&row.model, usage, row.duration.as_secs_f64());
+            let cost = terms.prices.request(&row.model, usage, row.duration.as_secs_f64());
             let owner = Owner { key: &row.key, agent: &row.agent };
-            for warning in state.spending.add(&self.budgets, owner, cost, now()) {
+            for warning in state.spending.add(&terms.budgets, owner, cost, now()) {
                 warn(&warning);
             }
         }
@@ -378,7 +392,7 @@ mod tests {
     fn ledger(dir: &std::path::Path) -> Ledger {
         let prices = Prices::new(&BTreeMap::new(), None).unwrap();
         let store = Arc::new(UsageStore::open(dir).unwrap());
-        Ledger::new(UsageConfig::default(), BudgetsConfig::default(), prices, Some(store))
+        Ledger::new(Terms { prices, ..Terms::default() }, Some(store))
     }
 
     fn row(at: u64) -> UsageRow {
@@ -406,7 +420,7 @@ mod tests {
 
     #[test]
     fn the_last_problems_are_remembered() {
-        let ledger = Ledger::new(UsageConfig::default(), BudgetsConfig::default(), Prices::default(), None);
+        let ledger = Ledger::new(Terms::default(), None);
         (0..60).for_each(|at| ledger.record(UsageRow { outcome: "error".into(), ..row(at) }));
         ledger.record(row(99));
         let found = ledger.problems();

@@ -34,6 +34,7 @@ mod queue;
 mod queue_speed;
 mod reasoning_memory;
 mod recovery;
+mod reload;
 mod sandbox;
 mod silence;
 mod spooled;
