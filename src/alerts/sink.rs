@@ -220,7 +220,7 @@ impl Sender {
     async fn email(&self, message: &Message) -> Result<(), String> {
         let address = |text: &Option<String>, key: &str| -> Result<Mailbox, String> {
             let text = text.as_deref().ok_or_else(|| format!("it has no `{key}`"))?;
-            text.parse().map_err(|error| format!("`{key}` is no mail address: {error}"))
+            text.parse::<Mailbox>().map_err(|error| format!("`{key}` is no mail address: {error}"))
         };
         let mail = lettre::Message::builder()
             .from(address(&self.config.from, "from")?)

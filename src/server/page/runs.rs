@@ -82,7 +82,7 @@ pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, headers:
     let body = report::breakdown(&stored);
     let main = html! {
         h1 { "Run of " (stored.row.agent) }
-        p { (badge(stored.row.status)) " began " (format::time(stored.row.created)) ", last step " (format::time(stored.row.updated))
+        div class="facts-line" { (badge(stored.row.status)) " began " (format::time(stored.row.created)) ", last step " (format::time(stored.row.updated))
             @if can_end(stored.row.status) { " " (end_button(&viewer, &id)) } }
         dl class="facts" {
             dt { "Run" } dd { code { (id) } }

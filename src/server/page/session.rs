@@ -71,7 +71,7 @@ impl Sessions {
         &self,
         cookie: &str,
         now: u64,
-        operators: impl Iterator<Item = (&'a [u8], T)>,
+        mut operators: impl Iterator<Item = (&'a [u8], T)>,
     ) -> Option<T> {
         let (named, signature) = cookie.rsplit_once('.')?;
         let expected = self.mark("session", named.as_bytes());
