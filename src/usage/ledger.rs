@@ -18,6 +18,8 @@ use crate::wire::ErrorCode;
 
 /// So many rows wait at most; more are lost, and counted.
 const MOST_WAITING: usize = 20_000;
+/// Routes of respool's own that use no model have no rows.
+const WITHOUT_ROWS: [&str; 4] = ["models", "runs", "approvals", "usage"];
 /// So often they are written.
 const EVERY: Duration = Duration::from_millis(500);
 /// So often what is old is deleted.
@@ -332,6 +334,9 @@ pub async fn of_store(
 
 impl UsageSink for Ledger {
     fn record(&self, row: UsageRow) {
+        if WITHOUT_ROWS.contains(&&*row.route) {
+            return;
+        }
         let terms = self.terms();
         let mut state = self.state();
         if !terms.budgets.is_empty()
