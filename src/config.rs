@@ -8,6 +8,7 @@ mod changes;
 mod contradictions;
 mod cover;
 mod environment;
+mod experts;
 mod file;
 mod flags;
 mod keys;
@@ -42,6 +43,7 @@ use crate::tools::{AuditConfig, ToolsConfig, audit};
 use crate::units::{Secret, Unusable};
 use crate::upstream::UpstreamConfig;
 use crate::usage::{BudgetsConfig, PriceConfig, UsageConfig};
+use experts::ExpertsDocument;
 use tree::Table;
 
 /// Environment variables, by name.
@@ -232,24 +234,6 @@ struct Document {
     prices: BTreeMap<String, PriceConfig>,
     budgets: BudgetsConfig,
     alerts: AlertsConfig,
-}
-
-/// `[experts]`, before its defaults below the home directory are known.
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct ExpertsDocument {
-    dir: Option<PathBuf>,
-    workspace: Option<PathBuf>,
-}
-
-impl ExpertsDocument {
-    fn settings(self, environment: &Environment) -> ExpertsConfig {
-        let openclaw = search::openclaw_dir(environment);
-        ExpertsConfig {
-            dir: self.dir.unwrap_or_else(|| openclaw.join("experts")),
-            workspace: self.workspace.unwrap_or_else(|| openclaw.join("workspace")),
-        }
-    }
 }
 
 impl Document {

@@ -57,11 +57,13 @@ impl ModelClient {
             Some(Ok(_)) => None,
             None => Some(ErrorCode::ModelTimeout.as_str()),
         };
+        let reply = |turn| ModelReply {
+            earlier_prompts: line.with(|line| line.discarded.prompt),
+            ..reply(turn, took)
+        };
         let kind = match asked {
-            Some(Ok(Some(turn))) if purpose == CallPurpose::Summary => {
-                EventKind::Summarised(reply(turn, took))
-            }
-            Some(Ok(Some(turn))) => EventKind::ModelReplied(reply(turn, took)),
+            Some(Ok(Some(turn))) if purpose == CallPurpose::Summary => EventKind::Summarised(reply(turn)),
+            Some(Ok(Some(turn))) => EventKind::ModelReplied(reply(turn)),
             Some(Ok(None)) => EventKind::LoopDetected,
             Some(Err(error)) => EventKind::ModelFailed(failure(&error)),
             None => EventKind::ModelFailed(too_slow(within)),
@@ -227,6 +229,7 @@ fn reply(turn: Turn, took: u64) -> ModelReply {
         content: turn.content,
         reasoning: turn.reasoning,
         tokens,
+        earlier_prompts: 0,
         took,
     }
 }

@@ -79,7 +79,8 @@ pub(super) fn agents(
     };
     let all: Vec<Agent> = equipped.into_iter().map(agent).collect();
     // What named keys use is counted there too.
-    let needs_store = !all.is_empty() || settings.server.client_keys_file.is_some();
+    let has_experts = settings.experts.dir.is_dir();
+    let needs_store = !all.is_empty() || has_experts || settings.server.client_keys_file.is_some();
     let store = if needs_store { store(settings) } else { None };
     let report = ErrorReport::new(settings.log.errors_dir.clone());
     Arc::new(Agents::new(all, store, report, settings.log.content, shutdown))

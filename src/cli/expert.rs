@@ -1,7 +1,10 @@
 //! `respool expert`: validates, installs, shows, updates and removes expert packages, and decides about approvals.
 
 mod approvals;
+mod fire;
 mod installed;
+mod learn;
+mod registry;
 mod update;
 mod validate;
 
@@ -78,6 +81,18 @@ pub(super) enum ExpertCommand {
         #[arg(long)]
         purge: bool,
     },
+    /// Queue an event of a trigger by hand. An event that came before is queued again.
+    Fire {
+        /// The expert
+        name: String,
+        /// The trigger
+        trigger: String,
+        /// What it brings, as JSON, or @FILE; a cron trigger needs none
+        #[arg(long, value_name = "JSON")]
+        payload: Option<String>,
+    },
+    /// Show what an expert has learnt, or add an entry by hand.
+    Learn(learn::LearnArgs),
     /// Look at the calls that wait for a person's consent, and decide about them.
     Approvals {
         #[command(subcommand)]
@@ -95,7 +110,7 @@ pub(super) fn expert(flags: Configured, command: ExpertCommand) -> Result<(), Fa
         }
         ExpertCommand::Install { source } => installed::install(&flags.load(None)?.settings.experts, &source),
         ExpertCommand::List { format } => installed::list(&flags.load(None)?.settings.experts, format),
-        ExpertCommand::Show { name } => installed::show(&flags.load(None)?.settings.experts, &name),
+        ExpertCommand::Show { name } => installed::show(&flags.load(None)?.settings, &name),
         ExpertCommand::Update { name, source, all: _, rollback, force, yes } => {
             let consent = update::Consent { force, yes };
             update::update(
@@ -109,6 +124,10 @@ pub(super) fn expert(flags: Configured, command: ExpertCommand) -> Result<(), Fa
         ExpertCommand::Remove { name, purge } => {
             installed::remove(&flags.load(None)?.settings.experts, &name, purge)
         }
+        ExpertCommand::Fire { name, trigger, payload } => {
+            fire::fire(&flags.load(None)?, &name, &trigger, payload.as_deref())
+        }
+        ExpertCommand::Learn(arguments) => learn::learn(&flags.load(None)?.settings.experts, arguments),
         ExpertCommand::Approvals { command } => approvals::approvals(&flags.load(None)?, command),
     }
 }

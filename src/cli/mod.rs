@@ -11,6 +11,7 @@ mod chat;
 mod check;
 mod demo;
 mod expert;
+mod experts;
 mod reload;
 mod runs;
 mod say;

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::advice::{self, Advice, advice};
 use super::agents::{Equipped, OpenTools, agents, equipped};
 use super::reload::Reloading;
-use super::{Failure, log_problem, usage};
+use super::{Failure, experts, log_problem, usage};
 use crate::agent::AgentConfig;
 use crate::alerts::{Alerts, Watched};
 use crate::config::{Flags, Loaded, Settings};
@@ -155,10 +155,12 @@ async fn assembled(
     if settings.server.asks_for_keys() {
         tokio::spawn(Arc::clone(&access).watch(abort.clone()));
     }
+    let hooks = experts::serve(settings, agents.store(), abort).await;
     Ok(App {
         relay,
         agents,
         access,
+        hooks,
         limits: settings.server.limits.clone(),
         recording,
         usage,

@@ -8,6 +8,7 @@ use super::tree::{Table, find, place_of};
 use super::{Environment, Settings};
 use crate::agent::{AgentConfig, Parser};
 use crate::alerts::SinkKind;
+use crate::expert::ExpertConfig;
 use crate::server::ServerConfig;
 use crate::store::RunsConfig;
 use crate::tools::McpConfig;
@@ -30,6 +31,7 @@ pub(super) fn check(
     check.dialects_exist(settings);
     check.loops(settings);
     check.gateway(settings);
+    check.experts(settings);
     check.runs(settings);
     check.usage(settings);
     check.prices(settings);
@@ -287,14 +289,8 @@ impl Check<'_> {
 
     fn agent(&mut self, name: &str, agent: &AgentConfig, settings: &Settings) {
         let at = |key| ["agents", name, key];
-        let named = |wanted: &String| settings.upstreams.iter().any(|upstream| upstream.name == *wanted);
-        if let Some(wanted) = agent.upstream.as_ref().filter(|wanted| !named(wanted)) {
-            let known: Vec<_> = settings.upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
-            self.report(
-                &at("upstream"),
-                format!("there is no upstream {wanted:?}; there is {}", known.join(", ")),
-            );
-        }
+        let known: Vec<String> = settings.upstreams.iter().map(|upstream| upstream.name.clone()).collect();
+        self.upstream_exists(&at("upstream"), agent.upstream.as_ref(), &known);
         if settings.agents.contains_key(settings.relay.target(&agent.model)) {
             self.report(
                 &at("model"),
@@ -317,6 +313,37 @@ impl Check<'_> {
                     format!("{tool:?} names no MCP server that is configured; add [tools.mcp.{server}]");
                 self.report(&at("tools"), message);
             }
+        }
+    }
+
+    /// The secrets of hooks, and the upstreams that experts name.
+    fn experts(&mut self, settings: &mut Settings) {
+        let known: Vec<String> = settings.upstreams.iter().map(|upstream| upstream.name.clone()).collect();
+        let experts = &mut settings.experts;
+        self.upstream_exists(&["experts", "upstream"], experts.upstream.as_ref(), &known);
+        for (name, expert) in &mut experts.by_name {
+            self.upstream_exists(&["experts", name, "upstream"], expert.upstream.as_ref(), &known);
+            for (trigger, variable) in &expert.hook_secret_env {
+                let path = ["experts", name.as_str(), "hook_secret_env", trigger.as_str()];
+                let text = self.environment.get(variable).map(|text| text.trim()).unwrap_or_default();
+                if text.len() < ExpertConfig::SHORTEST_SECRET {
+                    self.report(
+                        &path,
+                        format!(
+                            "the environment variable {variable} is not set, or shorter than {} characters; set it to a long random text",
+                            ExpertConfig::SHORTEST_SECRET
+                        ),
+                    );
+                }
+                expert.hook_secrets.insert(trigger.clone(), Secret::new(text));
+            }
+            settings.tools.local.key_variables.extend(expert.hook_secret_env.values().cloned());
+        }
+    }
+
+    fn upstream_exists(&mut self, path: &[&str], wanted: Option<&String>, known: &[String]) {
+        if let Some(wanted) = wanted.filter(|wanted| !known.contains(wanted)) {
+            self.report(path, format!("there is no upstream {wanted:?}; there is {}", known.join(", ")));
         }
     }
 

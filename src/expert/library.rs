@@ -321,6 +321,18 @@ impl Library {
         gone(fs::remove_dir_all(snapshots))
     }
 
+    /// The package as it was last installed into a folder, from its snapshot.
+    pub(super) fn kept(&self, folder: &str) -> Option<Package> {
+        let record: Record = serde_json::from_slice(&fs::read(self.record_path(folder)).ok()?).ok()?;
+        let package = load(&self.snapshot(folder, &record.digest)).ok()?.package?;
+        (digest(&package.files) == record.digest).then_some(package)
+    }
+
+    /// True while an update of a folder is between its two steps, so that its package is not in its place.
+    pub(super) fn is_replaced_now(&self, folder: &str) -> bool {
+        self.dir.join(OWN).join("replaced").join(folder).exists()
+    }
+
     fn record_path(&self, folder: &str) -> PathBuf {
         self.dir.join(OWN).join(format!("{folder}.json"))
     }

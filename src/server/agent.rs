@@ -58,6 +58,8 @@ pub(super) async fn answer(
         }
         Err(error) => return respond::error(&error, &line),
     };
+    let request =
+        request.with_key(line.with(|line| line.account.as_ref().map(|account| account.name().to_owned())));
     line.with(|line| line.stream = request.stream);
     let (stream, usage) = (request.stream, request.usage);
     let key = headers.get(header::AUTHORIZATION).cloned();

@@ -7,6 +7,7 @@ mod approvals;
 mod body;
 mod chat;
 pub mod config;
+mod hooks;
 mod key_file;
 mod key_limits;
 mod key_reading;
@@ -48,6 +49,7 @@ pub use run::{Stop, run};
 
 use crate::agent::Agents;
 use crate::alerts::Alerts;
+use crate::expert::Hooks;
 use crate::observe::Recording;
 use crate::relay::Relay;
 use crate::usage::Ledger;
@@ -62,6 +64,8 @@ pub struct App {
     pub agents: Arc<Agents>,
     /// Who may ask.
     pub access: Arc<Access>,
+    /// The webhooks of experts, where there are experts.
+    pub hooks: Option<Arc<Hooks>>,
     /// Bounds.
     pub limits: LimitsConfig,
     /// What becomes of requests in the log and in the rows of what was used.
@@ -76,6 +80,9 @@ pub struct App {
 
 /// The routes. What is not respool's own goes to the upstream as it is.
 pub fn router(app: App) -> Routes {
+    let hooks = Router::new()
+        .route("/{expert}/{trigger}", post(hooks::receive).fallback(hooks::nothing))
+        .fallback(hooks::nothing);
     let others = Router::new()
         .route("/v1/models", get(models::list).fallback(transparent::transparent))
         .route("/models", get(models::list).fallback(transparent::transparent))
@@ -86,6 +93,7 @@ pub fn router(app: App) -> Routes {
         .route("/v1/usage", get(usage::usage))
         .route("/v1/approvals", get(approvals::list))
         .route("/v1/approvals/{id}", get(approvals::one).post(approvals::decide))
+        .nest("/hooks", hooks)
         .route("/health", get(respond::health))
         .route("/ready", get(models::ready))
         .route("/metrics", get(respond::metrics))

@@ -28,8 +28,8 @@ pub use config::{RunsConfig, StoreConfig};
 pub use key_usage::KeyUsage;
 use lease::Lease;
 pub use queue::{
-    Backoff, BackoffKind, ClaimRequest, Claimed, DedupeKey, Enqueued, EntryEnd, EntryLease, EntryRow,
-    EntryState, LaneKey, NewEntry, Queue,
+    Backoff, BackoffKind, ClaimRequest, Claimed, Clock, ClockTime, DedupeKey, Enqueued, EntryEnd, EntryLease,
+    EntryRow, EntryState, LaneKey, NewEntry, Queue,
 };
 pub use read::{RunRow, StoredEvent, StoredRun, Whose};
 use tokio::sync::oneshot;

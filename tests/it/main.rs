@@ -24,6 +24,7 @@ mod context;
 mod errors;
 mod experts;
 mod faults;
+mod hooks;
 mod keys;
 mod lifecycle;
 mod live;

@@ -32,18 +32,21 @@ fn with_example(key: &Key) -> String {
         },
     };
     let elsewhere = match key.section() {
-        "agents.<NAME>" => "[[upstream]]\nname = 'box'\nurl = 'http://a'\n[tools.mcp.files]\ncommand = 'c'\n",
+        "agents.<NAME>" | "experts" | "experts.<NAME>" => {
+            "[[upstream]]\nname = 'box'\nurl = 'http://a'\n[tools.mcp.files]\ncommand = 'c'\n"
+        }
         _ => "",
     };
     format!("{elsewhere}{table}{}{} = {}\n", companions(key), key.name(), key.example)
 }
 
-const VARIABLES: [(&str, &str); 5] = [
+const VARIABLES: [(&str, &str); 6] = [
     ("NTFY_TOKEN", "n"),
     ("OPENCLAW_GATEWAY_TOKEN", "t"),
     ("VLLM_API_KEY", "k"),
     ("RESPOOL_CLIENT_KEYS", "a b"),
     ("RESPOOL_OPERATOR_KEYS", "c"),
+    ("MAIL_HOOK_SECRET", "a secret of the hook"),
 ];
 
 #[test]
@@ -96,6 +99,11 @@ fn every_field_of_the_structs_is_in_the_table_and_the_other_way_round() {
         assert_eq!(fields, names, "[{path}]");
         for (name, node) in section.iter() {
             let path = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+            if let keys::Node::Section(inner) = node
+                && let Some(others) = inner.others()
+            {
+                walk(others, &format!("{path}.<NAME>"));
+            }
             match node {
                 keys::Node::Leaf(_) => {}
                 keys::Node::Section(inner) => walk(inner, &path),
@@ -109,7 +117,7 @@ fn every_field_of_the_structs_is_in_the_table_and_the_other_way_round() {
 
 #[test]
 fn the_defaults_of_the_table_are_those_of_the_structs() {
-    let required = "[[upstream]]\nurl = 'http://a'\n[agents.x]\nmodel = 'm'\n[tools.mcp.x]\ncommand = 'c'\n";
+    let required = "[[upstream]]\nurl = 'http://a'\n[agents.x]\nmodel = 'm'\n[tools.mcp.x]\ncommand = 'c'\n[experts.x]\n";
     let shown = load(required, &[], [None; 2]).unwrap().show();
     assert!(
         shown.contains("weight = 1  # default") && shown.contains("max_tokens = 1000  # default"),
