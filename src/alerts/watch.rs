@@ -120,11 +120,7 @@ impl Alerts {
         let config = &told.config;
         let is_wanted = |finding: &Finding| !config.disabled.iter().any(|name| name == finding.rule.as_str());
         let findings: Vec<_> = findings(&signals, now).into_iter().filter(is_wanted).collect();
-        let pace = Pace {
-            repeat: millis(self.config.repeat),
-            group: millis(self.config.group),
-            quiet: self.config.quiet,
-        };
+        let pace = Pace { repeat: millis(config.repeat), group: millis(config.group), quiet: config.quiet };
         let silences = Silences::read(&self.state_dir);
         let (message, before, open) = {
             let mut board = self.board();

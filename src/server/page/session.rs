@@ -80,10 +80,7 @@ impl Sessions {
         if !is_signed || until.parse::<u64>().ok()? <= now {
             return None;
         }
-        operators
-            .into_iter()
-            .find(|(digest, _)| self.mark("operator", digest) == operator)
-            .map(|(_, found)| found)
+        operators.find(|(digest, _)| self.mark("operator", digest) == operator).map(|(_, found)| found)
     }
 
     /// The viewer of a session; without a cookie, the one of a page that asks for no key.
