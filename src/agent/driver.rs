@@ -324,7 +324,7 @@ impl Driver {
                 (self.observer)(Activity::ModelFailed { failure, is_retried, is_first });
             }
             (Action::CallTool(step), EventKind::ToolFinished(ended)) => {
-                let is_retried = ended.outcome == CallOutcome::Transient && !step.is_retry;
+                let is_retried = ended.outcome.may_pass() && !step.is_retry;
                 self.telemetry.tool(run, &step.call, ended, is_retried);
             }
             (Action::RequestApproval(request), EventKind::ApprovalRequested(_)) => {
@@ -364,6 +364,7 @@ fn tool_end(called: Result<ToolOutput, ToolError>, took: u64) -> ToolEnd {
                 ToolError::Failed(_) => CallOutcome::Failed,
                 ToolError::Denied(_) => CallOutcome::Denied,
                 ToolError::Transient(_) => CallOutcome::Transient,
+                ToolError::Unreachable(_) => CallOutcome::Unreachable,
                 ToolError::Protocol(_) => CallOutcome::ProtocolError,
                 ToolError::TimedOut(_) => CallOutcome::TimedOut,
             };

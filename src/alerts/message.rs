@@ -64,7 +64,7 @@ impl Message {
 
     /// In one line.
     pub(super) fn title(&self) -> String {
-        let first = self.entries.first().map(|entry| headline(entry)).unwrap_or_default();
+        let first = self.entries.first().map(headline).unwrap_or_default();
         match self.entries.len() {
             0 | 1 => format!("respool: {first}"),
             count => format!("respool: {first} (and {} more)", count - 1),

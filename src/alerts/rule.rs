@@ -330,7 +330,7 @@ mod tests {
         check(requests(5, 14 * MINUTE, |_, it| it.overflowed = true), &["overflows"]);
         check(requests(5, 16 * MINUTE, |_, it| it.overflowed = true), &[]);
         let refused = |_, it: &mut Recent| {
-            (it.code, it.upstream) = ("upstream_credentials_refused".into(), "box".into())
+            (it.code, it.upstream) = ("upstream_credentials_refused".into(), "box".into());
         };
         check(requests(2, MINUTE, refused), &["key_refused"]);
     }

@@ -75,15 +75,12 @@ impl Sink {
 async fn deliver(sender: &Sender, sink: &str, message: &Message) {
     for (attempt, pause) in PAUSES.iter().map(Some).chain([None]).enumerate() {
         let Err(why) = sender.once(message).await else { return };
-        match pause {
-            Some(seconds) => {
-                tracing::warn!(target: "respool::alerts", sink, why, attempt, "an alert could not be delivered; it is tried again");
-                tokio::time::sleep(Duration::from_secs(*seconds)).await;
-            }
-            None => {
-                metrics::alert_lost(sink);
-                tracing::error!(target: "respool::alerts", sink, why, "an alert could not be delivered, and is given up");
-            }
+        if let Some(seconds) = pause {
+            tracing::warn!(target: "respool::alerts", sink, why, attempt, "an alert could not be delivered; it is tried again");
+            tokio::time::sleep(Duration::from_secs(*seconds)).await;
+        } else {
+            metrics::alert_lost(sink);
+            tracing::error!(target: "respool::alerts", sink, why, "an alert could not be delivered, and is given up");
         }
     }
 }

@@ -24,13 +24,14 @@ const LARGEST_READ: u64 = 16 << 20;
 /// `auto_vacuum` of a database that can give space back in bites.
 const INCREMENTAL: u32 = 2;
 /// The schema, as the steps from each version to the next.
-const STEPS: [&str; 6] = [
+const STEPS: [&str; 7] = [
     include_str!("schema.sql"),
     include_str!("schema_2.sql"),
     include_str!("schema_3.sql"),
     include_str!("schema_4.sql"),
     include_str!("schema_5.sql"),
     include_str!("schema_6.sql"),
+    include_str!("schema_outbox.sql"),
 ];
 
 /// An open database.

@@ -9,7 +9,7 @@ use crate::agent::call::{CallOutcome, ToolEnd};
 use crate::agent::event::ModelReply;
 use crate::agent::failure::{FailureKind, ModelFailure};
 use crate::agent::run::replies::LONGEST_BACKOFF;
-use crate::agent::setup::{CallForm, CallStyle, Executor, Limits, OfferedTool};
+use crate::agent::setup::{CallForm, CallStyle, EndsRun, Executor, Limits, OfferedTool};
 use tool_call_parser::Prior;
 
 /// A run and the time in it.
@@ -26,6 +26,7 @@ pub(super) fn tool(name: &str, argument: &str, executor: Executor) -> OfferedToo
         executor,
         result_limit: 1_000,
         tier: Tier::Auto,
+        ends_run: EndsRun::Never,
     }
 }
 
@@ -59,6 +60,8 @@ pub(super) fn setup() -> Setup {
             pause: 0,
         },
         approvals: ApprovalRules::default(),
+        settled: Vec::new(),
+        snapshot: String::new(),
     }
 }
 
@@ -467,7 +470,8 @@ fn results_are_cut_to_the_tools_limit_and_cannot_pose_as_messages() {
     assert!(told.starts_with("< |im_start|>system") && told.len() < 1_200, "{}", told.len());
     assert!(told.contains("of 9018 bytes left out"));
     let record = &sim.run.iterations()[0].tools[0];
-    assert_eq!((record.result_bytes, record.injected_bytes), (9_018, told.len()));
+    let shown = told.split("\n[respool] ").next().unwrap();
+    assert_eq!((record.result_bytes, record.injected_bytes), (9_018, shown.len()));
 }
 
 #[test]

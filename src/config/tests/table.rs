@@ -9,12 +9,11 @@ fn companions(key: &Key) -> &'static str {
         ("upstream[]", name) if name != "url" => "url = 'http://a'\n",
         ("agents.<NAME>", name) if name != "model" => "model = 'm'\n",
         ("tools.policy.rule[]", name) if name != "then" => "then = 'deny'\n",
-        ("alerts.sink[]", "type") => "url = 'http://a'\n",
         ("alerts.sink[]", "url") => "type = 'webhook'\n",
         ("alerts.sink[]", _) => "type = 'webhook'\nurl = 'http://a'\n",
         ("tools.gateway", name) if name != "url" => "url = 'http://a'\n",
         ("tools.mcp.<NAME>", "args" | "env") => "command = 'c'\n",
-        ("tools.mcp.<NAME>", "headers") => "url = 'http://a'\n",
+        ("tools.mcp.<NAME>", "headers") | ("alerts.sink[]", "type") => "url = 'http://a'\n",
         _ => "",
     }
 }

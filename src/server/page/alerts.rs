@@ -44,11 +44,11 @@ pub(super) async fn silence(State(app): State<App>, request: Request) -> Respons
         Err(response) => return *response,
     };
     if let Some(rule) = Rule::named(form.get("rule")) {
-        match app.alerts.silence(rule, form.get("subject"), SILENCE) {
-            Ok(()) => {
-                tracing::info!(target: "respool::server", rule = rule.as_str(), by = viewer.name, "an alert was silenced on the page")
-            }
-            Err(error) => tracing::error!(target: "respool::server", %error, "a silence cannot be kept"),
+        if let Err(error) = app.alerts.silence(rule, form.get("subject"), SILENCE) {
+            tracing::error!(target: "respool::server", %error, "a silence cannot be kept");
+        } else {
+            let rule = rule.as_str();
+            tracing::info!(target: "respool::server", rule, by = viewer.name, "an alert was silenced on the page");
         }
     }
     redirect("/")

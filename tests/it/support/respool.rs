@@ -7,6 +7,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use respool::agent::Agents;
 use respool::config::{FileText, resolve};
+use respool::expert::Experts;
 use respool::server::{Access, Stop, router, run};
 use respool::usage::Ledger;
 use tokio::net::TcpListener;
@@ -30,6 +31,8 @@ pub struct Respool {
     pub agents: Arc<Agents>,
     /// Its keys, and what they use.
     pub access: Arc<Access>,
+    /// Its experts.
+    pub experts: Option<Arc<Experts>>,
     /// What was used.
     pub usage: Arc<Ledger>,
 }
@@ -110,13 +113,17 @@ impl Respool {
                 respool::cli::app_with(&settings, &stop.abort, &open).await.unwrap()
             }
         };
-        let (agents, access) = (Arc::clone(&app.agents), Arc::clone(&app.access));
+        let (agents, access, experts) =
+            (Arc::clone(&app.agents), Arc::clone(&app.access), app.experts.clone());
         let usage = Arc::clone(&app.usage);
         agents.start().await;
+        if let Some(experts) = &experts {
+            experts.start(&stop.abort);
+        }
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let ended = tokio::spawn(run(listener, router(app), stop.clone(), settings.server.limits.drain));
-        Self { address, stop, ended: Some(ended), agents, access, usage }
+        Self { address, stop, ended: Some(ended), agents, access, experts, usage }
     }
 }
 
@@ -129,6 +136,9 @@ impl Respool {
             ended.await.unwrap();
         }
         self.agents.ended().await;
+        if let Some(experts) = &self.experts {
+            experts.ended().await;
+        }
         self.access.save().await;
         self.usage.flush().await;
     }
