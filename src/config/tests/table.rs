@@ -10,7 +10,7 @@ fn companions(key: &Key) -> &'static str {
         ("agents.<NAME>", name) if name != "model" => "model = 'm'\n",
         ("tools.policy.rule[]", name) if name != "then" => "then = 'deny'\n",
         ("alerts.sink[]", "url") => "type = 'webhook'\n",
-        ("alerts.sink[]", _) => "type = 'webhook'\nurl = 'http://a'\n",
+        ("alerts.sink[]", name) if name != "type" => "type = 'webhook'\nurl = 'http://a'\n",
         ("tools.gateway", name) if name != "url" => "url = 'http://a'\n",
         ("tools.mcp.<NAME>", "args" | "env") => "command = 'c'\n",
         ("tools.mcp.<NAME>", "headers") | ("alerts.sink[]", "type") => "url = 'http://a'\n",
