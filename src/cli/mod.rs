@@ -10,11 +10,13 @@ mod chat;
 mod check;
 mod demo;
 mod expert;
+mod experts;
 mod reference;
 mod runs;
 mod say;
 mod serve;
 mod service;
+mod usage;
 mod version;
 
 pub use agents::OpenTools;
@@ -65,6 +67,13 @@ enum Command {
         flags: Configured,
         #[command(subcommand)]
         command: runs::RunsCommand,
+    },
+    /// Show what was used, by model, key, agent and day, and what it cost.
+    Usage {
+        #[command(flatten)]
+        flags: Configured,
+        #[command(flatten)]
+        arguments: usage::UsageArgs,
     },
     /// Look at what tools did and what was refused, and check that the log of it is whole.
     Audit {
@@ -201,6 +210,7 @@ fn run(command: Command) -> Result<(), Failure> {
             unread_note(&loaded).iter().for_each(|note| say::tell(&format!("respool: {note}")));
             runs::runs(&loaded, command)
         }
+        Command::Usage { flags, arguments } => usage::usage(&flags.load(None)?, &arguments),
         Command::Audit { flags, command } => audit::audit(&flags.load(None)?, command),
         // It is no command of a person's, and its exit code is that of what it starts.
         Command::SandboxExec { stage, spec, words } => {
