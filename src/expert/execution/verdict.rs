@@ -56,7 +56,7 @@ pub(super) fn verdict(outcome: &Outcome, declared: &[Parameter]) -> Verdict {
     }
     if let Some(failure) = &outcome.failure {
         let code = ErrorCode::from_name(&failure.code);
-        let is_refused = matches!(code, ErrorCode::ApprovalRejected | ErrorCode::ApprovalTimeout);
+        let is_refused = matches!(code, Some(ErrorCode::ApprovalRejected | ErrorCode::ApprovalTimeout));
         return failed(failure.text.clone(), !is_refused);
     }
     let ended_by = outcome.ended_by.as_ref();
