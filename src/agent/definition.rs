@@ -11,6 +11,7 @@ use super::config::{AgentConfig, Progress};
 use super::setup::{EndsRun, ModelSizes, OfferedTool, SettledCall, Setup};
 use crate::relay::Relay;
 use crate::tools::Tools;
+use tool_call_parser::Prior;
 
 /// The window of a model of which nobody tells one, in tokens.
 const DEFAULT_WINDOW: u64 = 128 * 1024;
@@ -97,7 +98,16 @@ impl Agent {
             window: self.window.or(announced).unwrap_or(DEFAULT_WINDOW),
             max_tokens: u64::from(self.config.max_tokens),
             is_harmony: facts.iter().any(|facts| facts.is_harmony),
+            dialects: self.dialects(facts.iter().map(|facts| facts.prior)),
         }
+    }
+
+    /// The dialects of the model: as the configuration says, else by its names; of one that has no telling name, those of all
+    /// upstreams that may answer.
+    fn dialects(&self, announced: impl Iterator<Item = Prior>) -> Prior {
+        let configured = self.relay.configured_dialects(&self.config.model);
+        let named = Prior::of_model([self.config.model.as_str(), self.target.as_str()]);
+        configured.or(named).or(announced.fold(Prior::default(), Prior::and))
     }
 
     /// Whether the client sees what is being done.

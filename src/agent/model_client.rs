@@ -50,11 +50,13 @@ impl ModelClient {
         let asked = Box::pin(self.ask(step, &line, observer, &waiting));
         let asked = within_model_time(within, &waiting, asked).await;
         let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let reply = |turn| ModelReply {
+            earlier_prompts: line.with(|line| line.discarded.prompt),
+            ..reply(turn, took)
+        };
         let kind = match asked {
-            Some(Ok(Some(turn))) if purpose == CallPurpose::Summary => {
-                EventKind::Summarised(reply(turn, took))
-            }
-            Some(Ok(Some(turn))) => EventKind::ModelReplied(reply(turn, took)),
+            Some(Ok(Some(turn))) if purpose == CallPurpose::Summary => EventKind::Summarised(reply(turn)),
+            Some(Ok(Some(turn))) => EventKind::ModelReplied(reply(turn)),
             Some(Ok(None)) => EventKind::LoopDetected,
             Some(Err(error)) => EventKind::ModelFailed(failure(&error)),
             None => EventKind::ModelFailed(too_slow(within)),
@@ -216,6 +218,7 @@ fn reply(turn: Turn, took: u64) -> ModelReply {
         content: turn.content,
         reasoning: turn.reasoning,
         tokens,
+        earlier_prompts: 0,
         took,
     }
 }

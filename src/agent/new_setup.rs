@@ -24,6 +24,7 @@ pub(super) fn new_setup(
     tools.extend(client);
     Setup {
         agent: agent.name.to_string(),
+        key: request.key,
         seed,
         at,
         system: agent.prompt.clone(),
@@ -64,7 +65,8 @@ fn offered(spec: ToolSpec, config: &AgentConfig, supervision: &Supervision) -> O
     }
 }
 
-fn limits(config: &AgentConfig, ModelSizes { window, max_tokens, is_harmony }: ModelSizes) -> Limits {
+fn limits(config: &AgentConfig, model: ModelSizes) -> Limits {
+    let ModelSizes { window, max_tokens, is_harmony, dialects } = model;
     Limits {
         iterations: config.max_iterations,
         time: millis(config.run_timeout),
@@ -73,6 +75,7 @@ fn limits(config: &AgentConfig, ModelSizes { window, max_tokens, is_harmony }: M
         max_tokens,
         window,
         is_harmony,
+        dialects,
         pause: millis(config.pause),
     }
 }

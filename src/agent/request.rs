@@ -23,6 +23,8 @@ pub struct AgentRequest {
     pub fingerprint: String,
     /// Stands for the client's key, which it does not tell.
     pub client: String,
+    /// The name of the client's key, where keys have names.
+    pub key: Option<String>,
     /// Results that the client brings for calls of the last assistant message, by id.
     pub results: Vec<(String, String)>,
     /// What it says after them.
@@ -51,7 +53,17 @@ impl AgentRequest {
         let tools = if body["tool_choice"] == "none" { Vec::new() } else { client_tools(&body["tools"]) };
         let fingerprint = fingerprint(&[&body["model"], &body["messages"], &body["tools"]]);
         let (results, tail) = brought(&messages);
-        Ok(Self { messages, tools, stream, usage, fingerprint, client: String::new(), results, tail })
+        Ok(Self {
+            messages,
+            tools,
+            stream,
+            usage,
+            fingerprint,
+            client: String::new(),
+            key: None,
+            results,
+            tail,
+        })
     }
 
     /// The same request of another client, who has another key, is another one.
@@ -83,6 +95,12 @@ impl AgentRequest {
         Self { fingerprint: stands_for.to_owned(), ..Self::of_task(text) }
     }
 
+    /// The same request with the name of its client's key, for the audit log.
+    #[must_use]
+    pub fn with_key(self, name: Option<String>) -> Self {
+        Self { key: name, ..self }
+    }
+
     /// A task that respool itself gives to an agent.
     pub fn of_task(text: &str) -> Self {
         Self::of_person(serde_json::json!({"role": "user", "content": text}))
@@ -97,6 +115,7 @@ impl AgentRequest {
             usage: true,
             fingerprint: String::new(),
             client: String::new(),
+            key: None,
             results: Vec::new(),
             tail: Vec::new(),
         }

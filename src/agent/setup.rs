@@ -9,12 +9,16 @@ use serde_json::Value;
 
 use super::approval::{ApprovalRules, Tier};
 use super::call::{CallOutcome, RequestedCall};
+use tool_call_parser::Prior;
 
 /// Everything that a run's course depends on, fixed when it begins.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
     /// The agent's name.
     pub agent: String,
+    /// The name of the key of the client that began it. Runs of older versions do not say so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
     /// Call ids for the client are derived from it.
     pub seed: u64,
     /// When it began.
@@ -150,6 +154,10 @@ pub struct Limits {
     /// The model is a gpt-oss: its prompts are counted, not estimated. Runs of older versions do not say so.
     #[serde(default)]
     pub is_harmony: bool,
+    /// The dialects that the model writes, by which the marks of its template are known. Runs of older versions do not say
+    /// so.
+    #[serde(default, with = "dialect_names")]
+    pub dialects: Prior,
     /// Milliseconds between iterations.
     pub pause: u64,
 }
@@ -166,11 +174,12 @@ impl Setup {
 impl Limits {
     /// The limits that depend on the model.
     pub(super) fn sizes(&self) -> ModelSizes {
-        ModelSizes { window: self.window, max_tokens: self.max_tokens, is_harmony: self.is_harmony }
+        let Self { window, max_tokens, is_harmony, dialects, .. } = *self;
+        ModelSizes { window, max_tokens, is_harmony, dialects }
     }
 }
 
-/// The sizes of a model, as far as they are known.
+/// What is known of a model: its sizes, and what it writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelSizes {
     /// Its window, in tokens.
@@ -179,4 +188,23 @@ pub struct ModelSizes {
     pub max_tokens: u64,
     /// It is a gpt-oss.
     pub is_harmony: bool,
+    /// The dialects that it writes.
+    #[serde(default, with = "dialect_names")]
+    pub dialects: Prior,
+}
+
+/// Dialects are kept by their names: their order changes.
+mod dialect_names {
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    use tool_call_parser::Prior;
+
+    pub(super) fn serialize<S: Serializer>(dialects: &Prior, out: S) -> Result<S::Ok, S::Error> {
+        dialects.names().collect::<Vec<_>>().serialize(out)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(names: D) -> Result<Prior, D::Error> {
+        let names = Vec::<String>::deserialize(names)?;
+        Ok(Prior::of_dialects(names.iter().map(String::as_str)))
+    }
 }

@@ -26,6 +26,9 @@ pub(super) async fn transparent(State(app): State<App>, request: Request) -> Res
     line.route = "transparent";
     line.account = permission::account(&parts.extensions);
     let line = SharedLine::new(line, app.log_content);
+    if permission::is_own(uri.path()) {
+        return respond::error(&no_route(uri.path()), &line);
+    }
     let mut headers = parts.headers;
     if let Ok(id) = http::HeaderValue::from_str(&id) {
         headers.insert(respond::REQUEST_ID, id);
@@ -48,6 +51,12 @@ pub(super) async fn transparent(State(app): State<App>, request: Request) -> Res
         Ok(answer) => passed_on(&app, answer.into_parts(), line),
         Err(error) => respond::error(&error.logged(&line), &line),
     }
+}
+
+/// What is not checked as a model server's route does not go to one.
+fn no_route(path: &str) -> ApiError {
+    let what = format!("respool has no route `{}`, and does not pass it on", path.escape_default());
+    ApiError::new(404, ErrorCode::UnknownRoute, what)
 }
 
 /// The body as it comes; whole, where it says which of several upstreams is meant and is short.

@@ -124,9 +124,20 @@ impl Target {
     }
 }
 
+/// What a question is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// Whether a call may run.
+    Call,
+    /// Whether a command that its sandbox seems to have stopped may run once more without it. No general consent answers this.
+    OutsideSandbox,
+}
+
 /// A question to a person before a call runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question<'a> {
+    /// What it is about.
+    pub asked: Asked,
     /// The tool.
     pub tool: &'a str,
     /// Its arguments.
@@ -142,6 +153,11 @@ pub trait Approver: Send + Sync {
     /// False when a question would reach nobody.
     fn is_present(&self) -> bool {
         true
+    }
+
+    /// Who has consented to the call already, for the record.
+    fn consented(&self) -> Option<&str> {
+        None
     }
 
     /// True when the call may run.
@@ -164,4 +180,9 @@ pub trait Tools: Send + Sync {
         invocation: &'a Invocation,
         approver: Option<&'a dyn Approver>,
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>>;
+
+    /// Writes down that somebody refused a call before it came here.
+    fn note_refusal<'a>(&'a self, _: &'a Invocation, _by: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(std::future::ready(()))
+    }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 
 use super::config::{ToolsConfig, Verdict};
-use super::contract::{Approver, Invocation, Question, ToolError, ToolOutput, ToolSpec, Tools};
+use super::contract::{Approver, Asked, Invocation, Question, ToolError, ToolOutput, ToolSpec, Tools};
 use super::plain::plain;
 use super::policy::{Judgement, Plan, Policy, Subject};
 use super::record::Record;
@@ -118,6 +118,9 @@ impl ToolSet {
         let (source, offer) = self.offered(&invocation.name).await?;
         let subject = source.subject(&offer, &invocation.arguments).await?;
         let mut record = Record::new(&self.config, invocation, &offer);
+        if let Some(by) = approver.and_then(|approver| approver.consented()) {
+            record.approved_by(by);
+        }
         let consent = self.consent(source.as_ref(), &subject, invocation, approver, &mut record).await;
         let consent = match consent {
             Ok(consent) => consent,
@@ -171,12 +174,14 @@ impl ToolSet {
             (Verdict::Ask, Some(approver)) => {
                 let preview = source.preview(invocation).await?.map(|preview| visible(&preview));
                 let Invocation { name: tool, arguments, .. } = invocation;
-                let question = Question { tool, arguments, target: &subject.target, preview };
-                record.asked();
+                let (asked, target) = (Asked::Call, &subject.target);
+                let question = Question { asked, tool, arguments, target, preview };
                 let is_approved = approver.approve(question).await;
                 if is_approved {
+                    record.approved_by(approver.consented().unwrap_or("person"));
                     Ok(Consent { verdict, plan })
                 } else {
+                    record.refused_by("the person");
                     no("the person who was asked said no".to_owned())
                 }
             }
@@ -197,6 +202,16 @@ impl Tools for ToolSet {
         Box::pin(async move {
             let result = self.guarded(invocation, approver).await;
             result.map(|output| plain_output(&output)).map_err(plain_error)
+        })
+    }
+
+    fn note_refusal<'a>(&'a self, invocation: &'a Invocation, by: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let Ok((_, offer)) = self.offered(&invocation.name).await else { return };
+            let mut record = Record::new(&self.config, invocation, &offer);
+            record.rule("the tier `confirm`");
+            record.refused_by(by);
+            record.refused().await;
         })
     }
 }

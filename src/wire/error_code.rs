@@ -66,6 +66,8 @@ codes! {
     KeyLimitReached = "key_limit_reached",
     /// The server passed nothing on of what the model wrote.
     LostReply = "lost_reply",
+    /// The method is for proxies or for finding faults, not for what is behind a path.
+    MethodNotAllowed = "method_not_allowed",
     /// A field that the request needs is missing.
     MissingRequiredParameter = "missing_required_parameter",
     /// The model wrote what its server could not read.
@@ -120,6 +122,8 @@ codes! {
     ToolUnavailable = "tool_unavailable",
     /// The model's call ends before its arguments do.
     TruncatedToolCall = "truncated_tool_call",
+    /// The path is below one of respool's own, which has no such route.
+    UnknownRoute = "unknown_route",
     /// The model called a tool that the request does not declare.
     UnknownTool = "unknown_tool",
     /// The request's body is compressed.

@@ -9,7 +9,6 @@ use crate::agent::approval::Tier;
 use crate::agent::call::{CallOutcome, RequestedCall, ToolEnd};
 use crate::agent::event::EventKind;
 use crate::agent::failure::{FailureKind, ModelFailure};
-use crate::agent::neutralize::neutralize;
 use crate::agent::outcome::Outcome;
 use crate::agent::setup::{EndsRun, Executor, OfferedTool};
 use crate::agent::step::{Action, ChildStep, Suspension, ToolStep};
@@ -37,8 +36,17 @@ pub(super) struct LaterCalls {
     pub(super) own: VecDeque<RequestedCall>,
     /// The client's.
     pub(super) client: Vec<RequestedCall>,
-    /// What was decided about calls that need consent: `None` is consent, a text is why not.
-    pub(super) verdicts: BTreeMap<String, Option<String>>,
+    /// What was decided about calls that need consent.
+    pub(super) verdicts: BTreeMap<String, Verdict>,
+}
+
+/// What was decided about a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It runs; by whom that was decided.
+    Approved(String),
+    /// It does not, and why.
+    Rejected(String),
 }
 
 impl Run {
@@ -73,7 +81,7 @@ impl Run {
         if self.time_left() == 0 {
             return Some((CallOutcome::NotRun, "not run: the time of this run is over".into()));
         }
-        if let Some(Some(rejection)) = later.verdicts.get(&call.id) {
+        if let Some(Verdict::Rejected(rejection)) = later.verdicts.get(&call.id) {
             return Some((CallOutcome::Denied, rejection.clone()));
         }
         if let Some(settled) = self.setup.settled(call) {
@@ -140,9 +148,12 @@ impl Run {
             Some(Executor::Respool { timeout, repeatable }) => (timeout, repeatable),
             _ => (1, false),
         };
-        let is_approved = queue.later.verdicts.contains_key(&call.id);
+        let approved_by = match queue.later.verdicts.get(&call.id) {
+            Some(Verdict::Approved(by)) => Some(by.clone()),
+            _ => None,
+        };
         let within = timeout.min(self.time_left()).max(1);
-        ToolStep { call, within, repeatable, is_retry: queue.is_retry, is_approved }
+        ToolStep { call, within, repeatable, is_retry: queue.is_retry, approved_by }
     }
 
     /// Something that happened to the current call.
@@ -190,15 +201,16 @@ impl Run {
     /// Puts a result into the transcript.
     pub(super) fn keep(&mut self, call: &RequestedCall, ended: &ToolEnd) {
         let limit = self.offered(&call.name).map_or(usize::MAX, |tool| tool.result_limit);
-        let text = neutralize(&context::head_and_tail(&ended.text, limit).0);
+        let text = context::head_and_tail(&ended.text, limit).0;
         let text = if text.trim().is_empty() { "(no output)".to_owned() } else { text };
+        let injected_bytes = self.neutral().result(&text).len();
         if let Some(iteration) = self.iterations.last_mut() {
             iteration.tools.push(ToolRecord {
                 tool: call.name.clone(),
                 outcome: ended.outcome.as_str().into(),
                 took_ms: ended.took,
                 result_bytes: ended.text.len(),
-                injected_bytes: text.len(),
+                injected_bytes,
             });
         }
         let ok = matches!(ended.outcome, CallOutcome::Ok | CallOutcome::HandedOver);

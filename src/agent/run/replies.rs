@@ -2,6 +2,7 @@
 
 use super::window::SQUEEZES;
 use super::{Phase, Run};
+use crate::agent::budget::Tokens;
 use crate::agent::call::RequestedCall;
 use crate::agent::correction;
 use crate::agent::event::ModelReply;
@@ -178,10 +179,12 @@ impl Run {
     }
 
     pub(super) fn record(&mut self, purpose: CallPurpose, reply: &ModelReply, parser: Option<String>) {
-        self.spent += reply.tokens;
+        let prompt = reply.tokens.prompt.saturating_add(reply.earlier_prompts);
+        let tokens = Tokens { prompt, ..reply.tokens };
+        self.spent += tokens;
         self.iterations.push(Iteration {
             purpose: purpose.as_str().into(),
-            tokens: reply.tokens,
+            tokens,
             model_ms: reply.took,
             parser,
             tools: Vec::new(),

@@ -10,6 +10,7 @@ use crate::agent::event::ModelReply;
 use crate::agent::failure::{FailureKind, ModelFailure};
 use crate::agent::run::replies::LONGEST_BACKOFF;
 use crate::agent::setup::{CallForm, CallStyle, EndsRun, Executor, Limits, OfferedTool, SettledCall};
+use tool_call_parser::Prior;
 
 /// A run and the time in it.
 struct Sim {
@@ -35,6 +36,7 @@ pub(super) fn here(repeatable: bool) -> Executor {
 
 pub(super) fn setup() -> Setup {
     Setup {
+        key: None,
         agent: "helper".into(),
         seed: 7,
         at: 1_000,
@@ -54,6 +56,7 @@ pub(super) fn setup() -> Setup {
             max_tokens: 1_000,
             window: 131_072,
             is_harmony: false,
+            dialects: Prior::default(),
             pause: 0,
         },
         approvals: ApprovalRules::default(),
@@ -636,7 +639,15 @@ fn the_next_turn_may_go_to_a_smaller_model() {
     sim.says(untold(calls(&[READ])))
         .ends(CallOutcome::Ok, &"some words ".repeat(4_000))
         .says(untold(text("Read.")));
-    sim.after(0, EventKind::ModelChanged(ModelSizes { window: 8_000, max_tokens: 500, is_harmony: false }));
+    sim.after(
+        0,
+        EventKind::ModelChanged(ModelSizes {
+            window: 8_000,
+            max_tokens: 500,
+            is_harmony: false,
+            ..ModelSizes::default()
+        }),
+    );
     sim.after(0, EventKind::TurnStarted(json!({"role": "user", "content": "And now?"})));
     let call = sim.model_call();
     let messages = serde_json::to_string(&call.messages).unwrap();
@@ -653,7 +664,15 @@ fn a_conversation_of_words_alone_goes_to_a_smaller_model_too() {
         sim.after(0, EventKind::TurnStarted(json!({"role": "user", "content": format!("Question {turn}?")})));
     }
     sim.says(untold(text("So be it.")));
-    sim.after(0, EventKind::ModelChanged(ModelSizes { window: 8_000, max_tokens: 500, is_harmony: false }));
+    sim.after(
+        0,
+        EventKind::ModelChanged(ModelSizes {
+            window: 8_000,
+            max_tokens: 500,
+            is_harmony: false,
+            ..ModelSizes::default()
+        }),
+    );
     sim.after(0, EventKind::TurnStarted(json!({"role": "user", "content": "And now?"})));
     let call = sim.model_call();
     let prompt = serde_json::to_string(&call.messages).unwrap();
