@@ -182,7 +182,10 @@ async fn a_run_is_ended_by_respools_own_button_alone() {
     let list = get(&respool, "/ui/runs", &cookie).await.text().to_owned();
     let run = list.split("href=\"/ui/runs/").nth(1).unwrap().split('"').next().unwrap().to_owned();
     let one = get(&respool, &format!("/ui/runs/{run}"), &cookie).await.text().to_owned();
-    assert!(one.contains("Model call") && one.contains("read") && !one.contains("capital"), "{one}");
+    assert!(
+        one.contains("Model call") && one.contains("<code>read</code>: ok") && !one.contains("capital"),
+        "{one}"
+    );
     let (mark, end) = (mark(&one), format!("/ui/runs/{run}/end"));
     for (form, cookie, origin, expected) in [
         (String::new(), &*cookie, "http://127.0.0.1", 403),

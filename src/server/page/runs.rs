@@ -92,7 +92,7 @@ pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, headers:
             @if let Some(limit) = body["limit"].as_str() { dt { "Ended at the limit" } dd { (limit) } }
             @if let Some(code) = body["failure"]["code"].as_str() { dt { "Failed" } dd { (code) } }
         }
-        (steps(&body, app.recording.content))
+        (steps(&body))
         @if !app.recording.content { p class="dim" { "Texts are shown only with " code { "[log] content = true" } "." } }
         @else if let Some(answer) = body["answer"].as_str() { h2 { "Answer" } pre { (answer) } }
     };
@@ -104,7 +104,7 @@ fn number(value: &Value) -> String {
 }
 
 /// The steps: each model call, and the tools that it called.
-fn steps(body: &Value, content: bool) -> Markup {
+fn steps(body: &Value) -> Markup {
     let iterations = body["iterations"].as_array().cloned().unwrap_or_default();
     html! {
         h2 { "Steps" }
@@ -116,9 +116,8 @@ fn steps(body: &Value, content: bool) -> Markup {
                         (number(&iteration["prompt_tokens"])) " tokens in, " (number(&iteration["completion_tokens"])) " out, "
                         (format::duration(std::time::Duration::from_millis(iteration["model_ms"].as_u64().unwrap_or_default()))) }
                     @for tool in iteration["tools"].as_array().into_iter().flatten() {
-                        p class="tool" { "Tool " code { (tool["name"].as_str().unwrap_or_default()) } ": " (tool["outcome"].as_str().unwrap_or_default()) }
-                        @if content { @if let Some(arguments) = tool["arguments"].as_str() { pre { (arguments) } } }
-                    }
+                        p class="tool" { "Tool " code { (tool["tool"].as_str().unwrap_or_default()) } ": " (tool["outcome"].as_str().unwrap_or_default().replace('_', " ")) ", " (format::duration(std::time::Duration::from_millis(tool["took_ms"].as_u64().unwrap_or_default()))) }
+                                            }
                 }
             }
         }
