@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderValue, header};
 use super::approval::{ApprovalRules, Tier};
 use super::call::RequestedCall;
 use super::config::{AgentConfig, Progress};
-use super::setup::{ModelSizes, OfferedTool, Setup};
+use super::setup::{EndsRun, ModelSizes, OfferedTool, SettledCall, Setup};
 use crate::relay::Relay;
 use crate::tools::Tools;
 use tool_call_parser::Prior;
@@ -38,7 +38,7 @@ pub struct Agent {
     pub supervision: Supervision,
 }
 
-/// What people decide of an agent's work, and what it gives to child runs.
+/// What people decide of an agent's work, what ends its runs, and what it gives to child runs.
 #[derive(Clone, Default)]
 pub struct Supervision {
     /// The tiers of tools by name; tools that are not named have `default_tier`.
@@ -47,6 +47,12 @@ pub struct Supervision {
     pub default_tier: Tier,
     /// How its runs deal with approvals.
     pub rules: ApprovalRules,
+    /// Tools of which a call ends the run.
+    pub ends_run: BTreeMap<String, EndsRun>,
+    /// Calls that earlier runs of the same work have made.
+    pub settled: Vec<SettledCall>,
+    /// Stands for what the agent was made of.
+    pub snapshot: String,
     /// Its child runs.
     pub children: Option<Arc<dyn ChildRuns>>,
 }

@@ -25,6 +25,7 @@ use super::run::Run;
 use super::step::{Action, CallPurpose, ModelStep, Step, Suspension, ToolStep, UnexpectedEvent};
 use super::stored::now;
 use super::telemetry::Telemetry;
+use crate::observe::{Recording, RowFacts};
 use crate::store::{NewRun, Status};
 use crate::tools::{Approver, Caller, Invocation, ToolError, ToolOutput, Tools};
 use crate::wire::ErrorCode;
@@ -102,7 +103,12 @@ impl Driver {
                 authorization: None,
                 account: None,
                 streams: false,
-                log_content: telemetry.content,
+                recording: Recording::only_logged(telemetry.content),
+                row: RowFacts {
+                    agent: agent.name.to_string(),
+                    run: journal.run().to_owned(),
+                    ..RowFacts::default()
+                },
             },
             journal,
             telemetry,
@@ -318,7 +324,7 @@ impl Driver {
                 (self.observer)(Activity::ModelFailed { failure, is_retried, is_first });
             }
             (Action::CallTool(step), EventKind::ToolFinished(ended)) => {
-                let is_retried = ended.outcome == CallOutcome::Transient && !step.is_retry;
+                let is_retried = ended.outcome.may_pass() && !step.is_retry;
                 self.telemetry.tool(run, &step.call, ended, is_retried);
             }
             (Action::RequestApproval(request), EventKind::ApprovalRequested(_)) => {
@@ -358,6 +364,7 @@ fn tool_end(called: Result<ToolOutput, ToolError>, took: u64) -> ToolEnd {
                 ToolError::Failed(_) => CallOutcome::Failed,
                 ToolError::Denied(_) => CallOutcome::Denied,
                 ToolError::Transient(_) => CallOutcome::Transient,
+                ToolError::Unreachable(_) => CallOutcome::Unreachable,
                 ToolError::Protocol(_) => CallOutcome::ProtocolError,
                 ToolError::TimedOut(_) => CallOutcome::TimedOut,
             };

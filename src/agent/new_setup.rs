@@ -33,6 +33,8 @@ pub(super) fn new_setup(
         style: style(config),
         limits: limits(config, sizes),
         approvals: supervision.rules,
+        settled: supervision.settled.clone(),
+        snapshot: supervision.snapshot.clone(),
     }
 }
 
@@ -54,6 +56,7 @@ fn offered(spec: ToolSpec, config: &AgentConfig, supervision: &Supervision) -> O
     let timeout = spec.timeout.unwrap_or(config.tool_timeout);
     OfferedTool {
         tier: supervision.tier(&spec.name),
+        ends_run: supervision.ends_run.get(&spec.name).copied().unwrap_or_default(),
         name: spec.name,
         description: spec.description,
         parameters: spec.parameters,

@@ -5,7 +5,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::approval::Tier;
 use super::prompt::plain;
-use super::setup::{Executor, OfferedTool};
+use super::setup::{EndsRun, Executor, OfferedTool};
 use crate::wire::{ApiError, ChatRequest, ErrorCode};
 
 /// What a client asks of an agent.
@@ -80,6 +80,27 @@ impl AgentRequest {
         Self { key: name, ..self }
     }
 
+    /// What counts of it where the agent is somebody else's expert: what was said. The client's own instructions, its tools and their calls
+    /// are left out.
+    #[must_use]
+    pub fn as_conversation(mut self) -> Self {
+        let said = |message: &Value| {
+            let role = message["role"].as_str().filter(|role| matches!(*role, "user" | "assistant"))?;
+            let content = Some(&message["content"]).filter(|content| !content.is_null())?;
+            Some(serde_json::json!({"role": role, "content": content}))
+        };
+        self.messages = self.messages.iter().filter_map(said).collect();
+        self.tools.clear();
+        self.results.clear();
+        self.tail.clear();
+        self
+    }
+
+    /// A task that respool itself gives to an agent. `stands_for`: the work that it belongs to.
+    pub fn of_work(text: &str, stands_for: &str) -> Self {
+        Self { fingerprint: stands_for.to_owned(), ..Self::of_task(text) }
+    }
+
     /// A task that respool itself gives to an agent.
     pub fn of_task(text: &str) -> Self {
         Self::of_person(serde_json::json!({"role": "user", "content": text}))
@@ -129,6 +150,7 @@ fn client_tools(tools: &Value) -> Vec<OfferedTool> {
             executor: Executor::Client,
             result_limit: usize::MAX,
             tier: Tier::Auto,
+            ends_run: EndsRun::Never,
         })
     };
     tools.as_array().into_iter().flatten().filter_map(tool).collect()

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::approval::{ApprovalRules, Tier};
+use super::call::{CallOutcome, RequestedCall};
 use tool_call_parser::Prior;
 
 /// Everything that a run's course depends on, fixed when it begins.
@@ -35,6 +36,38 @@ pub struct Setup {
     /// How it deals with calls that need consent.
     #[serde(default)]
     pub approvals: ApprovalRules,
+    /// Calls whose result is known from earlier runs of the same work: they are answered with it and not made again.
+    #[serde(default)]
+    pub settled: Vec<SettledCall>,
+    /// Stands for what the agent was made of, such as the digest of a package; empty where that does not change.
+    #[serde(default)]
+    pub snapshot: String,
+}
+
+/// A call that an earlier run of the same work has made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SettledCall {
+    /// The tool.
+    pub name: String,
+    /// Its arguments.
+    pub arguments: Value,
+    /// How it ended.
+    pub outcome: CallOutcome,
+    /// The text for the model.
+    pub text: String,
+}
+
+/// When a call of a tool ends its run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndsRun {
+    /// Never: the model is told what came of it.
+    #[default]
+    Never,
+    /// When its server fails: then the run has failed.
+    OnFault,
+    /// When it succeeds: its text is the answer.
+    OnSuccess,
 }
 
 /// A tool as it is offered to the model.
@@ -54,6 +87,9 @@ pub struct OfferedTool {
     /// What has to come before a call.
     #[serde(default)]
     pub tier: Tier,
+    /// Whether a call ends the run.
+    #[serde(default)]
+    pub ends_run: EndsRun,
 }
 
 /// Who runs a tool.
@@ -124,6 +160,15 @@ pub struct Limits {
     pub dialects: Prior,
     /// Milliseconds between iterations.
     pub pause: u64,
+}
+
+impl Setup {
+    /// What is known of a call from earlier runs of the same work.
+    pub(super) fn settled(&self, call: &RequestedCall) -> Option<&SettledCall> {
+        let of_tool = |settled: &&SettledCall| settled.name == call.name;
+        let arguments: Value = serde_json::from_str(&call.arguments).ok()?;
+        self.settled.iter().filter(of_tool).find(|settled| settled.arguments == arguments)
+    }
 }
 
 impl Limits {

@@ -1,16 +1,22 @@
 //! Experts: packages in the `OpenExperts` format 1.0. A package is a directory of YAML and markdown; here it is read and checked, and its
 //! system prompt is made. Nothing of a package is ever executed.
 //!
-//! Pure but for `files` and `package`, which read the directory.
+//! Reading and checking are pure but for `files` and `package`, which read the directory. `experts` holds those that are installed, with their
+//! bound tools, and makes an agent of one for each run.
 
 mod archive;
+mod bindings;
+mod bound;
 mod catalog;
 mod check;
 mod clock;
 mod component;
 pub mod config;
+mod delivery;
 mod diagnostic;
 mod duration;
+mod execution;
+mod experts;
 mod fields;
 mod files;
 mod git;
@@ -23,6 +29,7 @@ mod library;
 mod manifest;
 mod markdown;
 mod name;
+mod outputs;
 mod package;
 mod path;
 mod policy;
@@ -35,16 +42,23 @@ mod source;
 mod state;
 #[cfg(test)]
 mod tests;
+mod tools;
 mod trigger;
+mod workspace;
 mod yaml;
 
+pub use bindings::{Binding, BindingType, Bindings, ChannelBinding};
+pub use bound::{BindingCheck, BindingProblem, check_binding};
 pub use catalog::{Catalog, Current, Snapshot};
 pub use component::{
     Function, FunctionSession, Knowledge, KnowledgeKind, Operation, Parameter, Process, Scope, State, Tool,
 };
 pub use config::{ExpertConfig, ExpertsConfig};
+pub use delivery::{MessageKind, message_json};
 pub use diagnostic::{At, Code, Diagnostic, Severity, Spanned, visible};
 pub use duration::Length;
+pub use execution::{DryRun, Worker};
+pub use experts::{Expert, Experts, MODEL_PREFIX, ModelAccess, ModelAccesses};
 pub use fields::Listing;
 pub use grants::{LEARNS_ALONE, VersionStep, learns_alone};
 pub use hook_secrets::{HookSecrets, SecretPlace};

@@ -60,6 +60,8 @@ pub enum ToolError {
     Denied(String),
     /// Its server stumbled or could not be reached; the same call may work in a moment.
     Transient(String),
+    /// Its server is not there, so the call did not begin; it may work in a moment.
+    Unreachable(String),
     /// Its server answered, but not as the protocol wants, or with an error of the protocol: it is not known to have run.
     Protocol(String),
     /// It took longer than [`Invocation::timeout`] and was stopped. Its effects may have happened in part.
@@ -73,6 +75,7 @@ impl ToolError {
             Self::Failed(text)
             | Self::Denied(text)
             | Self::Transient(text)
+            | Self::Unreachable(text)
             | Self::Protocol(text)
             | Self::TimedOut(text) => text,
         }

@@ -75,6 +75,7 @@ impl<'a> Record<'a> {
             Err(ToolError::Failed(_) | ToolError::Protocol(_)) => "failed",
             Err(ToolError::Denied(_)) => "denied",
             Err(ToolError::Transient(_)) => "transient",
+            Err(ToolError::Unreachable(_)) => "unreachable",
             Err(ToolError::TimedOut(_)) => "timed_out",
         };
         if !self.only_looks {

@@ -91,6 +91,17 @@ impl ToolSet {
         if problems.is_empty() { Ok(self) } else { Err(problems) }
     }
 
+    /// The tool that has this name in the configuration (`mcp:files/read_file`), as a model is told of it.
+    pub fn configured(&self, name: &str) -> Option<ToolSpec> {
+        let found = self.offers().into_iter().find(|(_, offer)| offer.name == name);
+        found.map(|(_, offer)| self.with_settings(offer))
+    }
+
+    /// The names that the tools have in the configuration.
+    pub fn configured_names(&self) -> Vec<String> {
+        self.offers().into_iter().map(|(_, offer)| offer.name).collect()
+    }
+
     fn with_settings(&self, offer: Offer) -> ToolSpec {
         let Offer { mut spec, name } = offer;
         spec.timeout = for_name(&self.config.timeouts, &name).copied().or(spec.timeout);
@@ -215,6 +226,7 @@ fn plain_error(error: ToolError) -> ToolError {
         ToolError::Failed(text) => ToolError::Failed(plain(&text)),
         ToolError::Denied(text) => ToolError::Denied(plain(&text)),
         ToolError::Transient(text) => ToolError::Transient(plain(&text)),
+        ToolError::Unreachable(text) => ToolError::Unreachable(plain(&text)),
         ToolError::Protocol(text) => ToolError::Protocol(plain(&text)),
         ToolError::TimedOut(text) => ToolError::TimedOut(plain(&text)),
     }

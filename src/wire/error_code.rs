@@ -40,6 +40,10 @@ codes! {
     ApprovalTimeout = "approval_timeout",
     /// The path cannot be sent to this upstream.
     BadPath = "bad_path",
+    /// All request bodies together fill `limits.max_bodies`.
+    BodiesFull = "bodies_full",
+    /// A budget of this day is spent.
+    BudgetSpent = "budget_spent",
     /// The model's server broke its reply off.
     BrokenReply = "broken_reply",
     /// A child run of an agent cannot be worked on.
@@ -118,6 +122,8 @@ codes! {
     TriggerOff = "trigger_off",
     /// Too many wrong keys came from one address.
     TooManyWrongKeys = "too_many_wrong_keys",
+    /// The server of a tool that a run cannot do without failed.
+    ToolUnavailable = "tool_unavailable",
     /// The model's call ends before its arguments do.
     TruncatedToolCall = "truncated_tool_call",
     /// The model called a tool that the request does not declare.

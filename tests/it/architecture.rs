@@ -12,7 +12,7 @@ const LAYERS: [&[&str]; 12] = [
     &["tokens"],
     &["translate"],
     &["upstream", "tools", "store"],
-    &["relay"],
+    &["relay", "usage"],
     &["agent"],
     &["expert"],
     &["server", "chat"],
@@ -27,7 +27,7 @@ const PARSER: &str = "tool_call_parser";
 const PURE: [&str; 8] = ["turn", "units", "visible", "wire", "sse", "translate", "tokens", PARSER];
 
 /// So do these files, and folders, of modules that are not pure as a whole.
-const PURE_FILES: [&str; 62] = [
+const PURE_FILES: [&str; 71] = [
     "upstream/balance.rs",
     "upstream/circuit.rs",
     "upstream/queue.rs",
@@ -55,17 +55,22 @@ const PURE_FILES: [&str; 62] = [
     "agent/weights.rs",
     "agent/run.rs",
     "agent/run/",
+    "expert/bindings.rs",
     "expert/check.rs",
     "expert/clock.rs",
     "expert/component.rs",
     "expert/config.rs",
     "expert/diagnostic.rs",
     "expert/duration.rs",
+    "expert/execution/task.rs",
+    "expert/execution/verdict.rs",
     "expert/fields.rs",
     "expert/grants.rs",
+    "expert/invocation.rs",
     "expert/manifest.rs",
     "expert/markdown.rs",
     "expert/name.rs",
+    "expert/outputs.rs",
     "expert/path.rs",
     "expert/policy.rs",
     "expert/prompt.rs",
@@ -83,7 +88,11 @@ const PURE_FILES: [&str; 62] = [
     "server/admin_routes.rs",
     "server/key_file.rs",
     "server/key_limits.rs",
-    "server/openclaw.rs",
+    "usage/budget.rs",
+    "usage/config.rs",
+    "usage/money.rs",
+    "usage/prices.rs",
+    "usage/report.rs",
     "tools/contract.rs",
     "tools/environment.rs",
     "tools/gateway/",
@@ -93,7 +102,7 @@ const PURE_FILES: [&str; 62] = [
 ];
 
 /// Foreign crates and the modules that own them.
-const OWNED: [(&str, &[&str]); 20] = [
+const OWNED: [(&str, &[&str]); 22] = [
     ("rusqlite", &["store"]),
     ("rustyline", &["chat"]),
     ("termimad", &["chat"]),
@@ -102,6 +111,8 @@ const OWNED: [(&str, &[&str]); 20] = [
     ("hyper_rustls", &["upstream"]),
     ("axum", &["server"]),
     ("clap", &["cli"]),
+    ("clap_complete", &["cli"]),
+    ("clap_mangen", &["cli"]),
     ("reqwest", &["cli", "tools"]),
     ("cap_std", &["tools", "expert"]),
     ("landlock", &["tools"]),

@@ -121,14 +121,7 @@ impl Run {
 
     pub(super) fn answer(&mut self, content: String, reasoning: String, cut: bool) {
         let content = if content.trim().is_empty() { self.achieved() } else { content };
-        self.end(Outcome {
-            content,
-            reasoning,
-            cut,
-            limit: self.turn.limit.clone(),
-            failure: None,
-            cancelled: false,
-        });
+        self.end(Outcome { content, reasoning, cut, limit: self.turn.limit.clone(), ..Outcome::default() });
     }
 
     pub(super) fn model_failed(&mut self, failure: ModelFailure) {
@@ -173,8 +166,8 @@ impl Run {
 
     pub(super) fn abort(&mut self, failure: ModelFailure) {
         let content = self.achieved();
-        let (limit, reasoning) = (self.turn.limit.clone(), String::new());
-        self.end(Outcome { content, reasoning, cut: false, limit, failure: Some(failure), cancelled: false });
+        let limit = self.turn.limit.clone();
+        self.end(Outcome { content, limit, failure: Some(failure), ..Outcome::default() });
     }
 
     pub(super) fn pause_and_ask(&mut self) {

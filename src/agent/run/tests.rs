@@ -9,7 +9,7 @@ use crate::agent::call::{CallOutcome, ToolEnd};
 use crate::agent::event::ModelReply;
 use crate::agent::failure::{FailureKind, ModelFailure};
 use crate::agent::run::replies::LONGEST_BACKOFF;
-use crate::agent::setup::{CallForm, CallStyle, Executor, Limits, OfferedTool};
+use crate::agent::setup::{CallForm, CallStyle, EndsRun, Executor, Limits, OfferedTool};
 use tool_call_parser::Prior;
 
 /// A run and the time in it.
@@ -26,6 +26,7 @@ pub(super) fn tool(name: &str, argument: &str, executor: Executor) -> OfferedToo
         executor,
         result_limit: 1_000,
         tier: Tier::Auto,
+        ends_run: EndsRun::Never,
     }
 }
 
@@ -59,6 +60,8 @@ pub(super) fn setup() -> Setup {
             pause: 0,
         },
         approvals: ApprovalRules::default(),
+        settled: Vec::new(),
+        snapshot: String::new(),
     }
 }
 

@@ -12,13 +12,13 @@ use tool_call_parser::templates::{Scope, broken};
 /// So many bytes of a payload are shown.
 const MOST_SHOWN: usize = 32 << 10;
 
-/// A text as data. `what` says in a few words what it is, such as "the payload of the trigger new_mail"; it is one line.
+/// A text as data. `what` says in a few words what it is, such as "the payload of a trigger"; it is one line.
 pub fn fenced(what: &str, text: &str) -> String {
     let cut = cut(text);
     // Which model reads it is not known here.
     let shown = broken(cut, Prior::default(), Scope::All);
     let digest = Sha256::digest(text.as_bytes());
-    let mark: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let mark = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat();
     let what = what.split_whitespace().collect::<Vec<_>>().join(" ").replace(['<', '>'], "");
     let left_out = text.len() - cut.len();
     let note = if left_out == 0 { String::new() } else { format!("\n[{left_out} more bytes are not shown]") };
