@@ -11,6 +11,7 @@ use respool::store::{EntryState, RunsConfig, Store, StoreConfig};
 use ring::hmac;
 use serde_json::{Value, json};
 
+use crate::experts_run::{Desk, is_over, messages, triage, until};
 use crate::support::client::{Reply, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::respool::Respool;
@@ -346,4 +347,32 @@ async fn events_keep_their_order() {
     let ids: Vec<Value> = bed.queued().await.iter().map(|one| one.mapped["message_id"].clone()).collect();
     let expected: Vec<Value> = (0..300).map(|number| json!(format!("m{number}"))).collect();
     assert_eq!(ids, expected);
+}
+
+/// The seed's first flow, whole: a push of the mailbox runs the process, which hands a draft over and delivers.
+#[tokio::test]
+async fn a_push_runs_the_process_to_its_delivery() {
+    let fake = FakeVllm::thinking(triage).await;
+    let desk = Desk::new(&fake.url());
+    let respool = desk.started(&fake).await;
+    let push = json!({"messages": [letter("m1", "Sarah <sarah@acme.example>")]}).to_string();
+    let send = async |secret: &str| {
+        let request = Request::post("/hooks/sales-desk/new_email", push.as_str());
+        exchange(respool.address, &request.header("authorization", &format!("Bearer {secret}"))).await
+    };
+    assert_eq!(send("wrong").await.status, 401);
+    let secret = fs::read_to_string(desk.path("state/hooks/sales-desk/new_email.secret")).unwrap();
+    let reply = send(secret.trim()).await;
+    assert_eq!(statuses(&reply), ["accepted"]);
+    let id = reply.json()["data"][0]["id"].as_str().unwrap().to_owned();
+    let store = respool.agents.store().unwrap();
+    let row = until(store, &id, is_over).await;
+    assert_eq!((row.state, row.attempt), (EntryState::Done, 1), "{row:?}");
+    let told = messages(store, &id).await;
+    let kinds: Vec<&str> = told.iter().map(|message| message["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["draft", "result"]);
+    assert_eq!(statuses(&send(secret.trim()).await), ["duplicate"]);
+    let page = fs::read_to_string(desk.path("workspace/EXPERTS.md")).unwrap();
+    assert!(page.contains("- **Tools bound:** crm → crm-fake, email → mail-fake\n"), "{page}");
+    respool.killed().await;
 }
