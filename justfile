@@ -72,6 +72,10 @@ bench-agent:
 bench-queue:
     cargo test --release --test it queue_speed -- --ignored --nocapture --test-threads 1
 
+# How long a package of 200 files takes to validate.
+bench-experts:
+    cargo test --release --test it expert_speed -- --ignored --nocapture --test-threads 1
+
 # End the process a hundred times at random points of agents' runs.
 kill-test:
     RESPOOL_KILLS=100 cargo test --test it agents_killed -- --nocapture

@@ -65,8 +65,11 @@ impl Run {
                 own.clone_from(call);
             }
         }
-        let is_rejected = request.calls.iter().any(|call| !decision.approved.contains(&call.id));
-        if is_rejected && self.setup.approvals.on_rejection == OnRejection::EndRun {
+        let rules = &self.setup.approvals;
+        let is_rejected = request.calls.iter().any(|call| {
+            !decision.approved.contains(&call.id) && !rules.proposals.contains(call.name.as_str())
+        });
+        if is_rejected && rules.on_rejection == OnRejection::EndRun {
             return self.abort(rejected(&request, decision));
         }
         self.next_call(calls);

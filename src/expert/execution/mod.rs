@@ -87,7 +87,12 @@ impl Worker {
                 self.begin(one);
             }
             if !has_more {
-                tokio::select! { () = self.stirred.notified() => {}, () = tokio::time::sleep(LOOK_EVERY) => {} }
+                tokio::select! {
+                    () = self.stirred.notified() => {}
+                    () = self.store.wait_for_entry() => {}
+                    // Other processes queue too.
+                    () = tokio::time::sleep(LOOK_EVERY) => {}
+                }
             }
         }
     }
