@@ -307,6 +307,14 @@ fn what_frames_a_call_or_an_answer_goes() {
 }
 
 #[test]
+fn frames_that_one_family_writes_are_text_of_others() {
+    let text = "<response>\nIt has 3 lines.\n</response>\n";
+    let ernie = Options { prior: Prior::of_model(["baidu/ERNIE-4.5-300B"]), ..Options::default() };
+    assert_eq!(turn_with(ernie, text, false).content.trim(), "It has 3 lines.");
+    check(text, "", text);
+}
+
+#[test]
 fn a_message_to_the_user_arrives_whatever_it_quotes() {
     let quoted = "You write <|start|>assistant to=read<|message|>{\"path\":\"a\"} for it.";
     check(&format!("<|start|>assistant to=user<|message|>{quoted}<|eom|>"), "", quoted);

@@ -44,7 +44,8 @@ impl Prior {
         self.0 == 0
     }
 
-    fn prefers(self, opener: &Opener) -> bool {
+    /// True when the opener's dialect is among them.
+    pub(super) fn prefers(self, opener: &Opener) -> bool {
         opener.index < 64 && self.0 & (1 << opener.index) != 0
     }
 

@@ -39,6 +39,12 @@ pub(super) static ENDINGS: Dialect = Dialect {
         "</seed:tool_call>",
         "</｜DSML｜tool_calls>",
         "</｜DSML｜function_calls>",
+        "</｜DSML｜ calls>",
+        "</｜GCML｜tool_calls>",
+        "</dots_function_call>",
+        "</ifm|tool_calls>",
+        "<|calls|>",
+        "<|flush|>",
         "</atem:function_calls>",
         "</answer>",
     ]),
@@ -47,10 +53,10 @@ pub(super) static ENDINGS: Dialect = Dialect {
 
 pub(super) static ANSWERS: Dialect = Dialect {
     name: "answer_frames",
-    models: "Command R7B and A, and others whose template frames the answer.",
+    models: "Command R7B and A, Solar Open, and others whose template frames the answer.",
     families: &["commandr", "commanda", "c4ai", "cohere"],
-    grammar: "`<|START_RESPONSE|>` and `<|END_RESPONSE|>` (or `…_TEXT`), `<|CHATBOT_TOKEN|>`, and `<answer>` at the start of the answer, are \
-              dropped, but where a sentence speaks of them.",
+    grammar: "`<|START_RESPONSE|>` and `<|END_RESPONSE|>` (or `…_TEXT`), `<|CHATBOT_TOKEN|>`, `<|begin|>assistant`, `<|content|>`, and \
+              `<answer>` at the start of the answer, are dropped, but where a sentence speaks of them.",
     example: "<|START_RESPONSE|>It has 3 lines.<|END_RESPONSE|>",
     opens: Opens::Anywhere(&[
         "<|START_RESPONSE|>",
@@ -58,9 +64,21 @@ pub(super) static ANSWERS: Dialect = Dialect {
         "<|START_TEXT|>",
         "<|END_TEXT|>",
         "<|CHATBOT_TOKEN|>",
+        "<|begin|>assistant",
+        "<|content|>",
         "<answer>",
     ]),
     read: answer,
+};
+
+pub(super) static ERNIE: Dialect = Dialect {
+    name: "ernie_frames",
+    models: "ERNIE 4.5, where its name or its server says so.",
+    families: &["ernie"],
+    grammar: "`<response>` at the start of the answer and `</response>` at its end are dropped. Of other models they are text.",
+    example: "",
+    opens: Opens::Anywhere(&["<response>", "</response>"]),
+    read: ernie,
 };
 
 pub(super) static END_OF_REASONING: Dialect = Dialect {
@@ -112,6 +130,20 @@ fn answer(view: &View<'_>) -> Step {
         None => Step::More(Wait::Any),
         Some(true) => Step::Not(view.mark + 1),
         Some(false) => Step::Read(Found::Skip, view.mark),
+    }
+}
+
+fn ernie(view: &View<'_>) -> Step {
+    let opens = view.text.starts_with("<response>");
+    if !view.expected || opens && !view.first {
+        return Step::Not(view.mark);
+    }
+    let next = view.skip_space(view.mark);
+    match view.text.len() == next {
+        _ if opens => Step::Read(Found::Skip, view.mark),
+        true if view.eof => Step::Read(Found::Skip, view.mark),
+        true if next <= view.mark + SPACE => Step::More(Wait::Any),
+        _ => Step::Not(view.mark),
     }
 }
 

@@ -12,9 +12,11 @@ use super::scanner::Lane;
 use super::tools::Tools;
 use crate::event::Dropped;
 
+mod argument_pairs;
 mod bare_json;
 mod bare_name;
 mod bracket;
+mod cwm;
 mod deepseek;
 mod echo;
 mod envelope;
@@ -28,8 +30,11 @@ pub(crate) mod glm;
 mod harmony;
 mod harmony_text;
 mod hunyuan;
+mod hunyuan_suffixed;
 mod inkling;
 mod invoke;
+mod iquest;
+mod k2_horizon;
 mod kimi;
 mod kimi_k3;
 mod llama;
@@ -38,9 +43,12 @@ mod minicpm5;
 mod minimax_m3;
 mod mistral;
 mod named_json;
+mod named_tag;
+mod plamo;
 mod pythonic;
 mod qwen_xml;
 mod react;
+mod solar;
 mod tagged;
 mod think;
 mod wrapped;
@@ -104,6 +112,8 @@ pub(crate) struct View<'a> {
     pub(crate) first: bool,
     /// True when only space stands between the mark and a call or token before it.
     pub(crate) after_call: bool,
+    /// True when the model is known to write this dialect.
+    pub(crate) expected: bool,
     /// True when the client asked for JSON.
     pub(crate) json_wanted: bool,
     /// True for text that is being searched for calls after the turn turned out to have no answer.
@@ -170,16 +180,24 @@ pub static TABLE: &[&Dialect] = &[
     &harmony_text::CALL,
     &harmony_text::CHANNELS,
     &hunyuan::DIALECT,
+    &hunyuan_suffixed::DIALECT,
     &envelope::HERMES,
     &qwen_xml::DIALECT,
     &invoke::DIALECT,
     &glm::DIALECT,
+    &named_tag::DIALECT,
     &pythonic::MARKED,
     &mistral::DIALECT,
     &llama::DIALECT,
     &deepseek::DIALECT,
     &kimi::DIALECT,
     &kimi_k3::DIALECT,
+    &k2_horizon::DIALECT,
+    &iquest::DIALECT,
+    &solar::SECOND,
+    &solar::FIRST,
+    &plamo::DIALECT,
+    &cwm::DIALECT,
     &inkling::DIALECT,
     &minimax_m3::DIALECT,
     &minicpm5::DIALECT,
@@ -193,6 +211,7 @@ pub static TABLE: &[&Dialect] = &[
     &wrapped::LM_STUDIO,
     &framing::END_OF_REASONING,
     &framing::ANSWERS,
+    &framing::ERNIE,
     &framing::ENDINGS,
     &marker::DIALECT,
     &bracket::DIALECT,
@@ -376,7 +395,10 @@ with them, as SGLang reads it. llama.cpp takes the markup itself for the text, t
 optional one may be missing with the tag. SGLang refuses it always, vLLM takes it in streams.\n\
 - **An unclosed call that the model insists on is shown as text**, so that nothing it wrote is lost; before, it is asked again.\n\
 - **Calls in reasoning** that the model ended itself are none. When a turn holds nothing but reasoning that it did not end, or\n  \
-that the server split off (vllm#39056), a call at its very end is one.\n";
+that the server split off (vllm#39056), a call at its very end is one. SGLang's `trinity` takes the tags away and reads calls in\n  \
+reasoning like others; here an agent's `read_first = \"reasoning\"` does.\n\
+- **K2 Horizon's group of calls** gives its valid calls when one of them is broken; vLLM shows the whole group as text.\n\
+- **ERNIE's `<response>`** is a frame only where the model's name or server says ERNIE: any other model may answer in XML.\n";
 
 #[cfg(test)]
 mod tests {
