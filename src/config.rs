@@ -7,6 +7,7 @@
 mod contradictions;
 mod cover;
 mod environment;
+mod experts;
 mod file;
 mod flags;
 mod keys;
@@ -39,6 +40,8 @@ use crate::store::{RunsConfig, StoreConfig};
 use crate::tools::{AuditConfig, ToolsConfig, audit};
 use crate::units::{Secret, Unusable};
 use crate::upstream::UpstreamConfig;
+use crate::usage::{BudgetsConfig, PriceConfig, UsageConfig};
+use experts::ExpertsDocument;
 use tree::Table;
 
 /// Environment variables, by name.
@@ -63,6 +66,12 @@ pub struct Settings {
     pub tools: ToolsConfig,
     /// `[experts]`.
     pub experts: ExpertsConfig,
+    /// `[usage]`.
+    pub usage: UsageConfig,
+    /// `[prices]`, by model; `own` stands for one's own hardware.
+    pub prices: BTreeMap<String, PriceConfig>,
+    /// `[budgets]`.
+    pub budgets: BudgetsConfig,
 }
 
 impl Default for Settings {
@@ -211,24 +220,9 @@ struct Document {
     agents: BTreeMap<String, AgentConfig>,
     tools: ToolsConfig,
     experts: ExpertsDocument,
-}
-
-/// `[experts]`, before its defaults below the home directory are known.
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct ExpertsDocument {
-    dir: Option<PathBuf>,
-    workspace: Option<PathBuf>,
-}
-
-impl ExpertsDocument {
-    fn settings(self, environment: &Environment) -> ExpertsConfig {
-        let openclaw = search::openclaw_dir(environment);
-        ExpertsConfig {
-            dir: self.dir.unwrap_or_else(|| openclaw.join("experts")),
-            workspace: self.workspace.unwrap_or_else(|| openclaw.join("workspace")),
-        }
-    }
+    usage: UsageConfig,
+    prices: BTreeMap<String, PriceConfig>,
+    budgets: BudgetsConfig,
 }
 
 impl Document {
@@ -268,6 +262,9 @@ impl Document {
             agents: self.agents,
             tools: self.tools,
             experts: self.experts.settings(environment),
+            usage: self.usage,
+            prices: self.prices,
+            budgets: self.budgets,
         }
     }
 }

@@ -13,13 +13,14 @@ use super::approval::{ApprovalRequest, Decision};
 use super::cleanup;
 use super::config::OnDisconnect;
 use super::definition::Agent;
+use super::facts::RunFacts;
 use super::new_setup::new_setup;
 use super::request::AgentRequest;
 use super::resume;
 use super::run::Run;
 use super::stored::{new_run_id, now, or_log};
 use super::watch::Watch;
-use crate::observe::{Accounts, ErrorReport};
+use crate::observe::{Accounts, ErrorReport, Recording};
 use crate::store::{ApprovalRow, ApprovalState, NewRun, Status, Store, StoreError, Whose, WokenRun};
 
 /// How often it is looked whether an approval has been decided by another process, or its time is over.
@@ -83,6 +84,11 @@ impl Agents {
     /// From now on the model calls of a run are told to its client's account. The first call counts.
     pub fn tell_accounts(&self, accounts: Arc<dyn Accounts>) {
         let _ = self.active.accounts.set(accounts);
+    }
+
+    /// From now on the rows of model calls go where this says. The first call counts.
+    pub fn record_in(&self, recording: Recording) {
+        let _ = self.active.recording.set(recording);
     }
 
     /// The ids of the runs that are being worked on.
@@ -190,6 +196,27 @@ impl Agents {
     ) -> Result<Watch, String> {
         let stored = resume::load(self.store(), id).await?;
         resume::stored_run(&self.active, agent, &stored, None, options).await
+    }
+
+    /// What the store has of a run; `None` where it is not there, or cannot be read.
+    pub async fn facts(&self, id: &str) -> Option<RunFacts> {
+        RunFacts::of(&resume::load(self.store(), id).await.ok()?)
+    }
+
+    /// The runs that a fingerprint stands for, the oldest first.
+    pub async fn facts_of(&self, fingerprint: &str) -> Vec<RunFacts> {
+        let Some(store) = self.store() else { return Vec::new() };
+        let ids = or_log(store.runs_of(fingerprint).await).unwrap_or_default();
+        let mut all = Vec::new();
+        for id in ids {
+            all.extend(self.facts(&id).await);
+        }
+        all
+    }
+
+    /// True when this process works on a run.
+    pub fn is_active(&self, id: &str) -> bool {
+        self.active.is_active(id)
     }
 
     /// The client of a run has got what there is of it.

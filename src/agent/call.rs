@@ -38,6 +38,8 @@ pub enum CallOutcome {
     Denied,
     /// Its server stumbled.
     Transient,
+    /// Its server was not there, so it did not begin.
+    Unreachable,
     /// Its server answered with an error of the protocol, not of the tool.
     ProtocolError,
     /// It took too long and was stopped.
@@ -51,6 +53,16 @@ pub enum CallOutcome {
 }
 
 impl CallOutcome {
+    /// True when the same call may work in a moment.
+    pub(super) fn may_pass(self) -> bool {
+        matches!(self, Self::Transient | Self::Unreachable)
+    }
+
+    /// True when it is the server that failed, and not the tool that said no.
+    pub fn is_fault(self) -> bool {
+        self.may_pass() || matches!(self, Self::ProtocolError | Self::TimedOut)
+    }
+
     /// A stable name for logs and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -58,6 +70,7 @@ impl CallOutcome {
             Self::Failed => "failed",
             Self::Denied => "denied",
             Self::Transient => "transient",
+            Self::Unreachable => "unreachable",
             Self::ProtocolError => "protocol_error",
             Self::TimedOut => "timed_out",
             Self::Unknown => "unknown",

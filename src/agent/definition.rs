@@ -8,9 +8,10 @@ use http::{HeaderMap, HeaderValue, header};
 use super::approval::{ApprovalRules, Tier};
 use super::call::RequestedCall;
 use super::config::{AgentConfig, Progress};
-use super::setup::{ModelSizes, OfferedTool, Setup};
+use super::setup::{EndsRun, ModelSizes, OfferedTool, SettledCall, Setup};
 use crate::relay::Relay;
 use crate::tools::Tools;
+use tool_call_parser::Prior;
 
 /// The window of a model of which nobody tells one, in tokens.
 const DEFAULT_WINDOW: u64 = 128 * 1024;
@@ -37,7 +38,7 @@ pub struct Agent {
     pub supervision: Supervision,
 }
 
-/// What people decide of an agent's work, and what it gives to child runs.
+/// What people decide of an agent's work, what ends its runs, and what it gives to child runs.
 #[derive(Clone, Default)]
 pub struct Supervision {
     /// The tiers of tools by name; tools that are not named have `default_tier`.
@@ -46,6 +47,12 @@ pub struct Supervision {
     pub default_tier: Tier,
     /// How its runs deal with approvals.
     pub rules: ApprovalRules,
+    /// Tools of which a call ends the run.
+    pub ends_run: BTreeMap<String, EndsRun>,
+    /// Calls that earlier runs of the same work have made.
+    pub settled: Vec<SettledCall>,
+    /// Stands for what the agent was made of.
+    pub snapshot: String,
     /// Its child runs.
     pub children: Option<Arc<dyn ChildRuns>>,
 }
@@ -91,7 +98,16 @@ impl Agent {
             window: self.window.or(announced).unwrap_or(DEFAULT_WINDOW),
             max_tokens: u64::from(self.config.max_tokens),
             is_harmony: facts.iter().any(|facts| facts.is_harmony),
+            dialects: self.dialects(facts.iter().map(|facts| facts.prior)),
         }
+    }
+
+    /// The dialects of the model: as the configuration says, else by its names; of one that has no telling name, those of all
+    /// upstreams that may answer.
+    fn dialects(&self, announced: impl Iterator<Item = Prior>) -> Prior {
+        let configured = self.relay.configured_dialects(&self.config.model);
+        let named = Prior::of_model([self.config.model.as_str(), self.target.as_str()]);
+        configured.or(named).or(announced.fold(Prior::default(), Prior::and))
     }
 
     /// Whether the client sees what is being done.

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::activity::{Activity, Observer};
 use super::approval::ApprovalRequest;
-use super::call::{CallOutcome, ToolEnd};
+use super::call::{CallOutcome, RequestedCall, ToolEnd};
 use super::definition::{Agent, ChildRuns};
 use super::event::{Event, EventKind};
 use super::failure::{FailureKind, ModelFailure};
@@ -25,6 +25,7 @@ use super::run::Run;
 use super::step::{Action, CallPurpose, ModelStep, Step, Suspension, ToolStep, UnexpectedEvent};
 use super::stored::now;
 use super::telemetry::Telemetry;
+use crate::observe::{Recording, RowFacts};
 use crate::store::{NewRun, Status};
 use crate::tools::{Approver, Caller, Invocation, ToolError, ToolOutput, Tools};
 use crate::wire::ErrorCode;
@@ -102,7 +103,12 @@ impl Driver {
                 authorization: None,
                 account: None,
                 streams: false,
-                log_content: telemetry.content,
+                recording: Recording::only_logged(telemetry.content),
+                row: RowFacts {
+                    agent: agent.name.to_string(),
+                    run: journal.run().to_owned(),
+                    ..RowFacts::default()
+                },
             },
             journal,
             telemetry,
@@ -131,6 +137,7 @@ impl Driver {
                 Step::AwaitClient(suspension) => return WorkEnd::Suspended(suspension),
                 Step::AwaitApproval(request) => match self.decision(run, &request).await {
                     Some(kind) => {
+                        self.note_rejections(run, &request, &kind).await;
                         self.record(run, kind).await;
                         continue;
                     }
@@ -259,19 +266,9 @@ impl Driver {
             return ActionEnd::Nothing;
         }
         (self.observer)(Activity::ToolStarted { call: &step.call, is_retry: step.is_retry });
-        let invocation = Invocation {
-            name: step.call.name.clone(),
-            arguments: serde_json::from_str(&step.call.arguments).unwrap_or_default(),
-            key: format!("{}:{}", self.journal.run(), step.call.id),
-            timeout: Duration::from_millis(step.within),
-            caller: Caller {
-                run: self.journal.run().to_string(),
-                agent: self.telemetry.agent.to_string(),
-                key: None,
-            },
-        };
+        let invocation = self.invocation(run, &step.call, Duration::from_millis(step.within));
         let began = Instant::now();
-        let called = self.call(&invocation, step.is_approved).await;
+        let called = self.call(&invocation, step.approved_by.as_deref()).await;
         self.waited += began.elapsed();
         let display = called.as_ref().ok().and_then(|output| output.display.clone());
         let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -281,13 +278,31 @@ impl Driver {
         ActionEnd::Event(EventKind::ToolFinished(ended))
     }
 
+    pub(super) fn invocation(&self, run: &Run, call: &RequestedCall, timeout: Duration) -> Invocation {
+        Invocation {
+            name: call.name.clone(),
+            arguments: serde_json::from_str(&call.arguments).unwrap_or_default(),
+            key: format!("{}:{}", self.journal.run(), call.id),
+            timeout,
+            caller: Caller {
+                run: self.journal.run().to_string(),
+                agent: self.telemetry.agent.to_string(),
+                key: run.setup().key.clone(),
+            },
+        }
+    }
+
     /// The set ends what takes too long; the limit here is for one that does not. A person may take any time to answer.
-    async fn call(&self, invocation: &Invocation, is_approved: bool) -> Result<ToolOutput, ToolError> {
-        if let Some(approver) = self.approver.as_deref().filter(|_| !is_approved) {
+    async fn call(
+        &self,
+        invocation: &Invocation,
+        approved_by: Option<&str>,
+    ) -> Result<ToolOutput, ToolError> {
+        if let Some(approver) = self.approver.as_deref().filter(|_| approved_by.is_none()) {
             return self.tools.call(invocation, Some(approver)).await;
         }
-        let approved = ApprovedCall(invocation);
-        let approver: Option<&dyn Approver> = if is_approved { Some(&approved) } else { None };
+        let approved = approved_by.map(|by| ApprovedCall { invocation, by });
+        let approver = approved.as_ref().map(|approved| approved as &dyn Approver);
         let called = self.tools.call(invocation, approver);
         let called = tokio::time::timeout(invocation.timeout + GRACE, called).await;
         called.unwrap_or_else(|_| Err(ToolError::TimedOut(too_long(invocation.timeout))))
@@ -309,7 +324,7 @@ impl Driver {
                 (self.observer)(Activity::ModelFailed { failure, is_retried, is_first });
             }
             (Action::CallTool(step), EventKind::ToolFinished(ended)) => {
-                let is_retried = ended.outcome == CallOutcome::Transient && !step.is_retry;
+                let is_retried = ended.outcome.may_pass() && !step.is_retry;
                 self.telemetry.tool(run, &step.call, ended, is_retried);
             }
             (Action::RequestApproval(request), EventKind::ApprovalRequested(_)) => {
@@ -349,6 +364,7 @@ fn tool_end(called: Result<ToolOutput, ToolError>, took: u64) -> ToolEnd {
                 ToolError::Failed(_) => CallOutcome::Failed,
                 ToolError::Denied(_) => CallOutcome::Denied,
                 ToolError::Transient(_) => CallOutcome::Transient,
+                ToolError::Unreachable(_) => CallOutcome::Unreachable,
                 ToolError::Protocol(_) => CallOutcome::ProtocolError,
                 ToolError::TimedOut(_) => CallOutcome::TimedOut,
             };

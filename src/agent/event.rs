@@ -129,6 +129,10 @@ pub struct ModelReply {
     pub cut: bool,
     /// What it cost.
     pub tokens: Tokens,
+    /// The prompts of attempts before it, whose replies were of no use: `tokens` has the last prompt alone, as the size of the
+    /// conversation.
+    #[serde(default)]
+    pub earlier_prompts: u64,
     /// How long it took.
     pub took: u64,
 }

@@ -18,6 +18,7 @@ mod correction;
 mod definition;
 mod driver;
 mod event;
+mod facts;
 mod failure;
 mod journal;
 mod model_client;
@@ -50,11 +51,14 @@ pub use conversation::{Conversation, Spent};
 pub use definition::{Agent, ChildRuns, Supervision};
 pub use driver::WorkEnd;
 pub use event::{ChildEnd, Event, EventKind, ModelReply};
+pub use facts::{MadeCall, RunFacts};
 pub use failure::{FailureKind, ModelFailure};
 pub use outcome::{Limit, Outcome};
 pub use request::{AgentRequest, client_digest};
 pub use run::Run;
-pub use setup::{CallForm, CallStyle, Executor, Limits, ModelSizes, OfferedTool, Setup};
+pub use setup::{
+    CallForm, CallStyle, EndsRun, Executor, Limits, ModelSizes, OfferedTool, SettledCall, Setup,
+};
 pub use step::{Action, CallPurpose, ChildStep, ModelStep, Step, Suspension, ToolStep, UnexpectedEvent};
 pub use transcript::{Entry, Exchange, Iteration, ToolRecord, ToolResult};
 pub use watch::{Watch, WatchEvent, WorkReport};

@@ -24,6 +24,7 @@ pub(super) fn new_setup(
     tools.extend(client);
     Setup {
         agent: agent.name.to_string(),
+        key: request.key,
         seed,
         at,
         system: agent.prompt.clone(),
@@ -32,6 +33,8 @@ pub(super) fn new_setup(
         style: style(config),
         limits: limits(config, sizes),
         approvals: supervision.rules,
+        settled: supervision.settled.clone(),
+        snapshot: supervision.snapshot.clone(),
     }
 }
 
@@ -53,6 +56,7 @@ fn offered(spec: ToolSpec, config: &AgentConfig, supervision: &Supervision) -> O
     let timeout = spec.timeout.unwrap_or(config.tool_timeout);
     OfferedTool {
         tier: supervision.tier(&spec.name),
+        ends_run: supervision.ends_run.get(&spec.name).copied().unwrap_or_default(),
         name: spec.name,
         description: spec.description,
         parameters: spec.parameters,
@@ -61,7 +65,8 @@ fn offered(spec: ToolSpec, config: &AgentConfig, supervision: &Supervision) -> O
     }
 }
 
-fn limits(config: &AgentConfig, ModelSizes { window, max_tokens, is_harmony }: ModelSizes) -> Limits {
+fn limits(config: &AgentConfig, model: ModelSizes) -> Limits {
+    let ModelSizes { window, max_tokens, is_harmony, dialects } = model;
     Limits {
         iterations: config.max_iterations,
         time: millis(config.run_timeout),
@@ -70,6 +75,7 @@ fn limits(config: &AgentConfig, ModelSizes { window, max_tokens, is_harmony }: M
         max_tokens,
         window,
         is_harmony,
+        dialects,
         pause: millis(config.pause),
     }
 }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::call::RequestedCall;
 use super::failure::ModelFailure;
 
 /// How a run ended.
@@ -19,6 +20,9 @@ pub struct Outcome {
     pub failure: Option<ModelFailure>,
     /// Somebody ended it.
     pub cancelled: bool,
+    /// The call that ended it, where one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_by: Option<RequestedCall>,
 }
 
 /// A limit of a run.

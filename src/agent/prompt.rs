@@ -8,9 +8,8 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::call::RequestedCall;
-
+use super::neutralize::Neutral;
 use super::setup::{CallForm, OfferedTool, Setup};
-
 use super::transcript::{Entry, Exchange, ToolResult};
 
 const REACT: &str = include_str!("prompts/react.md");
@@ -24,20 +23,23 @@ const SHORTEST: usize = 200;
 /// What follows results that are sent as text.
 const GO_ON: &str = "Continue with the next step, or give the final answer.";
 
-/// The messages of the next model call.
-pub(super) fn messages(setup: &Setup, entries: &[Entry], with_tools: bool) -> Vec<Value> {
+/// The messages of the next model call. `neutral` breaks what others wrote and only looks like a message.
+pub(super) fn messages(setup: &Setup, entries: &[Entry], with_tools: bool, neutral: Neutral) -> Vec<Value> {
     let form = setup.style.form;
     let mut out = Vec::with_capacity(entries.len() + 2);
-    let system = system(setup, with_tools);
+    let system = system(setup, with_tools, neutral);
     for entry in entries {
         match entry {
-            Entry::ClientMessage(message) if form == CallForm::Native => out.push(message.clone()),
-            Entry::ClientMessage(message) => out.push(without_roles(message)),
+            Entry::ClientMessage(message) if form == CallForm::Native => {
+                out.push(neutral.client_message(message));
+            }
+            Entry::ClientMessage(message) => out.push(without_roles(message, neutral)),
             Entry::UserTurn(message) => user(&plain(&message["content"]), &mut out),
-            Entry::Exchange(exchange) if form == CallForm::Native => native(exchange, &mut out),
-            Entry::Exchange(exchange) => textual(exchange, form, &mut out),
-            Entry::Note(text) => user(&format!("[respool] {text}"), &mut out),
+            Entry::Exchange(exchange) if form == CallForm::Native => native(exchange, neutral, &mut out),
+            Entry::Exchange(exchange) => textual(exchange, form, neutral, &mut out),
+            Entry::Note(text) => user(&format!("[respool] {}", neutral.text(text)), &mut out),
             Entry::Summary(text) => {
+                let text = neutral.own_words(text);
                 user(&format!("[respool] What has been done so far, in short:\n{text}"), &mut out);
             }
         }
@@ -47,13 +49,14 @@ pub(super) fn messages(setup: &Setup, entries: &[Entry], with_tools: bool) -> Ve
 }
 
 /// The request's `tools`; empty where the form has none.
-pub(super) fn tools(setup: &Setup) -> Vec<Value> {
+pub(super) fn tools(setup: &Setup, neutral: Neutral) -> Vec<Value> {
     if setup.style.form != CallForm::Native {
         return Vec::new();
     }
     let declared = |tool: &OfferedTool| {
         json!({"type": "function", "function": {
-            "name": tool.name, "description": tool.description, "parameters": tool.parameters}})
+            "name": tool.name, "description": neutral.text(&tool.description),
+            "parameters": neutral.schema(&tool.parameters)}})
     };
     setup.tools.iter().map(declared).collect()
 }
@@ -74,7 +77,7 @@ pub(super) fn format(setup: &Setup) -> Option<Value> {
 }
 
 /// The messages that ask for a summary of exchanges, which have about so many bytes at most.
-pub(super) fn summary(setup: &Setup, entries: &[Entry], bytes: usize) -> Vec<Value> {
+pub(super) fn summary(setup: &Setup, entries: &[Entry], bytes: usize, neutral: Neutral) -> Vec<Value> {
     let share = (bytes / entries.len().max(1)).max(SHORTEST);
     let cut = |text: &str| super::context::head_and_tail(text, share).0;
     let mut text = String::from(
@@ -95,26 +98,26 @@ pub(super) fn summary(setup: &Setup, entries: &[Entry], bytes: usize) -> Vec<Val
         let _ = match entry {
             Entry::ClientMessage(_) => Ok(()),
             Entry::UserTurn(message) => writeln!(text, "\nThe person: {}", cut(&plain(&message["content"]))),
-            Entry::Note(note) | Entry::Summary(note) => writeln!(text, "\n{}", cut(note)),
-            Entry::Exchange(exchange) => writeln!(text, "\n{}", cut(&in_words(exchange))),
+            Entry::Note(note) | Entry::Summary(note) => writeln!(text, "\n{}", cut(&neutral.text(note))),
+            Entry::Exchange(exchange) => writeln!(text, "\n{}", cut(&in_words(exchange, neutral))),
         };
     }
     vec![json!({"role": "user", "content": text})]
 }
 
 /// An exchange as text.
-fn in_words(exchange: &Exchange) -> String {
-    let mut text = format!("Assistant: {}", exchange.content.trim());
+fn in_words(exchange: &Exchange, neutral: Neutral) -> String {
+    let mut text = format!("Assistant: {}", neutral.text(exchange.content.trim()));
     for call in &exchange.calls {
-        let _ = write!(text, "\nCalled {} with {}", call.name, call.arguments);
+        let _ = write!(text, "\nCalled {} with {}", call.name, neutral.text(&call.arguments));
         if let Some(result) = result_of(exchange, call) {
-            let _ = write!(text, "\n{}", labelled(&call.name, result));
+            let _ = write!(text, "\n{}", labelled(&call.name, result, neutral));
         }
     }
     text
 }
 
-fn system(setup: &Setup, with_tools: bool) -> String {
+fn system(setup: &Setup, with_tools: bool, neutral: Neutral) -> String {
     let how = match setup.style.form {
         _ if setup.tools.is_empty() || !with_tools => "",
         CallForm::Native => "",
@@ -123,19 +126,15 @@ fn system(setup: &Setup, with_tools: bool) -> String {
         CallForm::Markers => MARKERS,
         CallForm::Plain => PLAIN,
     };
-    let how = how.replace("{tools}", &described(&setup.tools));
+    let how = how.replace("{tools}", &described(&setup.tools, neutral));
     let own = setup.system.as_deref().unwrap_or_default();
     [own.trim(), how.trim()].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n\n")
 }
 
-fn described(tools: &[OfferedTool]) -> String {
+fn described(tools: &[OfferedTool], neutral: Neutral) -> String {
     let tool = |tool: &OfferedTool| {
-        format!(
-            "### {}\n{}\nArguments (JSON Schema): {}",
-            tool.name,
-            tool.description.trim(),
-            tool.parameters
-        )
+        let (description, schema) = (neutral.text(tool.description.trim()), neutral.schema(&tool.parameters));
+        format!("### {}\n{description}\nArguments (JSON Schema): {schema}", tool.name)
     };
     tools.iter().map(tool).collect::<Vec<_>>().join("\n\n")
 }
@@ -154,8 +153,8 @@ fn put_system(text: &str, messages: &mut Vec<Value>) {
     }
 }
 
-fn native(exchange: &Exchange, out: &mut Vec<Value>) {
-    let mut message = json!({"role": "assistant", "content": exchange.content});
+fn native(exchange: &Exchange, neutral: Neutral, out: &mut Vec<Value>) {
+    let mut message = json!({"role": "assistant", "content": neutral.own_words(&exchange.content)});
     if exchange.calls.is_empty() {
         return out.push(message);
     }
@@ -163,26 +162,30 @@ fn native(exchange: &Exchange, out: &mut Vec<Value>) {
         message["content"] = Value::Null;
     }
     if !exchange.reasoning.is_empty() {
-        message["reasoning_content"] = exchange.reasoning.clone().into();
+        message["reasoning_content"] = neutral.own_words(&exchange.reasoning).into();
     }
-    let call = |call: &RequestedCall| json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}});
+    let call = |call: &RequestedCall| {
+        let arguments = neutral.arguments(&call.arguments);
+        json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}})
+    };
     message["tool_calls"] = exchange.calls.iter().map(call).collect();
     out.push(message);
     for call in &exchange.calls {
         let Some(result) = result_of(exchange, call) else { continue };
-        let text = if result.ok { result.text.clone() } else { format!("Error: {}", result.text) };
+        let text = neutral.result(&result.text);
+        let text = if result.ok { text } else { format!("Error: {text}") };
         out.push(json!({"role": "tool", "tool_call_id": call.id, "content": text}));
     }
 }
 
-fn textual(exchange: &Exchange, form: CallForm, out: &mut Vec<Value>) {
+fn textual(exchange: &Exchange, form: CallForm, neutral: Neutral, out: &mut Vec<Value>) {
     let content = match exchange.content.trim() {
         "" => exchange.calls.iter().map(|call| written(call, form)).collect::<Vec<_>>().join("\n"),
         _ => exchange.content.clone(),
     };
-    out.push(json!({"role": "assistant", "content": content}));
-    let results =
-        exchange.calls.iter().filter_map(|call| Some(labelled(&call.name, result_of(exchange, call)?)));
+    out.push(json!({"role": "assistant", "content": neutral.own_words(&content)}));
+    let result = |call: &RequestedCall| Some(labelled(&call.name, result_of(exchange, call)?, neutral));
+    let results = exchange.calls.iter().filter_map(result);
     let results: Vec<String> = results.collect();
     if !results.is_empty() {
         user(&format!("Tool results:\n{}\n\n{GO_ON}", results.join("\n")), out);
@@ -207,9 +210,9 @@ fn written(call: &RequestedCall, form: CallForm) -> String {
     }
 }
 
-fn labelled(tool: &str, result: &ToolResult) -> String {
+fn labelled(tool: &str, result: &ToolResult, neutral: Neutral) -> String {
     let mark = if result.ok { "TOOL_RESULT" } else { "TOOL_ERROR" };
-    format!("[{mark}: {tool}] {}", result.text)
+    format!("[{mark}: {tool}] {}", neutral.result(&result.text))
 }
 
 fn result_of<'a>(exchange: &'a Exchange, call: &RequestedCall) -> Option<&'a ToolResult> {
@@ -229,9 +232,9 @@ fn user(text: &str, out: &mut Vec<Value>) {
 }
 
 /// A client's message for a model that knows no tool role.
-fn without_roles(message: &Value) -> Value {
+fn without_roles(message: &Value, neutral: Neutral) -> Value {
     if message["role"] == "tool" {
-        let text = super::neutralize::neutralize(&plain(&message["content"]));
+        let text = neutral.result(&plain(&message["content"]));
         return json!({"role": "user", "content": format!("[TOOL_RESULT: {}] {text}", message["name"].as_str().unwrap_or("tool"))});
     }
     let Some(calls) = message["tool_calls"].as_array() else { return message.clone() };

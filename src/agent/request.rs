@@ -5,7 +5,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::approval::Tier;
 use super::prompt::plain;
-use super::setup::{Executor, OfferedTool};
+use super::setup::{EndsRun, Executor, OfferedTool};
 use crate::wire::{ApiError, ChatRequest, ErrorCode};
 
 /// What a client asks of an agent.
@@ -23,6 +23,8 @@ pub struct AgentRequest {
     pub fingerprint: String,
     /// Stands for the client's key, which it does not tell.
     pub client: String,
+    /// The name of the client's key, where keys have names.
+    pub key: Option<String>,
     /// Results that the client brings for calls of the last assistant message, by id.
     pub results: Vec<(String, String)>,
     /// What it says after them.
@@ -51,7 +53,17 @@ impl AgentRequest {
         let tools = if body["tool_choice"] == "none" { Vec::new() } else { client_tools(&body["tools"]) };
         let fingerprint = fingerprint(&[&body["model"], &body["messages"], &body["tools"]]);
         let (results, tail) = brought(&messages);
-        Ok(Self { messages, tools, stream, usage, fingerprint, client: String::new(), results, tail })
+        Ok(Self {
+            messages,
+            tools,
+            stream,
+            usage,
+            fingerprint,
+            client: String::new(),
+            key: None,
+            results,
+            tail,
+        })
     }
 
     /// The same request of another client, who has another key, is another one.
@@ -60,6 +72,33 @@ impl AgentRequest {
         self.client = client_digest(key);
         self.fingerprint = fingerprint(&[&self.fingerprint.into(), &self.client.as_str().into()]);
         self
+    }
+
+    /// The same request with the name of its client's key, for the audit log.
+    #[must_use]
+    pub fn with_key(self, name: Option<String>) -> Self {
+        Self { key: name, ..self }
+    }
+
+    /// What counts of it where the agent is somebody else's expert: what was said. The client's own instructions, its tools and their calls
+    /// are left out.
+    #[must_use]
+    pub fn as_conversation(mut self) -> Self {
+        let said = |message: &Value| {
+            let role = message["role"].as_str().filter(|role| matches!(*role, "user" | "assistant"))?;
+            let content = Some(&message["content"]).filter(|content| !content.is_null())?;
+            Some(serde_json::json!({"role": role, "content": content}))
+        };
+        self.messages = self.messages.iter().filter_map(said).collect();
+        self.tools.clear();
+        self.results.clear();
+        self.tail.clear();
+        self
+    }
+
+    /// A task that respool itself gives to an agent. `stands_for`: the work that it belongs to.
+    pub fn of_work(text: &str, stands_for: &str) -> Self {
+        Self { fingerprint: stands_for.to_owned(), ..Self::of_task(text) }
     }
 
     /// A task that respool itself gives to an agent.
@@ -76,6 +115,7 @@ impl AgentRequest {
             usage: true,
             fingerprint: String::new(),
             client: String::new(),
+            key: None,
             results: Vec::new(),
             tail: Vec::new(),
         }
@@ -110,6 +150,7 @@ fn client_tools(tools: &Value) -> Vec<OfferedTool> {
             executor: Executor::Client,
             result_limit: usize::MAX,
             tier: Tier::Auto,
+            ends_run: EndsRun::Never,
         })
     };
     tools.as_array().into_iter().flatten().filter_map(tool).collect()

@@ -13,6 +13,7 @@ use super::approval::ApprovalRequest;
 use super::budget::Tokens;
 use super::call::RequestedCall;
 use super::event::{Event, EventKind};
+use super::neutralize::Neutral;
 use super::outcome::{Limit, Outcome};
 use super::setup::{ModelSizes, Setup};
 use super::step::{Action, CallPurpose, ModelStep, Step, ToolStep, UnexpectedEvent};
@@ -328,18 +329,23 @@ impl Run {
     fn model_step(&self) -> ModelStep {
         let is_last = self.turn.limit.is_some();
         let deadline = if is_last { self.setup.limits.time } else { self.soft_deadline() };
-        let mut messages = prompt::messages(&self.setup, &self.entries, !is_last);
+        let mut messages = prompt::messages(&self.setup, &self.entries, !is_last, self.neutral());
         if let Some(limit) = &self.turn.limit {
             messages.push(correction::last_words(limit));
         }
         ModelStep {
             purpose: if is_last { CallPurpose::Last } else { CallPurpose::Iteration },
             messages,
-            tools: if is_last { Vec::new() } else { prompt::tools(&self.setup) },
+            tools: if is_last { Vec::new() } else { prompt::tools(&self.setup, self.neutral()) },
             format: prompt::format(&self.setup).filter(|_| !is_last),
             max_tokens: self.sizes.max_tokens,
             within: self.setup.limits.model_time.min(deadline.saturating_sub(self.turn.worked)).max(1),
         }
+    }
+
+    /// What breaks marks for the model that is asked now.
+    fn neutral(&self) -> Neutral {
+        Neutral(self.sizes.dialects)
     }
 
     /// The next model call, or what has to come before it, or the end.

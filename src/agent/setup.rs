@@ -8,12 +8,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::approval::{ApprovalRules, Tier};
+use super::call::{CallOutcome, RequestedCall};
+use tool_call_parser::Prior;
 
 /// Everything that a run's course depends on, fixed when it begins.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
     /// The agent's name.
     pub agent: String,
+    /// The name of the key of the client that began it. Runs of older versions do not say so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
     /// Call ids for the client are derived from it.
     pub seed: u64,
     /// When it began.
@@ -31,6 +36,38 @@ pub struct Setup {
     /// How it deals with calls that need consent.
     #[serde(default)]
     pub approvals: ApprovalRules,
+    /// Calls whose result is known from earlier runs of the same work: they are answered with it and not made again.
+    #[serde(default)]
+    pub settled: Vec<SettledCall>,
+    /// Stands for what the agent was made of, such as the digest of a package; empty where that does not change.
+    #[serde(default)]
+    pub snapshot: String,
+}
+
+/// A call that an earlier run of the same work has made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SettledCall {
+    /// The tool.
+    pub name: String,
+    /// Its arguments.
+    pub arguments: Value,
+    /// How it ended.
+    pub outcome: CallOutcome,
+    /// The text for the model.
+    pub text: String,
+}
+
+/// When a call of a tool ends its run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndsRun {
+    /// Never: the model is told what came of it.
+    #[default]
+    Never,
+    /// When its server fails: then the run has failed.
+    OnFault,
+    /// When it succeeds: its text is the answer.
+    OnSuccess,
 }
 
 /// A tool as it is offered to the model.
@@ -50,6 +87,9 @@ pub struct OfferedTool {
     /// What has to come before a call.
     #[serde(default)]
     pub tier: Tier,
+    /// Whether a call ends the run.
+    #[serde(default)]
+    pub ends_run: EndsRun,
 }
 
 /// Who runs a tool.
@@ -114,18 +154,32 @@ pub struct Limits {
     /// The model is a gpt-oss: its prompts are counted, not estimated. Runs of older versions do not say so.
     #[serde(default)]
     pub is_harmony: bool,
+    /// The dialects that the model writes, by which the marks of its template are known. Runs of older versions do not say
+    /// so.
+    #[serde(default, with = "dialect_names")]
+    pub dialects: Prior,
     /// Milliseconds between iterations.
     pub pause: u64,
+}
+
+impl Setup {
+    /// What is known of a call from earlier runs of the same work.
+    pub(super) fn settled(&self, call: &RequestedCall) -> Option<&SettledCall> {
+        let of_tool = |settled: &&SettledCall| settled.name == call.name;
+        let arguments: Value = serde_json::from_str(&call.arguments).ok()?;
+        self.settled.iter().filter(of_tool).find(|settled| settled.arguments == arguments)
+    }
 }
 
 impl Limits {
     /// The limits that depend on the model.
     pub(super) fn sizes(&self) -> ModelSizes {
-        ModelSizes { window: self.window, max_tokens: self.max_tokens, is_harmony: self.is_harmony }
+        let Self { window, max_tokens, is_harmony, dialects, .. } = *self;
+        ModelSizes { window, max_tokens, is_harmony, dialects }
     }
 }
 
-/// The sizes of a model, as far as they are known.
+/// What is known of a model: its sizes, and what it writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelSizes {
     /// Its window, in tokens.
@@ -134,4 +188,23 @@ pub struct ModelSizes {
     pub max_tokens: u64,
     /// It is a gpt-oss.
     pub is_harmony: bool,
+    /// The dialects that it writes.
+    #[serde(default, with = "dialect_names")]
+    pub dialects: Prior,
+}
+
+/// Dialects are kept by their names: their order changes.
+mod dialect_names {
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    use tool_call_parser::Prior;
+
+    pub(super) fn serialize<S: Serializer>(dialects: &Prior, out: S) -> Result<S::Ok, S::Error> {
+        dialects.names().collect::<Vec<_>>().serialize(out)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(names: D) -> Result<Prior, D::Error> {
+        let names = Vec::<String>::deserialize(names)?;
+        Ok(Prior::of_dialects(names.iter().map(String::as_str)))
+    }
 }

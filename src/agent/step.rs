@@ -86,8 +86,8 @@ pub struct ToolStep {
     pub repeatable: bool,
     /// Whether this is its second attempt.
     pub is_retry: bool,
-    /// A person has approved exactly these inputs.
-    pub is_approved: bool,
+    /// Who has approved exactly these inputs, where somebody had to.
+    pub approved_by: Option<String>,
 }
 
 /// A child run to work on: its answer is the result of a call.

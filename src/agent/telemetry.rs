@@ -195,6 +195,7 @@ fn in_short(ended: &ToolEnd) -> String {
     let how = match ended.outcome {
         CallOutcome::Denied => "not allowed",
         CallOutcome::Transient => "its server stumbled",
+        CallOutcome::Unreachable => "its server was not there",
         CallOutcome::ProtocolError => "its server answered with a protocol error",
         CallOutcome::TimedOut => return format!("stopped after {} ms", ended.took),
         _ => "failed",

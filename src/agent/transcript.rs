@@ -43,7 +43,7 @@ pub struct ToolResult {
     pub id: String,
     /// Whether it is a result rather than an error.
     pub ok: bool,
-    /// The text, cut and neutralized.
+    /// The text, cut. `neutralize` breaks its marks on the way to the model.
     pub text: String,
 }
 

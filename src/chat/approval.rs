@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::harmless::{Entry, stays};
 use super::screen::Shown;
-use crate::tools::{Approver, Question, Target, plain_words};
+use crate::tools::{Approver, Asked, Question, Target, plain_words};
 
 /// What need not be asked again in this session.
 #[derive(Debug, Default)]
@@ -141,17 +141,24 @@ pub(super) struct Person {
     pub(super) screen: mpsc::UnboundedSender<Shown>,
 }
 
+impl Person {
+    fn is_allowed(&self, tool: &str, target: &Target) -> bool {
+        self.allowed.lock().unwrap_or_else(PoisonError::into_inner).holds(tool, target, &self.root)
+    }
+}
+
 impl Approver for Person {
     fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool> {
         Box::pin(async move {
-            let Question { tool, arguments, target, preview } = question;
-            let known =
-                self.allowed.lock().unwrap_or_else(PoisonError::into_inner).holds(tool, target, &self.root);
-            if self.yes || known {
-                return true;
-            }
+            let Question { asked, tool, arguments, target, preview } = question;
+            let always = match asked {
+                Asked::Call if self.yes || self.is_allowed(tool, target) => return true,
+                Asked::Call => Always::of(tool, target, &self.root),
+                // Nobody has consented to that by what they said before.
+                Asked::OutsideSandbox if self.yes => return false,
+                Asked::OutsideSandbox => Always::Never,
+            };
             let (answer, answered) = oneshot::channel();
-            let always = Always::of(tool, target, &self.root);
             let (target, arguments) = (target.clone(), arguments.clone());
             let asking = Asking { tool: tool.to_owned(), target, arguments, preview, always, answer };
             let sent = self.screen.send(Shown::Asking(asking));
@@ -249,14 +256,41 @@ mod tests {
         }
     }
 
+    fn question<'a>(asked: Asked, arguments: &'a Map<String, Value>, target: &'a Target) -> Question<'a> {
+        Question { asked, tool: "shell_command", arguments, target, preview: None }
+    }
+
+    /// Issue 11: `--yes` and "always" answered the question whether a command may run without its sandbox.
+    #[tokio::test]
+    async fn the_way_out_of_the_sandbox_is_asked_for_each_time() {
+        let (screen, mut inbox) = mpsc::unbounded_channel();
+        let allowed = Arc::<Mutex<Allowed>>::default();
+        let (arguments, target) = (Map::new(), shell("make", "."));
+        allowed.lock().unwrap().add(Always::of("shell_command", &target, Path::new("/w")));
+        let mut person = Person { yes: false, allowed, root: "/w".into(), screen };
+        assert!(person.approve(question(Asked::Call, &arguments, &target)).await);
+        for said in [true, false, true] {
+            let answer = async {
+                let Some(Shown::Asking(asking)) = inbox.recv().await else { panic!("nothing was asked") };
+                assert_eq!(asking.always, Always::Never);
+                asking.answer.send(said).unwrap();
+            };
+            let asked = person.approve(question(Asked::OutsideSandbox, &arguments, &target));
+            assert_eq!(tokio::join!(asked, answer).0, said);
+        }
+        person.yes = true;
+        assert!(person.approve(question(Asked::Call, &arguments, &target)).await);
+        assert!(!person.approve(question(Asked::OutsideSandbox, &arguments, &target)).await);
+        assert!(inbox.try_recv().is_err());
+    }
+
     #[tokio::test]
     async fn the_person_is_asked_once_and_a_screen_that_is_gone_is_a_no() {
         let (screen, mut inbox) = mpsc::unbounded_channel();
         let allowed = Arc::<Mutex<Allowed>>::default();
         let person = Person { yes: false, allowed: Arc::clone(&allowed), root: "/w".into(), screen };
         let (arguments, target) = (Map::new(), shell("ls", "."));
-        let question =
-            || Question { tool: "shell_command", arguments: &arguments, target: &target, preview: None };
+        let question = || question(Asked::Call, &arguments, &target);
         let answer = async {
             let Some(Shown::Asking(asking)) = inbox.recv().await else { panic!("nothing was asked") };
             assert_eq!(asking.target, target);

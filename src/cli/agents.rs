@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent::{Agent, AgentConfig, Agents, Supervision};
 use crate::config::Settings;
+use crate::expert::{ExpertConfig, ModelAccess, ModelAccesses};
 use crate::observe::ErrorReport;
 use crate::relay::{ReasoningField, Relay, RelayLimits};
 use crate::store::Store;
@@ -79,7 +80,8 @@ pub(super) fn agents(
     };
     let all: Vec<Agent> = equipped.into_iter().map(agent).collect();
     // What named keys use is counted there too.
-    let needs_store = !all.is_empty() || settings.server.client_keys_file.is_some();
+    let has_experts = settings.experts.dir.is_dir() || settings.experts.model.is_some();
+    let needs_store = !all.is_empty() || has_experts || settings.server.client_keys_file.is_some();
     let store = if needs_store { store(settings) } else { None };
     let report = ErrorReport::new(settings.log.errors_dir.clone());
     Arc::new(Agents::new(all, store, report, settings.log.content, shutdown))
@@ -99,6 +101,39 @@ fn own_relay(settings: &Settings, config: &AgentConfig, fleet: &Arc<Fleet>, boun
         relay.recovery.attempts = 0;
     }
     Relay::new(relay, fleet, bounds)
+}
+
+/// The ways of experts to their models; `None` where they have none.
+pub(super) fn model_accesses(
+    settings: &Settings,
+    relay: &Arc<Relay>,
+    fleet: &Arc<Fleet>,
+    bounds: RelayLimits,
+) -> Option<ModelAccesses> {
+    let access = |model: String, upstream: Option<String>| {
+        let config = AgentConfig { model: model.clone(), upstream, ..AgentConfig::default() };
+        let relay = match &config.upstream {
+            None => Arc::clone(relay),
+            Some(_) => Arc::new(own_relay(settings, &config, fleet, bounds)),
+        };
+        ModelAccess {
+            relay,
+            target: settings.relay.target(&model).to_owned(),
+            window: settings.relay.modes(&model).context_window,
+            reasoning: reasoning(settings, &config),
+            model,
+        }
+    };
+    let default = settings.experts.model.clone()?;
+    let has_own = |config: &ExpertConfig| config.model.is_some() || config.upstream.is_some();
+    let named = settings.experts.by_name.iter().filter(|(_, config)| has_own(config)).map(|(name, _)| {
+        let config = settings.experts.of(name);
+        (name.clone(), access(config.model.unwrap_or_default(), config.upstream))
+    });
+    Some(ModelAccesses {
+        by_name: named.collect(),
+        default: access(default, settings.experts.upstream.clone()),
+    })
 }
 
 fn prompt(config: &AgentConfig) -> Result<Option<String>, String> {

@@ -1,7 +1,13 @@
 //! `respool expert`: validates, installs, shows, updates and removes expert packages, and decides about approvals.
 
 mod approvals;
+mod bind;
+mod fire;
 mod installed;
+mod learn;
+mod queue;
+mod registry;
+mod run;
 mod update;
 mod validate;
 
@@ -49,6 +55,62 @@ pub(super) enum ExpertCommand {
         /// The expert
         name: String,
     },
+    /// Say which of your tools stands for one of an expert's abstract tools.
+    Bind {
+        /// The expert
+        name: String,
+        /// The abstract tool, as the package's `requires.tools` has it
+        tool: String,
+        /// The MCP server: NAME of [tools.mcp.NAME]; with --type gateway or local it is left out
+        #[arg(required_if_eq("kind", "mcp"))]
+        server: Option<String>,
+        /// Where its operations are: mcp, gateway or local
+        #[arg(long = "type", id = "kind", value_name = "TYPE", default_value = "mcp", value_parser = ["mcp", "gateway", "local"])]
+        kind: String,
+        /// An operation that has another name there: OPERATION=NAME
+        #[arg(long = "operation", value_name = "OPERATION=NAME")]
+        operations: Vec<String>,
+        /// Remove the binding instead
+        #[arg(long, conflicts_with_all = ["server", "operations"])]
+        unbind: bool,
+    },
+    /// Talk to an expert and print its answer, or execute one of its processes.
+    Run {
+        /// The expert
+        name: String,
+        /// What to say to it
+        #[arg(required_unless_present = "process", conflicts_with = "process")]
+        message: Option<String>,
+        /// Execute this process instead
+        #[arg(long)]
+        process: Option<String>,
+        /// The payload of the process: JSON, @FILE, or - for standard input
+        #[arg(long, requires = "process")]
+        payload: Option<String>,
+        /// Change nothing: only what `auto` operations read is done, all other calls are described
+        #[arg(long, requires = "process")]
+        dry_run: bool,
+    },
+    /// List what waits, what is worked on, and what waits for a person.
+    Queue {
+        /// Only of this expert
+        name: Option<String>,
+    },
+    /// Look at invocations that failed and are kept; execute them again, or delete them.
+    DeadLetters {
+        #[command(subcommand)]
+        command: queue::DeadLettersCommand,
+    },
+    /// Look at what experts deliver: results, drafts, requests for approval, escalations.
+    Outbox {
+        #[command(subcommand)]
+        command: queue::OutboxCommand,
+    },
+    /// List the drafts that were handed over, the newest first.
+    Drafts {
+        /// Only of this expert
+        name: Option<String>,
+    },
     /// Update an installed expert. What would let it do more than before needs a yes.
     Update {
         /// The expert
@@ -78,6 +140,18 @@ pub(super) enum ExpertCommand {
         #[arg(long)]
         purge: bool,
     },
+    /// Queue an event of a trigger by hand. An event that came before is queued again.
+    Fire {
+        /// The expert
+        name: String,
+        /// The trigger
+        trigger: String,
+        /// What it brings, as JSON, or @FILE; a cron trigger needs none
+        #[arg(long, value_name = "JSON")]
+        payload: Option<String>,
+    },
+    /// Show what an expert has learnt, or add an entry by hand.
+    Learn(learn::LearnArgs),
     /// Look at the calls that wait for a person's consent, and decide about them.
     Approvals {
         #[command(subcommand)]
@@ -90,12 +164,25 @@ pub(super) fn expert(flags: Configured, command: ExpertCommand) -> Result<(), Fa
         ExpertCommand::Validate { package, format } if Path::new(&package).is_dir() => {
             validate::directory(Path::new(&package), format)
         }
-        ExpertCommand::Validate { package, format } => {
-            validate::named(&flags.load(None)?.settings.experts, &package, format)
+        ExpertCommand::Validate { package, format } => validate::named(&flags.load(None)?, &package, format),
+        ExpertCommand::Bind { name, tool, server, kind, operations, unbind } => {
+            let wanted = bind::Wanted { tool, server, kind, operations, unbind };
+            bind::bind(&flags.load(None)?, &name, &wanted)
         }
+        ExpertCommand::Run { name, message, process: None, .. } => {
+            run::message(&flags.load(None)?, &name, &message.unwrap_or_default())
+        }
+        ExpertCommand::Run { name, process: Some(process), payload, dry_run, .. } => {
+            let wanted = run::Wanted { expert: name, process, payload, is_dry: dry_run };
+            run::process(&flags.load(None)?, wanted)
+        }
+        ExpertCommand::Queue { name } => queue::queue(&flags.load(None)?, name.as_deref()),
+        ExpertCommand::DeadLetters { command } => queue::dead_letters(&flags.load(None)?, command),
+        ExpertCommand::Outbox { command } => queue::outbox(&flags.load(None)?, command),
+        ExpertCommand::Drafts { name } => queue::drafts(&flags.load(None)?, name),
         ExpertCommand::Install { source } => installed::install(&flags.load(None)?.settings.experts, &source),
         ExpertCommand::List { format } => installed::list(&flags.load(None)?.settings.experts, format),
-        ExpertCommand::Show { name } => installed::show(&flags.load(None)?.settings.experts, &name),
+        ExpertCommand::Show { name } => installed::show(&flags.load(None)?.settings, &name),
         ExpertCommand::Update { name, source, all: _, rollback, force, yes } => {
             let consent = update::Consent { force, yes };
             update::update(
@@ -109,6 +196,10 @@ pub(super) fn expert(flags: Configured, command: ExpertCommand) -> Result<(), Fa
         ExpertCommand::Remove { name, purge } => {
             installed::remove(&flags.load(None)?.settings.experts, &name, purge)
         }
+        ExpertCommand::Fire { name, trigger, payload } => {
+            fire::fire(&flags.load(None)?, &name, &trigger, payload.as_deref())
+        }
+        ExpertCommand::Learn(arguments) => learn::learn(&flags.load(None)?.settings.experts, arguments),
         ExpertCommand::Approvals { command } => approvals::approvals(&flags.load(None)?, command),
     }
 }

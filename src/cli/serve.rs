@@ -10,11 +10,12 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::advice::{self, Advice, advice};
-use super::agents::{Equipped, OpenTools, agents, equipped};
-use super::{Failure, log_problem};
+use super::agents::{Equipped, OpenTools, agents, equipped, model_accesses};
+use super::{Failure, experts, log_problem, usage};
 use crate::agent::AgentConfig;
 use crate::config::{Loaded, Settings};
-use crate::observe;
+use crate::expert::Experts;
+use crate::observe::{self, Recording};
 use crate::relay::{Relay, RelayLimits};
 use crate::server::{Access, App, Listen, Stop, router, run};
 use crate::tools::{Sources, Tools};
@@ -64,12 +65,20 @@ async fn run_server(loaded: &Loaded) -> Result<(), Failure> {
     tokio::spawn(on_signals(stop.clone(), signals()?));
     // A file at its size limit (`LimitFSIZE=` of systemd) is then an error of the write, and not the end of the process.
     let _ = signal(SignalKind::from_raw(nix::libc::SIGXFSZ));
-    let (agents, access) = (Arc::clone(&app.agents), Arc::clone(&app.access));
+    let (agents, access, experts) = (Arc::clone(&app.agents), Arc::clone(&app.access), app.experts.clone());
+    let usage = Arc::clone(&app.usage);
     agents.start().await;
+    if let Some(experts) = &experts {
+        experts.start(&stop.abort);
+    }
     run(listener, router(app), stop.clone(), settings.server.limits.drain).await;
     stop.abort.cancel();
     agents.ended().await;
+    if let Some(experts) = &experts {
+        experts.ended().await;
+    }
     access.save().await;
+    usage.flush().await;
     tracing::info!(target: "respool::server", "stopped");
     Ok(())
 }
@@ -93,11 +102,13 @@ pub async fn app_with(
     tools: &OpenTools<'_>,
 ) -> Result<App, Vec<Unusable>> {
     let parts = both(fleet(settings, abort).await, equipped(settings, tools).await);
+    let parts = both(parts, Sources::open(&settings.tools))
+        .map(|((fleet, equipped), sources)| (fleet, equipped, Arc::new(sources)));
     assembled(settings, abort, parts).await
 }
 
 /// What an app is made of, but for the store of runs.
-type Parts = (Arc<Fleet>, Vec<Equipped>);
+type Parts = (Arc<Fleet>, Vec<Equipped>, Arc<Sources>);
 
 /// Opens all that the settings name.
 ///
@@ -107,7 +118,7 @@ pub(super) async fn parts(settings: &Settings, abort: &CancellationToken) -> Res
     let sources = Sources::open(&settings.tools);
     let open = |config| -> BoxFuture<'_, _> { Box::pin(tools_of(sources.as_ref().ok(), config)) };
     let parts = both(fleet(settings, abort).await, equipped(settings, &open).await);
-    both(sources, parts).map(|(_, parts)| parts)
+    both(sources, parts).map(|(sources, (fleet, equipped))| (fleet, equipped, Arc::new(sources)))
 }
 
 /// The tools that an agent's settings name. Without sources nothing can be said of them.
@@ -122,24 +133,42 @@ async fn assembled(
     parts: Result<Parts, Vec<Unusable>>,
 ) -> Result<App, Vec<Unusable>> {
     let access = Access::new(&settings.server, advice::lends_key(settings));
-    let ((fleet, equipped), access) = both(parts, access)?;
+    let ((fleet, equipped, sources), access) = both(parts, access)?;
     let access = Arc::new(access);
     let bounds = bounds(settings);
+    let usage = usage::ledger(settings).await?;
     let relay = Arc::new(Relay::new(settings.relay.clone(), Arc::clone(&fleet), bounds));
     let agents = agents(settings, &relay, &fleet, bounds, equipped, abort.clone());
     agents.tell_accounts(access.clone());
+    let recording = Recording {
+        content: settings.log.content,
+        sink: Some(usage.clone()),
+        in_flight: Some(Arc::clone(&usage.in_flight)),
+    };
+    agents.record_in(recording.clone());
+    tokio::spawn(Arc::clone(&usage).keep(abort.clone()));
     if let Some(store) = agents.store() {
         access.keep_in(Arc::clone(store)).await;
     }
     if settings.server.asks_for_keys() {
         tokio::spawn(Arc::clone(&access).watch(abort.clone()));
     }
+    let hooks = experts::serve(settings, agents.store(), abort).await;
+    let served = match model_accesses(settings, &relay, &fleet, bounds) {
+        Some(models) => {
+            Some(Experts::open(settings.experts.clone(), Arc::clone(&agents), sources, models).await)
+        }
+        None => None,
+    };
     Ok(App {
         relay,
         agents,
+        experts: served,
         access,
+        hooks,
         limits: settings.server.limits.clone(),
-        log_content: settings.log.content,
+        recording,
+        usage,
         abort: abort.clone(),
     })
 }
@@ -210,13 +239,13 @@ async fn bind(listen: &Listen) -> Result<TcpListener, String> {
     })
 }
 
-fn signals() -> Result<[Signal; 2], String> {
+pub(super) fn signals() -> Result<[Signal; 2], String> {
     let handler = |kind| signal(kind).map_err(|error| format!("signals cannot be handled: {error}"));
     Ok([handler(SignalKind::terminate())?, handler(SignalKind::interrupt())?])
 }
 
 /// The first signal drains, the second one ends what is left at once.
-async fn on_signals(stop: Stop, [mut terminate, mut interrupt]: [Signal; 2]) {
+pub(super) async fn on_signals(stop: Stop, [mut terminate, mut interrupt]: [Signal; 2]) {
     let mut next = async || tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} };
     next().await;
     tracing::info!(target: "respool::server", "stopping: no new requests; those in flight may finish");

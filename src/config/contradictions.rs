@@ -7,10 +7,13 @@ use super::problem::{Place, Problems};
 use super::tree::{Table, find, place_of};
 use super::{Environment, Settings};
 use crate::agent::{AgentConfig, Parser};
+use crate::expert::ExpertConfig;
 use crate::server::ServerConfig;
 use crate::store::RunsConfig;
 use crate::tools::McpConfig;
 use crate::units::Secret;
+use crate::usage::UsageConfig;
+use crate::usage::config::OWN;
 use tool_call_parser::dialects;
 
 /// Checks the whole and fills in what `*_env` keys name.
@@ -27,7 +30,10 @@ pub(super) fn check(
     check.dialects_exist(settings);
     check.loops(settings);
     check.gateway(settings);
+    check.experts(settings);
     check.runs(settings);
+    check.usage(settings);
+    check.prices(settings);
     for (name, agent) in &settings.agents {
         check.agent(name, agent, settings);
     }
@@ -126,6 +132,39 @@ impl Check<'_> {
         }
     }
 
+    fn usage(&mut self, settings: &Settings) {
+        let (found, least) = (settings.usage.max_size, UsageConfig::LEAST_SIZE);
+        if found < least {
+            self.report(
+                &["usage", "max_size"],
+                format!("\"{found}\" is too small; it must be at least \"{least}\""),
+            );
+        }
+    }
+
+    /// Hardware has other prices than tokens.
+    fn prices(&mut self, settings: &Settings) {
+        for (model, price) in &settings.prices {
+            let tokens =
+                [("input", price.input), ("cached_input", price.cached_input), ("output", price.output)];
+            let hardware = [("monthly", price.monthly), ("watts", price.watts), ("kwh", price.kwh)];
+            let (wrong, why) = if model == OWN {
+                (
+                    tokens,
+                    "`own` stands for one's own hardware, which has monthly, watts and kwh; write a model's prices in [prices.\"MODEL\"]",
+                )
+            } else {
+                (
+                    hardware,
+                    "a model has input, cached_input and output; write what one's own hardware costs in [prices.own]",
+                )
+            };
+            for (key, _) in wrong.into_iter().filter(|(_, value)| value.is_some()) {
+                self.report(&["prices", model, key], why);
+            }
+        }
+    }
+
     fn upstreams(&mut self, settings: &Settings) {
         let mut names = BTreeMap::new();
         for (index, upstream) in settings.upstreams.iter().enumerate() {
@@ -218,14 +257,8 @@ impl Check<'_> {
 
     fn agent(&mut self, name: &str, agent: &AgentConfig, settings: &Settings) {
         let at = |key| ["agents", name, key];
-        let named = |wanted: &String| settings.upstreams.iter().any(|upstream| upstream.name == *wanted);
-        if let Some(wanted) = agent.upstream.as_ref().filter(|wanted| !named(wanted)) {
-            let known: Vec<_> = settings.upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
-            self.report(
-                &at("upstream"),
-                format!("there is no upstream {wanted:?}; there is {}", known.join(", ")),
-            );
-        }
+        let known: Vec<String> = settings.upstreams.iter().map(|upstream| upstream.name.clone()).collect();
+        self.upstream_exists(&at("upstream"), agent.upstream.as_ref(), &known);
         if settings.agents.contains_key(settings.relay.target(&agent.model)) {
             self.report(
                 &at("model"),
@@ -248,6 +281,37 @@ impl Check<'_> {
                     format!("{tool:?} names no MCP server that is configured; add [tools.mcp.{server}]");
                 self.report(&at("tools"), message);
             }
+        }
+    }
+
+    /// The secrets of hooks, and the upstreams that experts name.
+    fn experts(&mut self, settings: &mut Settings) {
+        let known: Vec<String> = settings.upstreams.iter().map(|upstream| upstream.name.clone()).collect();
+        let experts = &mut settings.experts;
+        self.upstream_exists(&["experts", "upstream"], experts.upstream.as_ref(), &known);
+        for (name, expert) in &mut experts.by_name {
+            self.upstream_exists(&["experts", name, "upstream"], expert.upstream.as_ref(), &known);
+            for (trigger, variable) in &expert.hook_secret_env {
+                let path = ["experts", name.as_str(), "hook_secret_env", trigger.as_str()];
+                let text = self.environment.get(variable).map(|text| text.trim()).unwrap_or_default();
+                if text.len() < ExpertConfig::SHORTEST_SECRET {
+                    self.report(
+                        &path,
+                        format!(
+                            "the environment variable {variable} is not set, or shorter than {} characters; set it to a long random text",
+                            ExpertConfig::SHORTEST_SECRET
+                        ),
+                    );
+                }
+                expert.hook_secrets.insert(trigger.clone(), Secret::new(text));
+            }
+            settings.tools.local.key_variables.extend(expert.hook_secret_env.values().cloned());
+        }
+    }
+
+    fn upstream_exists(&mut self, path: &[&str], wanted: Option<&String>, known: &[String]) {
+        if let Some(wanted) = wanted.filter(|wanted| !known.contains(wanted)) {
+            self.report(path, format!("there is no upstream {wanted:?}; there is {}", known.join(", ")));
         }
     }
 

@@ -56,7 +56,12 @@ type Found<'a> = Result<(Vec<Step>, Target<'a>), String>;
 fn target<'a>(section: &'a Section, file: Option<&Table>, words: &[&str]) -> Found<'a> {
     let Some((word, rest)) = words.split_first() else { return Ok((Vec::new(), Target::Section)) };
     let name = word.to_ascii_lowercase();
-    let Some(node) = section.get(&name) else { return Err(shape::unknown(section, &name)) };
+    let Some(node) = section.get(&name) else {
+        return match section.others() {
+            Some(others) => named(others, file, words),
+            None => Err(shape::unknown(section, &name)),
+        };
+    };
     let inner = file.and_then(|table| table.get(&name));
     let mut steps = vec![Step::Key(name)];
     let (more, target) = match node {

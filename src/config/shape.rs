@@ -45,7 +45,14 @@ impl Checker {
                         cleaned.insert(name, value(&at, kind));
                     }
                 }
-                None => problems.add(at, path, unknown(section, &name)),
+                None => match (section.others(), &entry.kind) {
+                    (Some(others), ValueKind::Table(_)) => {
+                        if let Some(entry) = self.table(others, entry, &path, problems) {
+                            cleaned.insert(name, entry);
+                        }
+                    }
+                    _ => problems.add(at, path, unknown(section, &name)),
+                },
             }
         }
         cleaned

@@ -22,13 +22,13 @@ pub(super) fn show(tree: &Table, file: Option<&Path>, unread: Option<&Path>) -> 
     out
 }
 
-fn section(section: &Section, table: &Table, path: &str, out: &mut String) {
-    for (name, node) in section.iter() {
+fn section(keys: &Section, table: &Table, path: &str, out: &mut String) {
+    for (name, node) in keys.iter() {
         if let Node::Leaf(key) = node {
             leaf(key, table.get(name), out);
         }
     }
-    for (name, node) in section.iter() {
+    for (name, node) in keys.iter() {
         let path = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
         match (node, table.get(name).map(|entry| &entry.kind)) {
             (Node::Section(inner), entry) => {
@@ -52,6 +52,11 @@ fn section(section: &Section, table: &Table, path: &str, out: &mut String) {
             }
             _ => {}
         }
+    }
+    let Some(others) = keys.others() else { return };
+    for (name, entry) in table.iter().filter(|(name, _)| keys.get(name).is_none()) {
+        let path = format!("{path}.{}", bare_or_quoted(name));
+        one_of_many(others, entry, &format!("[{path}]"), &path, out);
     }
 }
 

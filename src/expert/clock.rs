@@ -20,7 +20,7 @@ pub(super) fn check(expr: &str) -> Result<(), String> {
     }
 }
 
-fn parse(expr: &str) -> Result<Cron, String> {
+pub(super) fn parse(expr: &str) -> Result<Cron, String> {
     let count = expr.split_whitespace().count();
     if expr.trim_start().starts_with('@') {
         return Err("nicknames are not part of the format".to_owned());

@@ -50,7 +50,7 @@ words! {
 }
 
 /// A declared input or output.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parameter {
     /// Its name.
     pub name: String,

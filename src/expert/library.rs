@@ -303,6 +303,62 @@ impl Library {
         self.write(folder, package, record).map_err(|error| format!("{name} cannot be updated: {error}"))
     }
 
+    /// What changes when something is installed, updated, bound or removed, by folder. Cheap to ask for.
+    pub fn marks(&self) -> BTreeMap<String, Vec<Option<SystemTime>>> {
+        let mut marks = BTreeMap::new();
+        for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            let folder = entry.file_name().to_string_lossy().into_owned();
+            let place = entry.path();
+            if folder.starts_with('.') || !place.join(MANIFEST).exists() {
+                continue;
+            }
+            let files = [
+                place.join(MANIFEST),
+                place.clone(),
+                place.join(BINDINGS),
+                self.own_bindings(&folder),
+                self.record_path(&folder),
+            ];
+            let changed = |path: &PathBuf| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+            marks.insert(folder, files.iter().map(changed).collect());
+        }
+        marks
+    }
+
+    /// The file of bindings that the user made beside the directory of experts; it goes before the one in the package's folder.
+    fn own_bindings(&self, folder: &str) -> PathBuf {
+        self.dir.with_file_name("expert-config").join(folder).join(BINDINGS)
+    }
+
+    /// The text of an expert's bindings, and the file that holds it or would.
+    ///
+    /// # Errors
+    /// When the file is there and cannot be read.
+    pub fn bindings(&self, folder: &str) -> io::Result<(String, PathBuf)> {
+        let own = self.own_bindings(folder);
+        let path = if own.is_file() { own } else { self.dir.join(folder).join(BINDINGS) };
+        match fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((String::new(), path)),
+            read => Ok((read?, path)),
+        }
+    }
+
+    /// Writes an expert's bindings.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write_bindings(&self, folder: &str, text: &str, _: &Lock) -> io::Result<PathBuf> {
+        let (_, path) = self.bindings(folder)?;
+        write_atomically(&path, text.as_bytes())?;
+        Ok(path)
+    }
+
+    /// The package that was installed with this digest, as long as it is kept.
+    pub fn package_of(&self, folder: &str, wanted: &str) -> Option<Package> {
+        let package = load(&self.snapshot(folder, wanted)).ok()?.package?;
+        (digest(&package.files) == wanted).then_some(package)
+    }
+
     /// Removes an expert.
     ///
     /// # Errors
@@ -319,6 +375,18 @@ impl Library {
         gone(remove(&self.dir.join(&folder)))?;
         gone(fs::remove_file(self.record_path(&folder)))?;
         gone(fs::remove_dir_all(snapshots))
+    }
+
+    /// The package as it was last installed into a folder, from its snapshot.
+    pub(super) fn kept(&self, folder: &str) -> Option<Package> {
+        let record: Record = serde_json::from_slice(&fs::read(self.record_path(folder)).ok()?).ok()?;
+        let package = load(&self.snapshot(folder, &record.digest)).ok()?.package?;
+        (digest(&package.files) == record.digest).then_some(package)
+    }
+
+    /// True while an update of a folder is between its two steps, so that its package is not in its place.
+    pub(super) fn is_replaced_now(&self, folder: &str) -> bool {
+        self.dir.join(OWN).join("replaced").join(folder).exists()
     }
 
     fn record_path(&self, folder: &str) -> PathBuf {

@@ -62,3 +62,17 @@ fn make(target: &Path, text: &str) -> io::Result<()> {
         _ => Ok(()),
     }
 }
+
+/// Makes the files of one session anew where they are not there yet.
+///
+/// # Errors
+/// When the folder cannot be written.
+pub(super) fn prepare_session(folder: &Path, package: &Package) -> io::Result<()> {
+    for one in package.state.items.iter().filter(|one| one.scope == Scope::Session) {
+        let target = folder.join(place(&one.path));
+        if !target.exists() {
+            make(&target, &one.template)?;
+        }
+    }
+    Ok(())
+}

@@ -57,6 +57,9 @@ pub const LOOPS_WARNED: &str = "respool_loops_warned_total";
 /// Loops that were ended, by kind.
 pub const LOOPS_STOPPED: &str = "respool_loops_stopped_total";
 
+/// Rows of what was used that could not be kept.
+pub const USAGE_LOST: &str = "respool_usage_rows_lost_total";
+
 static HANDLE: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
 static COMMON: OnceLock<Common> = OnceLock::new();
 
@@ -200,6 +203,11 @@ pub fn rescue(fault: &'static str, rescued: bool) {
     counter!(RESCUES, "fault" => fault, "rescued" => rescued).increment(1);
 }
 
+/// Rows of what was used could not be kept.
+pub fn usage_rows_lost(count: u64) {
+    counter!(USAGE_LOST).increment(count);
+}
+
 /// How much reasoning is remembered.
 pub fn reasoning_memory(entries: usize, bytes: usize) {
     #[expect(clippy::cast_precision_loss, reason = "gauges are floats, and these numbers are small")]
@@ -228,6 +236,7 @@ fn tidy() {
 }
 
 fn describe() {
+    metrics::describe_counter!(USAGE_LOST, "Rows of what was used that could not be kept");
     metrics::describe_counter!(REQUESTS, "Requests, by route, model and outcome");
     metrics::describe_gauge!(IN_FLIGHT, "Requests being served");
     metrics::describe_histogram!(DURATION, "Seconds from request to the last byte");

@@ -1,8 +1,9 @@
 //! The canonical line: one per request, written when the request's guard is dropped, so also when the client hangs up.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use super::usage::{LiveRequest, Recording, RowFacts, UsageRow, UsageSink};
 use super::{Account, metrics};
 use crate::turn::{Note, Turn, Usage};
 
@@ -97,6 +98,11 @@ pub struct RequestLine {
     pub outcome: Outcome,
     /// The error's code and text for people.
     pub error: Option<String>,
+    /// The error's code.
+    pub error_code: Option<&'static str>,
+    /// What its row says otherwise than the line.
+    pub row: RowFacts,
+    sink: Option<Arc<dyn UsageSink>>,
     started: Instant,
     first_byte: Option<Duration>,
 }
@@ -135,6 +141,9 @@ impl RequestLine {
             discarded: Usage::default(),
             outcome: Outcome::default(),
             error: None,
+            error_code: None,
+            row: RowFacts::default(),
+            sink: None,
             started: Instant::now(),
             first_byte: None,
         }
@@ -193,6 +202,68 @@ impl RequestLine {
         }
     }
 
+    /// How often an upstream was asked.
+    fn attempts(&self) -> u32 {
+        let again = u32::try_from(self.recovery.len() / 2).unwrap_or(u32::MAX);
+        u32::from(!self.upstream.is_empty()) + self.retries + again
+    }
+
+    /// What is to be seen of it while it is under way.
+    pub(super) fn live(&self) -> LiveRequest {
+        let phase = match (self.first_byte, self.upstream_status) {
+            (Some(_), Some(_)) => "replying",
+            (Some(_), None) => "waiting, kept alive",
+            (None, Some(_)) => "reading the reply",
+            (None, None) if self.upstream.is_empty() => "arrived",
+            (None, None) => "waiting for the model",
+        };
+        let RowFacts { agent, run, .. } = self.row.clone();
+        LiveRequest {
+            id: self.id.clone(),
+            route: self.route,
+            key: self.account.as_ref().map(|account| account.name().to_owned()).unwrap_or_default(),
+            model: self.model.clone(),
+            upstream: self.upstream.clone(),
+            agent,
+            run,
+            phase,
+            elapsed: self.elapsed(),
+            attempts: self.attempts(),
+            tokens: self.all_usage().map(|usage| usage.total()),
+        }
+    }
+
+    /// The row of this request. It takes what it needs: the line is written already.
+    fn take_row(&mut self, duration: Duration, usage: Option<Usage>) -> UsageRow {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let RowFacts { agent, run, key, usage: own } = std::mem::take(&mut self.row);
+        let of_account = || self.account.as_ref().map(|account| account.name().to_owned());
+        UsageRow {
+            at: u64::try_from(now.saturating_sub(duration).as_millis()).unwrap_or(u64::MAX),
+            id: std::mem::take(&mut self.id),
+            route: self.route.into(),
+            key: key.or_else(of_account).unwrap_or_default(),
+            model: std::mem::take(&mut self.model),
+            attempts: self.attempts(),
+            upstream: std::mem::take(&mut self.upstream),
+            agent,
+            run,
+            stream: self.stream,
+            status: self.status,
+            usage: own.or(usage),
+            first_byte: self.first_byte,
+            duration,
+            waited: self.queued + self.waited,
+            dialects: self.dialects.join(","),
+            repairs: self.repairs.join(","),
+            recovery: self.recovery.join(","),
+            loop_stopped: self.loop_stopped.unwrap_or_default().to_owned(),
+            outcome: self.outcome.as_str().into(),
+            error_code: self.error_code.unwrap_or_default().to_owned(),
+            error: self.error.take().unwrap_or_default(),
+        }
+    }
+
     /// One more heartbeat.
     pub fn heartbeat(&mut self) {
         self.heartbeats += 1;
@@ -231,9 +302,14 @@ pub struct SharedLine {
 }
 
 impl SharedLine {
-    /// `content`: message text may be logged.
-    pub fn new(line: RequestLine, content: bool) -> Self {
-        Self { line: Arc::new(Mutex::new(line)), content }
+    /// `recording`: whether message text may be logged, and where the request's row goes.
+    pub fn new(mut line: RequestLine, recording: &Recording) -> Self {
+        line.sink.clone_from(&recording.sink);
+        let line = Arc::new(Mutex::new(line));
+        if let Some(in_flight) = &recording.in_flight {
+            in_flight.add(&line);
+        }
+        Self { line, content: recording.content }
     }
 
     /// Reads or changes the line.
@@ -306,5 +382,8 @@ impl Drop for RequestLine {
             total_ms = millis(total),
             "request"
         );
+        if let Some(sink) = self.sink.take() {
+            sink.record(self.take_row(total, usage));
+        }
     }
 }

@@ -41,6 +41,7 @@ pub use request::{ClientRequest, Facts, Route};
 
 use crate::translate::{GuardLimits, Reply, completion_json};
 use crate::upstream::{Fleet, Tier, Trial, Upstream, UpstreamError};
+use tool_call_parser::Prior;
 
 /// Relays requests to the configured upstreams.
 #[derive(Debug)]
@@ -97,6 +98,11 @@ impl Relay {
     /// The window that the configuration gives to the model of this id.
     pub fn configured_window(&self, id: &str) -> Option<u64> {
         self.config.modes(id).context_window
+    }
+
+    /// The dialects that the configuration gives to the model of this id.
+    pub fn configured_dialects(&self, id: &str) -> Prior {
+        self.config.modes(id).dialects
     }
 
     /// Tells the upstream's circuit how a request went.

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
-use http::{HeaderMap, Request, header};
+use http::{HeaderMap, Method, Request, header};
 use tokio_util::sync::CancellationToken;
 
 use super::admin_routes::{has_dot_segments, is_administrative};
+use super::hooks::is_hook;
 use super::key_file::KeyList;
 use super::key_reading::KeyFile;
 use super::keys::{ClientKey, KeyRing, carried};
@@ -133,8 +134,11 @@ impl Access {
         request: &mut Request<B>,
         peer: Option<IpAddr>,
     ) -> Result<Option<Arc<Visit>>, ApiError> {
+        refuse_method(request.method())?;
         let path = request.uri().path();
-        let key = if !self.config.asks_for_keys() {
+        let key = if is_hook(request.method(), path) {
+            None
+        } else if !self.config.asks_for_keys() {
             if self.lends_key && path != HEALTH {
                 self.pages.refuse_foreign(request.headers())?;
             }
@@ -228,6 +232,17 @@ impl Access {
             headers.remove(name);
         }
     }
+}
+
+/// Refuses the methods that speak to a proxy, or of the request itself: an answer to `TRACE` repeats its headers, and with them
+/// respool's key for the upstream.
+fn refuse_method(method: &Method) -> Result<(), ApiError> {
+    if matches!(*method, Method::CONNECT | Method::TRACE) {
+        let what =
+            format!("respool does not pass `{method}` on: use `GET`, `POST` or another method of the API");
+        return Err(ApiError::new(405, ErrorCode::MethodNotAllowed, what));
+    }
+    Ok(())
 }
 
 /// Refuses a path that a server would take for another one: it could leave the upstream's base URL, with respool's key.

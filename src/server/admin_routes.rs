@@ -68,6 +68,7 @@ const NAMES: &[&str] = &[
     // llama.cpp: prompts of others, adapters.
     "slots",
     "lora-adapters",
+    "props",
 ];
 
 /// True for a path of such a route, however it is spelt.

@@ -16,6 +16,7 @@ use super::{App, respond};
 use crate::agent::{
     Agent, AgentRequest, ApprovalRequest, RequestedCall, Watch, WatchEvent, WorkEnd, WorkReport,
 };
+use crate::expert::MODEL_PREFIX;
 use crate::observe::{Outcome, RequestLine, SharedLine};
 use crate::translate::{Head, Ids, Reply, ReplyChoice, Spool, completion_json};
 use crate::turn::{FinishReason, ToolCall, Turn, TurnEvent, Usage};
@@ -26,10 +27,12 @@ const RUN_ID: &str = "x-respool-run-id";
 
 /// The agent that a request body names, if it names one. Nearly free where there is none.
 pub(super) fn asked_for(app: &App, body: &Bytes) -> Option<Arc<Agent>> {
-    let named = |agent: &&Arc<Agent>| memchr::memmem::find(body, agent.name.as_bytes()).is_some();
-    app.agents.iter().find(named)?;
-    let model = ChatRequest::parse(body).ok()?.model();
-    app.agents.get(&model).cloned()
+    let names = |name: &str| memchr::memmem::find(body, name.as_bytes()).is_some();
+    let is_expert = app.experts.is_some() && names(MODEL_PREFIX);
+    if !is_expert && !app.agents.iter().any(|agent| names(&agent.name)) {
+        return None;
+    }
+    app.agent(&ChatRequest::parse(body).ok()?.model())
 }
 
 pub(super) async fn answer(
@@ -43,6 +46,9 @@ pub(super) async fn answer(
         line.route = "agent";
         line.model = agent.name.to_string();
         line.known_model.clone_from(&line.model);
+        line.row.agent.clone_from(&line.model);
+        // The rows of its model calls have them.
+        line.row.usage = Some(Usage::default());
         // The run tells what each of its model calls costs.
         line.account.iter().for_each(|account| account.counted_elsewhere());
     });
@@ -55,11 +61,16 @@ pub(super) async fn answer(
         }
         Err(error) => return respond::error(&error, &line),
     };
+    // Another agent's instructions and tools have no place beside an expert's policy.
+    let request = if agent.name.starts_with(MODEL_PREFIX) { request.as_conversation() } else { request };
+    let request =
+        request.with_key(line.with(|line| line.account.as_ref().map(|account| account.name().to_owned())));
     line.with(|line| line.stream = request.stream);
     let (stream, usage) = (request.stream, request.usage);
     let key = headers.get(header::AUTHORIZATION).cloned();
     let watch = app.agents.serve(&agent, request, key).await;
     let run = watch.run.clone();
+    line.with(|line| line.row.run.clone_from(&run));
     let answer = Answer { app, agent, watch, line, usage };
     let mut response = if stream { answer.streamed().await } else { answer.whole().await };
     if let Ok(id) = HeaderValue::from_str(&run) {

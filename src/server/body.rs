@@ -1,11 +1,12 @@
 //! Reads a request's body within the configured bound.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 use http_body_util::{BodyDataStream, BodyExt as _};
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Body;
 
 use super::LimitsConfig;
 use crate::units::Size;
@@ -20,7 +21,11 @@ const DISCARD_WITHIN: Duration = Duration::from_secs(2);
 /// # Errors
 /// 413 when it is larger than `max_body`, 408 when nothing of it comes for longer than `client_timeout`, 400 when it breaks
 /// off.
-pub(super) async fn read(body: Incoming, limits: &LimitsConfig) -> Result<Bytes, ApiError> {
+pub(super) async fn read<B>(body: B, limits: &LimitsConfig) -> Result<Bytes, ApiError>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Display,
+{
     let (max, patience) = (limits.max_body, limits.client_timeout);
     let declared = body.size_hint().exact();
     let mut pieces = body.into_data_stream();
@@ -45,7 +50,11 @@ pub(super) async fn read(body: Incoming, limits: &LimitsConfig) -> Result<Bytes,
     if whole.len() > max.bytes() { Err(too_large(max, pieces).await) } else { Ok(whole.freeze()) }
 }
 
-async fn next(pieces: &mut BodyDataStream<Incoming>, patience: Duration) -> Result<Option<Bytes>, ApiError> {
+async fn next<B>(pieces: &mut BodyDataStream<B>, patience: Duration) -> Result<Option<Bytes>, ApiError>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Display,
+{
     let Ok(piece) = tokio::time::timeout(patience, pieces.next()).await else {
         let message = format!(
             "nothing of the request body came for {patience:?} (`limits.client_timeout` in respool.toml)"
@@ -57,7 +66,7 @@ async fn next(pieces: &mut BodyDataStream<Incoming>, patience: Duration) -> Resu
     })
 }
 
-async fn too_large(max: Size, rest: BodyDataStream<Incoming>) -> ApiError {
+async fn too_large<B: Body<Data = Bytes> + Unpin>(max: Size, rest: BodyDataStream<B>) -> ApiError {
     discard(rest).await;
     let message = format!("the request body is larger than {max} (`limits.max_body` in respool.toml)");
     ApiError::new(413, ErrorCode::RequestTooLarge, message)
@@ -65,7 +74,7 @@ async fn too_large(max: Size, rest: BodyDataStream<Incoming>) -> ApiError {
 
 /// Takes in some of what is still being sent: a client that is answered and cut off while it writes often sees a reset
 /// connection instead of the answer.
-pub(super) async fn discard(mut rest: BodyDataStream<Incoming>) {
+pub(super) async fn discard<B: Body<Data = Bytes> + Unpin>(mut rest: BodyDataStream<B>) {
     let discard = async {
         let mut left = DISCARDED;
         while let Some(Ok(piece)) = rest.next().await {

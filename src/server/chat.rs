@@ -32,7 +32,7 @@ pub(super) async fn chat(app: App, request: http::Request<Incoming>, peer: Optio
     let id = respond::request_id(&parts.headers);
     let mut line = RequestLine::start(id.clone(), "POST /v1/chat/completions".to_owned());
     line.route = "chat";
-    let line = SharedLine::new(line, app.log_content);
+    let line = SharedLine::new(line, &app.recording);
     let body = match read(&app, &parts.headers, body, &line).await {
         Ok(body) => body,
         Err(error) => return respond::error(&error, &line),
@@ -40,7 +40,13 @@ pub(super) async fn chat(app: App, request: http::Request<Incoming>, peer: Optio
     if let Err(error) = permission::begin_chat(&app, &parts, &body, &line) {
         return respond::error(&error, &line);
     }
-    if let Some(agent) = agent::asked_for(&app, &body) {
+    let agent = agent::asked_for(&app, &body);
+    let name = agent.as_ref().map_or("", |agent| &*agent.name);
+    let is_openclaw = || super::openclaw::is_openclaw(&parts.headers, &body);
+    if let Err(error) = permission::within_budget(&app, &line, name, is_openclaw) {
+        return respond::error(&error, &line);
+    }
+    if let Some(agent) = agent {
         return agent::answer(app, agent, &body, &parts.headers, line).await;
     }
     let origin = Origin {

@@ -7,6 +7,7 @@ mod approvals;
 mod body;
 mod chat;
 pub mod config;
+mod hooks;
 mod key_file;
 mod key_limits;
 mod key_reading;
@@ -21,6 +22,7 @@ mod respond;
 mod run;
 mod runs;
 mod transparent;
+mod usage;
 mod visit;
 mod wrong_keys;
 
@@ -44,8 +46,11 @@ pub use access::Access;
 pub use config::{LimitsConfig, Listen, ServerConfig};
 pub use run::{Stop, run};
 
-use crate::agent::Agents;
+use crate::agent::{Agent, Agents};
+use crate::expert::{Experts, Hooks, MODEL_PREFIX};
+use crate::observe::Recording;
 use crate::relay::Relay;
+use crate::usage::Ledger;
 use visit::Visit;
 
 /// What every handler needs.
@@ -55,18 +60,40 @@ pub struct App {
     pub relay: Arc<Relay>,
     /// The agents, and the runs in progress.
     pub agents: Arc<Agents>,
+    /// The experts; `None` where none are served.
+    pub experts: Option<Arc<Experts>>,
     /// Who may ask.
     pub access: Arc<Access>,
+    /// The webhooks of experts, where there are experts.
+    pub hooks: Option<Arc<Hooks>>,
     /// Bounds.
     pub limits: LimitsConfig,
-    /// Message text may be logged.
-    pub log_content: bool,
+    /// What becomes of requests in the log and in the rows of what was used.
+    pub recording: Recording,
+    /// What was used, and what may be spent.
+    pub usage: Arc<Ledger>,
     /// Ends what is still running, once the time for draining is over.
     pub abort: CancellationToken,
 }
 
+impl App {
+    /// True when a model's name is that of an agent or of an expert.
+    fn is_agent(&self, name: &str) -> bool {
+        self.agents.get(name).is_some() || self.experts.as_ref().is_some_and(|experts| experts.is_model(name))
+    }
+
+    /// The agent of this name; of an expert one that is made for this run.
+    fn agent(&self, name: &str) -> Option<Arc<Agent>> {
+        let expert = || self.experts.as_ref()?.agent(name.strip_prefix(MODEL_PREFIX)?);
+        self.agents.get(name).cloned().or_else(expert)
+    }
+}
+
 /// The routes. What is not respool's own goes to the upstream as it is.
 pub fn router(app: App) -> Routes {
+    let hooks = Router::new()
+        .route("/{expert}/{trigger}", post(hooks::receive).fallback(hooks::nothing))
+        .fallback(hooks::nothing);
     let others = Router::new()
         .route("/v1/models", get(models::list).fallback(transparent::transparent))
         .route("/models", get(models::list).fallback(transparent::transparent))
@@ -74,8 +101,10 @@ pub fn router(app: App) -> Routes {
         .route("/v1/runs", get(runs::list))
         .route("/v1/runs/{id}", get(runs::one))
         .route("/v1/runs/{id}/cancel", post(runs::cancel))
+        .route("/v1/usage", get(usage::usage))
         .route("/v1/approvals", get(approvals::list))
         .route("/v1/approvals/{id}", get(approvals::one).post(approvals::decide))
+        .nest("/hooks", hooks)
         .route("/health", get(respond::health))
         .route("/ready", get(models::ready))
         .route("/metrics", get(respond::metrics))

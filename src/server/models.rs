@@ -10,7 +10,6 @@ use http::{HeaderMap, StatusCode, header};
 use serde_json::{Value, json};
 
 use super::{App, READY_WITHIN, permission, respond};
-use crate::agent::Agent;
 use crate::observe::{Outcome, RequestLine, SharedLine};
 use crate::upstream::{Upstream, UpstreamError};
 use crate::wire::{ApiError, ErrorCode};
@@ -87,7 +86,7 @@ fn line(app: &App, request: &Request, name: &str) -> SharedLine {
     let mut line = RequestLine::start(respond::request_id(request.headers()), name.to_owned());
     line.route = "models";
     line.account = permission::account(request.extensions());
-    SharedLine::new(line, app.log_content)
+    SharedLine::new(line, &app.recording)
 }
 
 fn ok(body: &Value, line: &SharedLine) -> Response {
@@ -108,7 +107,7 @@ impl Models {
     fn permitted(mut self, app: &App, extensions: &http::Extensions) -> Self {
         let permitted = |model: &Value| {
             let id = model["id"].as_str().unwrap_or_default();
-            permission::permits(extensions, id, app.agents.get(id).is_some())
+            permission::permits(extensions, id, app.is_agent(id))
         };
         self.found.retain(permitted);
         self
@@ -131,7 +130,10 @@ async fn models(app: &App, headers: &HeaderMap) -> Models {
     // An alias is what a client gets who asks for a model of that name.
     found.retain(|model| aliases.iter().all(|alias| alias["id"] != model["id"]));
     found.extend(aliases);
-    found.extend(app.agents.iter().map(|agent| of_agent(agent)));
+    found.extend(app.agents.iter().map(|agent| of_agent(&agent.name, &agent.config.model)));
+    if let Some(experts) = &app.experts {
+        found.extend(experts.models().iter().map(|(name, model)| of_agent(name, model)));
+    }
     Models { found, failed }
 }
 
@@ -168,8 +170,8 @@ fn listed(name: &str, status: StatusCode, body: &[u8]) -> Result<Vec<Value>, Ups
     list.ok_or_else(|| UpstreamError::broken(name, 502, ErrorCode::UpstreamInvalidJson, what, ""))
 }
 
-fn of_agent(agent: &Agent) -> Value {
-    json!({"id": *agent.name, "object": "model", "created": 0, "owned_by": "respool", "root": agent.config.model})
+fn of_agent(name: &str, model: &str) -> Value {
+    json!({"id": name, "object": "model", "created": 0, "owned_by": "respool", "root": model})
 }
 
 fn alias_of(models: &[Value], alias: &str, target: &str) -> Option<Value> {

@@ -36,32 +36,32 @@ impl Pages {
     /// Refuses a request of a page of another site (`origin`, `sec-fetch-site`), and one of a page whose own name was made to lead
     /// here (`host`).
     pub(super) fn refuse_foreign(&self, headers: &HeaderMap) -> Result<(), ApiError> {
-        let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
-        let host = text(header::HOST.as_str());
-        if let Some(origin) = headers.get(header::ORIGIN) {
-            // One that is not even text is nobody's.
-            let origin = origin.to_str().unwrap_or("null");
+        // What is not even text is nobody's. A header that comes twice has to be right each time.
+        let texts =
+            |name| headers.get_all(name).iter().map(|value: &HeaderValue| value.to_str().unwrap_or("null"));
+        let host = texts(header::HOST.as_str()).next();
+        for origin in texts(header::ORIGIN.as_str()) {
             let authority = origin.split_once("://").map_or(origin, |(_, authority)| authority);
             if host != Some(authority) || !self.is_certain(&name_of(authority)) {
                 return Err(foreign_origin("origin"));
             }
         }
-        if text(FETCH_SITE).is_some_and(|site| site == "cross-site" || site == "same-site") {
+        if texts(FETCH_SITE).any(|site| site == "cross-site" || site == "same-site") {
             return Err(foreign_origin(FETCH_SITE));
         }
-        let Some(name) = host.filter(|_| self.checks_hosts).map(name_of) else { return Ok(()) };
-        if self.is_certain(&name)
-            || !name.contains('.')
-            || PRIVATE.iter().any(|private| name.ends_with(private))
-        {
-            return Ok(());
-        }
+        let mut names = texts(header::HOST.as_str()).filter(|_| self.checks_hosts).map(name_of);
+        let Some(name) = names.find(|name| !self.is_private(name)) else { return Ok(()) };
         let what = format!(
             "The host name `{}` of this request is not trusted: a stranger's web page could have chosen it. If it is yours, add it \
              to `trusted_hosts` in respool.toml",
             name.escape_default()
         );
         Err(ApiError::bad_request(ErrorCode::UntrustedHost, what))
+    }
+
+    /// A name that no stranger can have chosen.
+    fn is_private(&self, name: &str) -> bool {
+        self.is_certain(name) || !name.contains('.') || PRIVATE.iter().any(|private| name.ends_with(private))
     }
 
     /// An address, `localhost`, or a name that is known to be this machine's.
@@ -81,7 +81,9 @@ fn foreign_origin(name: &str) -> ApiError {
 /// The name or address of `HOST:PORT`, in lower case, without brackets and final dot.
 fn name_of(authority: &str) -> String {
     let name = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((address, _)) => address,
+        Some((address, rest)) if rest.is_empty() || rest.starts_with(':') => address,
+        // Whatever that is, it is no address.
+        Some(_) => authority,
         None => authority.split_once(':').map_or(authority, |(name, _)| name),
     };
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
@@ -135,6 +137,7 @@ mod tests {
             "localhost.evil.example",
             "evil.local.example",
             "x.org",
+            "[::1].evil.example",
         ] {
             check_page(&loopback, host, None, refused);
         }
@@ -166,6 +169,13 @@ mod tests {
         check("127.0.0.1:8003", "http://127.0.0.1:8004", refused);
         check("127.0.0.1:8003", "https://evil.example", refused);
         check("evil.example", "http://evil.example", refused);
+        let mut twice = headers(&[("host", "127.0.0.1:8003"), ("origin", "http://127.0.0.1:8003")]);
+        assert_eq!(Pages::new(&config).refuse_foreign(&twice), Ok(()));
+        twice.append("origin", "https://evil.example".parse().unwrap());
+        assert!(Pages::new(&config).refuse_foreign(&twice).is_err());
+        let mut twice = headers(&[("host", "127.0.0.1:8003")]);
+        twice.append("host", "evil.example".parse().unwrap());
+        assert!(Pages::new(&config).refuse_foreign(&twice).is_err());
         check("box.lan", "http://box.lan", refused);
         check("127.0.0.1:8003", "null", refused);
     }

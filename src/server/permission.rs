@@ -15,12 +15,22 @@ use super::openclaw::{is_openclaw, not_repeated};
 use super::visit::Visit;
 use super::{App, body, respond};
 use crate::observe::{Account, RequestLine, SharedLine};
+use crate::usage::{Exhausted, Owner};
 use crate::wire::{ApiError, ErrorCode, Object};
 
-/// Routes that use no model, or are no model server's, or find the model in their own way.
-const NAME_NO_MODEL: [&str; 4] = ["/v1/runs", "/v1/approvals", "/hooks/", "/v1/usage"];
+/// Routes that are no model server's, and those below them: they use no model, or find it in their own way.
+const OWN: [&str; 4] = ["/v1/runs", "/v1/approvals", "/hooks", "/v1/usage"];
 /// Routes that cost nothing.
 const COST_NOTHING: [&str; 5] = ["/v1/runs", "/v1/approvals", "/tokenize", "/detokenize", "/v1/usage"];
+
+/// True for a path of respool's own, whether it has such a route or not: none of these goes upstream.
+pub(super) fn is_own(path: &str) -> bool {
+    OWN.iter().any(|own| is_below(path, own))
+}
+
+fn is_below(path: &str, route: &str) -> bool {
+    path.strip_prefix(route).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
 
 /// Whose request it is, for its line.
 pub(super) fn account(extensions: &http::Extensions) -> Option<Arc<dyn Account>> {
@@ -44,14 +54,41 @@ pub(super) fn begin_chat(
     line.with(|line| line.account = account(&parts.extensions));
     if visit.key.limits.is_restricted() {
         // What is no request is told by the handler.
-        let model =
-            Object::parse(std::str::from_utf8(body).unwrap_or_default()).map(|body| body.string("model"));
-        if let Ok(model) = model {
-            may_use(app, visit, &model.unwrap_or_default())?;
+        if let Ok(body) = Object::parse(std::str::from_utf8(body).unwrap_or_default()) {
+            only_one_model(&body)?;
+            may_use(app, visit, &body.string("model").unwrap_or_default())?;
         }
     }
     let begun = visit.begin(body.len() as u64);
     begun.map_err(|exceeded| refusal(&exceeded, is_openclaw(&parts.headers, body)))
+}
+
+/// Refuses a request whose budget of the day is spent: its key's, its agent's, or everybody's.
+pub(super) fn within_budget(
+    app: &App,
+    line: &SharedLine,
+    agent: &str,
+    is_openclaw: impl FnOnce() -> bool,
+) -> Result<(), ApiError> {
+    if !app.usage.has_budgets() {
+        return Ok(());
+    }
+    let key = line.with(|line| line.account.as_ref().map(|account| account.name().to_owned()));
+    let owner = Owner { key: key.as_deref().unwrap_or_default(), agent };
+    app.usage.check_budget(owner).map_err(|exhausted| spent(&exhausted, is_openclaw()))
+}
+
+/// What a client is told when a budget is spent.
+fn spent(exhausted: &Exhausted, is_openclaw: bool) -> ApiError {
+    let Exhausted { scope, budget, wait } = exhausted;
+    let left = humantime::format_duration(std::time::Duration::from_secs(*wait));
+    let what = format!(
+        "The budget of this day for {} ({budget}) is used up: send the request again in {left}, or raise it in `[budgets]`",
+        scope.describe()
+    );
+    let mut error = ApiError::new(429, ErrorCode::BudgetSpent, what);
+    error.retry_after = Some(*wait);
+    if is_openclaw { not_repeated(error) } else { error }
 }
 
 /// Lets a request of another kind begin. Its body is read only where the key permits certain models alone.
@@ -67,9 +104,8 @@ pub(super) async fn begin_other(
     // What a reply says of its cost must be readable here.
     parts.headers.remove(header::ACCEPT_ENCODING);
     let path = parts.uri.path();
-    let names_model = !NAME_NO_MODEL.iter().any(|own| path.starts_with(own));
     let mut length = declared(&parts.headers);
-    let body = if visit.key.limits.is_restricted() && names_model {
+    let body = if visit.key.limits.is_restricted() && !is_own(path) {
         let read = body::read(incoming, &app.limits).await;
         let checked =
             read.and_then(|body| named(&body).and_then(|model| may_use(app, visit, &model)).map(|()| body));
@@ -83,11 +119,15 @@ pub(super) async fn begin_other(
     } else {
         Body::new(incoming)
     };
-    let costs = !COST_NOTHING.iter().any(|free| path.starts_with(free));
-    match visit.begin(if costs { length } else { 0 }) {
+    match visit.begin(if costs(path) { length } else { 0 }) {
         Ok(()) => Ok(Request::from_parts(parts, body)),
         Err(exceeded) => Err((parts, refusal(&exceeded, false))),
     }
+}
+
+/// True for a route that uses a model.
+pub(super) fn costs(path: &str) -> bool {
+    !COST_NOTHING.iter().any(|free| is_below(path, free))
 }
 
 /// The length that a request says its body has; at least one, since it has one.
@@ -98,14 +138,24 @@ fn declared(headers: &HeaderMap) -> u64 {
 
 fn named(body: &[u8]) -> Result<String, ApiError> {
     let object = std::str::from_utf8(body).ok().and_then(|text| Object::parse(text).ok());
+    object.as_ref().map_or(Ok(()), only_one_model)?;
     object.and_then(|object| object.string("model")).ok_or_else(|| {
         let what = "this key may use certain models only, and the request names none that respool can read: send JSON with `model`";
         ApiError::bad_request(ErrorCode::MissingRequiredParameter, what).with_param("model")
     })
 }
 
+/// The server may take the other one.
+fn only_one_model(body: &Object<'_>) -> Result<(), ApiError> {
+    if body.has_twice("model") {
+        let what = "the request names `model` more than once, and this key may use certain models only: send it once";
+        return Err(ApiError::bad_request(ErrorCode::UnsupportedValue, what).with_param("model"));
+    }
+    Ok(())
+}
+
 fn may_use(app: &App, visit: &Visit, name: &str) -> Result<(), ApiError> {
-    let (is_agent, limits) = (app.agents.get(name).is_some(), &visit.key.limits);
+    let (is_agent, limits) = (app.is_agent(name), &visit.key.limits);
     if limits.permits(name, is_agent) {
         return Ok(());
     }
@@ -141,7 +191,7 @@ pub(super) fn refused_head(app: &App, parts: &request::Parts, error: &ApiError) 
     let mut line = RequestLine::start(respond::request_id(&parts.headers), name);
     line.route = "refused";
     line.account = account(&parts.extensions);
-    let mut response = respond::error(error, &SharedLine::new(line, app.log_content));
+    let mut response = respond::error(error, &SharedLine::new(line, &app.recording));
     if error.status == 401 {
         response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
@@ -151,6 +201,20 @@ pub(super) fn refused_head(app: &App, parts: &request::Parts, error: &ApiError) 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn respools_own_paths_are_whole_segments() {
+        for (path, expected) in [
+            ("/v1/runs", true),
+            ("/v1/runs/a/cancel", true),
+            ("/hooks/a/b", true),
+            ("/v1/runs_of_others", false),
+            ("/v1/usages", false),
+            ("/v1/completions", false),
+        ] {
+            assert_eq!(is_own(path), expected, "{path}");
+        }
+    }
 
     #[test]
     fn a_limit_is_a_429_and_for_openclaw_a_422_in_words_that_it_takes_as_final() {
@@ -163,5 +227,21 @@ mod tests {
             assert_eq!((error.status, error.retry_after), (422, None));
             assert!(!crate::upstream::is_misread_by_openclaw(&error.message), "{}", error.message);
         }
+    }
+
+    #[test]
+    fn a_spent_budget_is_a_429_with_the_time_and_for_openclaw_a_422() {
+        let scope = crate::usage::Scope::Key("alice".into());
+        let exhausted = Exhausted { scope, budget: crate::usage::Money::from_units(2.5), wait: 75 };
+        let error = spent(&exhausted, false);
+        assert_eq!((error.status, error.retry_after), (429, Some(75)));
+        assert!(
+            error.message.contains("the key `alice` (2.50)") && error.message.contains("1m 15s"),
+            "{}",
+            error.message
+        );
+        let error = spent(&exhausted, true);
+        assert_eq!((error.status, error.retry_after), (422, None));
+        assert!(!crate::upstream::is_misread_by_openclaw(&error.message), "{}", error.message);
     }
 }

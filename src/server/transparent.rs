@@ -25,7 +25,14 @@ pub(super) async fn transparent(State(app): State<App>, request: Request) -> Res
     let mut line = RequestLine::start(id.clone(), format!("{} {}", parts.method, uri.path()));
     line.route = "transparent";
     line.account = permission::account(&parts.extensions);
-    let line = SharedLine::new(line, app.log_content);
+    let line = SharedLine::new(line, &app.recording);
+    if permission::is_own(uri.path()) {
+        return respond::error(&no_route(uri.path()), &line);
+    }
+    let costs = parts.method == Method::POST && permission::costs(uri.path());
+    if costs && let Err(error) = permission::within_budget(&app, &line, "", || false) {
+        return respond::error(&error, &line);
+    }
     let mut headers = parts.headers;
     if let Ok(id) = http::HeaderValue::from_str(&id) {
         headers.insert(respond::REQUEST_ID, id);
@@ -48,6 +55,12 @@ pub(super) async fn transparent(State(app): State<App>, request: Request) -> Res
         Ok(answer) => passed_on(&app, answer.into_parts(), line),
         Err(error) => respond::error(&error.logged(&line), &line),
     }
+}
+
+/// What is not checked as a model server's route does not go to one.
+fn no_route(path: &str) -> ApiError {
+    let what = format!("respool has no route `{}`, and does not pass it on", path.escape_default());
+    ApiError::new(404, ErrorCode::UnknownRoute, what)
 }
 
 /// The body as it comes; whole, where it says which of several upstreams is meant and is short.

@@ -12,9 +12,11 @@ mod key_usage;
 mod lease;
 mod numbers;
 mod open;
+mod outbox;
 mod queue;
 mod queueing;
 mod read;
+mod usage;
 mod write;
 
 use std::fmt;
@@ -26,12 +28,16 @@ pub use clearing::{Cleared, Usage};
 pub use config::{RunsConfig, StoreConfig};
 pub use key_usage::KeyUsage;
 use lease::Lease;
+pub use outbox::{MessageFilter, MessageRow, NewMessage};
 pub use queue::{
-    Backoff, BackoffKind, ClaimRequest, Claimed, DedupeKey, Enqueued, EntryEnd, EntryLease, EntryRow,
-    EntryState, LaneKey, NewEntry, Queue,
+    Backoff, BackoffKind, ClaimRequest, Claimed, Clock, ClockTime, DedupeKey, Enqueued, EntryEnd, EntryLease,
+    EntryRow, EntryState, LaneKey, NewEntry, Queue,
 };
 pub use read::{RunRow, StoredEvent, StoredRun, Whose};
 use tokio::sync::oneshot;
+#[cfg(test)]
+pub(crate) use usage::refuse_usage;
+pub use usage::{Dimension, StoredUsage, UsageQuery, UsageStore, UsageSum};
 use write::Job;
 pub use write::{Ack, Append, ClaimScope, NewRun};
 
@@ -340,6 +346,15 @@ impl Store {
     pub async fn unanswered(&self, fingerprint: &str, since: u64) -> Result<Option<String>, StoreError> {
         let fingerprint = fingerprint.to_owned();
         self.read(move |connection| read::unanswered(connection, &fingerprint, since)).await
+    }
+
+    /// The runs that stand for the same work, which no client asked for, the oldest first.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn runs_of(&self, fingerprint: &str) -> Result<Vec<String>, StoreError> {
+        let fingerprint = fingerprint.to_owned();
+        self.read(move |connection| read::runs_of(connection, &fingerprint)).await
     }
 
     /// The client has got what there is of a run.

@@ -5,6 +5,7 @@
 //! epoch changes nothing. Entries of one lane run one at a time, in the order in which they were accepted: the lane is held
 //! through retries and while a person is awaited. Called by `expert`.
 
+mod clocks;
 mod plan;
 mod rows;
 
@@ -33,6 +34,28 @@ pub struct NewEntry {
     pub payload: String,
     /// What makes it the same as an earlier one, and until when that counts.
     pub dedupe: Option<(DedupeKey, u64)>,
+    /// The time of a clock that it is queued for.
+    pub clock: Option<ClockTime>,
+}
+
+/// A clock that fires: whose it is, and at which times.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Clock {
+    /// The queue into which it fires.
+    pub queue: String,
+    /// Its name.
+    pub name: String,
+    /// Its times. Another text is another clock, which has not fired yet.
+    pub schedule: String,
+}
+
+/// One time of a clock. An entry for it is accepted once, whichever process comes first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClockTime {
+    /// The clock.
+    pub clock: Clock,
+    /// The time.
+    pub time: u64,
 }
 
 /// What became of work that was to be queued.
@@ -101,6 +124,9 @@ pub struct ClaimRequest {
 pub trait Queue: Send + Sync {
     /// Queues work; its dedupe key is remembered in the same commit, which survives a power failure.
     fn enqueue(&self, entry: NewEntry, now: u64) -> BoxFuture<'_, Result<Enqueued, StoreError>>;
+
+    /// The last time for which a clock fired, in this process or another one. A clock that is seen for the first time has fired for `now`.
+    fn clock_mark(&self, clock: &Clock, now: u64) -> BoxFuture<'_, Result<u64, StoreError>>;
 
     /// Claims what is due and first in its lane, the longest due first. What a dead holder held is claimed again.
     fn claim_entries(&self, request: ClaimRequest) -> BoxFuture<'_, Result<Vec<Claimed>, StoreError>>;

@@ -3,8 +3,8 @@
 use futures::future::BoxFuture;
 
 use super::queue::{
-    self, Change, ClaimRequest, Claimed, Enqueued, EntryEnd, EntryLease, EntryRow, EntryState, NewEntry,
-    Queue,
+    self, Change, ClaimRequest, Claimed, Clock, Enqueued, EntryEnd, EntryLease, EntryRow, EntryState,
+    NewEntry, Queue,
 };
 use super::write::Job;
 use super::{NewRun, Store, StoreError};
@@ -15,6 +15,15 @@ impl Queue for Store {
             let reply =
                 self.ask(|answer| Job::Queue { change: Change::Enqueue { entry, now }, answer }).await?;
             Ok(reply.duplicate.map_or(Enqueued::Accepted, Enqueued::Duplicate))
+        })
+    }
+
+    fn clock_mark(&self, clock: &Clock, now: u64) -> BoxFuture<'_, Result<u64, StoreError>> {
+        let clock = clock.clone();
+        Box::pin(async move {
+            let change = Change::WatchClock { clock, now };
+            let reply = self.ask(|answer| Job::Queue { change, answer }).await?;
+            Ok(reply.mark.unwrap_or(now))
         })
     }
 

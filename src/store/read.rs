@@ -151,6 +151,12 @@ pub(super) fn unanswered(
     connection.prepare_cached(query)?.query_row(params![fingerprint, since], |row| row.get(0)).optional()
 }
 
+/// The runs of a fingerprint that no client got the answer of, the oldest first.
+pub(super) fn runs_of(connection: &Connection, fingerprint: &str) -> rusqlite::Result<Vec<String>> {
+    let query = "SELECT id FROM runs WHERE fingerprint = ?1 AND answered = 0 ORDER BY created, rowid";
+    connection.prepare_cached(query)?.query_map(params![fingerprint], |row| row.get(0))?.collect()
+}
+
 pub(super) fn owners_of_running(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     let mut owners = connection.prepare("SELECT DISTINCT owner FROM runs WHERE status = 'running'")?;
     owners.query_map([], |row| row.get(0))?.collect()

@@ -10,7 +10,7 @@ use super::key_usage::{self, KeyUsage};
 use super::numbers::signed;
 use super::open::failed;
 use super::queue::{self, Change, Changed, EntryLease};
-use super::{ApprovalChange, Status, StoreError, approvals, clearing};
+use super::{ApprovalChange, Status, StoreError, approvals, clearing, outbox};
 
 /// At most so many jobs are one transaction.
 const LARGEST_GROUP: usize = 256;
@@ -113,6 +113,7 @@ pub(super) enum Job {
     Used { rows: Vec<KeyUsage>, answer: Answer<usize> },
     ForgetUsage { before: u64, answer: Answer<usize> },
     Queue { change: Change, answer: Answer<Changed> },
+    Outbox { change: outbox::Change, answer: Answer<outbox::Changed> },
     BeginLeased { run: NewRun, lease: EntryLease, owner: String, answer: Answer<bool> },
     ClaimLeased { run: String, lease: EntryLease, owner: String, answer: Answer<Option<u64>> },
     Forget { before: u64, now: u64, answer: Answer<usize> },
@@ -168,6 +169,7 @@ struct Reply {
     ack: Ack,
     epoch: Option<u64>,
     queue: Changed,
+    outbox: outbox::Changed,
 }
 
 impl Job {
@@ -202,6 +204,9 @@ impl Job {
             Self::Queue { change: what, .. } => {
                 queue::apply(change, what).map(|queue| Reply { queue, ..Reply::default() })
             }
+            Self::Outbox { change: what, .. } => {
+                outbox::apply(change, what).map(|outbox| Reply { outbox, ..Reply::default() })
+            }
             Self::BeginLeased { run, lease, owner, .. } => begin_leased(change, run, lease, owner).map(count),
             Self::ClaimLeased { run, lease, owner, .. } => claim_leased(change, run, lease, owner),
             Self::Forget { before, now, .. } => queue::forget(change, *before, *now).map(count),
@@ -217,6 +222,7 @@ impl Job {
                 drop(answer.send(reply.map(|reply| reply.epoch)));
             }
             Self::Queue { answer, .. } => drop(answer.send(reply.map(|reply| reply.queue))),
+            Self::Outbox { answer, .. } => drop(answer.send(reply.map(|reply| reply.outbox))),
             Self::Decide { answer, .. }
             | Self::BeginLeased { answer, .. }
             | Self::Answered { answer, .. }

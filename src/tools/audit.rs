@@ -78,7 +78,7 @@ pub struct Entry {
     /// The rule that decided, in words.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rule: Option<String>,
-    /// Who was asked: `person`.
+    /// Who said yes: `person` at the terminal, or the name of an operator's key.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub approved_by: Option<String>,
     /// How it ended: `ok`, `failed`, `denied`, `transient`, `timed_out`, `cancelled`.

@@ -60,6 +60,8 @@ pub enum ToolError {
     Denied(String),
     /// Its server stumbled or could not be reached; the same call may work in a moment.
     Transient(String),
+    /// Its server is not there, so the call did not begin; it may work in a moment.
+    Unreachable(String),
     /// Its server answered, but not as the protocol wants, or with an error of the protocol: it is not known to have run.
     Protocol(String),
     /// It took longer than [`Invocation::timeout`] and was stopped. Its effects may have happened in part.
@@ -73,6 +75,7 @@ impl ToolError {
             Self::Failed(text)
             | Self::Denied(text)
             | Self::Transient(text)
+            | Self::Unreachable(text)
             | Self::Protocol(text)
             | Self::TimedOut(text) => text,
         }
@@ -121,9 +124,20 @@ impl Target {
     }
 }
 
+/// What a question is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// Whether a call may run.
+    Call,
+    /// Whether a command that its sandbox seems to have stopped may run once more without it. No general consent answers this.
+    OutsideSandbox,
+}
+
 /// A question to a person before a call runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question<'a> {
+    /// What it is about.
+    pub asked: Asked,
     /// The tool.
     pub tool: &'a str,
     /// Its arguments.
@@ -139,6 +153,11 @@ pub trait Approver: Send + Sync {
     /// False when a question would reach nobody.
     fn is_present(&self) -> bool {
         true
+    }
+
+    /// Who has consented to the call already, for the record.
+    fn consented(&self) -> Option<&str> {
+        None
     }
 
     /// True when the call may run.
@@ -161,4 +180,9 @@ pub trait Tools: Send + Sync {
         invocation: &'a Invocation,
         approver: Option<&'a dyn Approver>,
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>>;
+
+    /// Writes down that somebody refused a call before it came here.
+    fn note_refusal<'a>(&'a self, _: &'a Invocation, _by: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(std::future::ready(()))
+    }
 }

@@ -10,6 +10,7 @@ mod exec;
 mod ls;
 mod read;
 mod search;
+mod shown;
 mod specs;
 mod text;
 mod workspace;
@@ -24,11 +25,11 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 
 use super::config::LocalConfig;
-use super::contract::{Approver, Invocation, Question, Target, ToolError, ToolOutput};
+use super::contract::{Approver, Asked, Invocation, Question, Target, ToolError, ToolOutput};
 use super::environment::Passing;
 use super::plain::plain;
 use super::policy::{Plan, Subject};
-use super::sandbox::{Level, Reach, Sandbox};
+use super::sandbox::{Level, Reach, Refusal, Sandbox};
 use super::set::Permit;
 use super::source::{Offer, Source, within};
 use arguments::{Arguments, COMMAND, PATH, WORKDIR};
@@ -252,17 +253,15 @@ impl Local {
     ) -> Result<ToolOutput, ToolError> {
         let ran = exec::exec(order, Reach::Workspace).await?;
         let refusal = if ran.failed { self.sandbox.refusal(&ran.text) } else { None };
-        let Some(refusal) = refusal else { return Ok(ran.into()) };
-        if let Some(approver) = approver.filter(|_| self.naming == Naming::Chat) {
+        let Some(Refusal { text: refusal, may_be_lifted }) = refusal else { return Ok(ran.into()) };
+        if let Some(approver) = approver.filter(|_| self.naming == Naming::Chat && may_be_lifted) {
             let preview = format!(
                 "{}\n\n[It failed, perhaps because {refusal}. Run it once more, with all your files and local services in reach?]",
                 ran.text.trim_end()
             );
             let tool = format!("{} outside the sandbox", invocation.name);
-            // Another thing than the command that the person may have allowed for always.
-            let target = &Target::Other;
-            let arguments = &invocation.arguments;
-            let question = Question { tool: &tool, arguments, target, preview: Some(plain(&preview)) };
+            let (asked, target, arguments) = (Asked::OutsideSandbox, &Target::Other, &invocation.arguments);
+            let question = Question { asked, tool: &tool, arguments, target, preview: Some(plain(&preview)) };
             if approver.approve(question).await {
                 return exec::exec(order, Reach::User).await.map(Into::into);
             }

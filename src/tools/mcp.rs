@@ -73,6 +73,15 @@ impl Server {
         }
     }
 
+    /// Why it cannot be called now.
+    pub(super) fn problem(&self) -> Option<String> {
+        match &*self.state.borrow() {
+            State::Up(_) => None,
+            State::Down(problem, _) => Some(problem.text.clone()),
+            State::Starting => Some("it is still starting".to_owned()),
+        }
+    }
+
     fn name_of(&self, tool: &Tool) -> String {
         format!("{PREFIX}{}/{}", self.name, tool.name)
     }
@@ -112,7 +121,7 @@ impl Server {
             State::Down(problem, _) => problem.text.clone(),
             _ => "it is still starting".to_owned(),
         };
-        ToolError::Transient(format!(
+        ToolError::Unreachable(format!(
             "the MCP server {} is not there: {reason}. It is being started again",
             self.name
         ))

@@ -17,7 +17,10 @@ pub(super) struct Record<'a> {
     tool: &'a str,
     only_looks: bool,
     rule: String,
-    was_asked: bool,
+    /// Who said yes to it, where somebody had to.
+    approved_by: Option<String>,
+    /// Who said no.
+    refused_by: Option<String>,
     begun: Option<Instant>,
     has_ended: bool,
 }
@@ -32,7 +35,8 @@ impl<'a> Record<'a> {
             tool: &offer.name,
             only_looks,
             rule: String::new(),
-            was_asked: false,
+            approved_by: None,
+            refused_by: None,
             begun: None,
             has_ended: false,
         }
@@ -42,8 +46,12 @@ impl<'a> Record<'a> {
         source.clone_into(&mut self.rule);
     }
 
-    pub(super) fn asked(&mut self) {
-        self.was_asked = true;
+    pub(super) fn approved_by(&mut self, who: &str) {
+        self.approved_by = Some(who.to_owned());
+    }
+
+    pub(super) fn refused_by(&mut self, who: &str) {
+        self.refused_by = Some(who.to_owned());
     }
 
     pub(super) async fn refused(&mut self) {
@@ -67,6 +75,7 @@ impl<'a> Record<'a> {
             Err(ToolError::Failed(_) | ToolError::Protocol(_)) => "failed",
             Err(ToolError::Denied(_)) => "denied",
             Err(ToolError::Transient(_)) => "transient",
+            Err(ToolError::Unreachable(_)) => "unreachable",
             Err(ToolError::TimedOut(_)) => "timed_out",
         };
         if !self.only_looks {
@@ -79,8 +88,11 @@ impl<'a> Record<'a> {
     fn entry(&self, step: Step) -> Option<Entry> {
         let mut entry = self.bare(step)?.with_arguments(&self.invocation.arguments, self.config?.content);
         entry.rule = Some(self.rule.clone());
-        entry.approved_by = (self.was_asked && step == Step::Begun).then(|| "person".to_owned());
-        entry.outcome = (self.was_asked && step == Step::Refused).then(|| "refused by the person".to_owned());
+        if step == Step::Refused {
+            entry.outcome = self.refused_by.as_ref().map(|who| format!("refused by {who}"));
+        } else {
+            entry.approved_by.clone_from(&self.approved_by);
+        }
         Some(entry)
     }
 

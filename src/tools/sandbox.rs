@@ -62,6 +62,23 @@ pub(super) enum Reach {
     User,
 }
 
+/// Why a command failed, as far as its sandbox is the reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    /// For the model, with the keys that would permit it.
+    pub(super) text: String,
+    /// It could work outside the sandbox.
+    pub(super) may_be_lifted: bool,
+}
+
+/// True when git says that it could not write a repository's configuration. (That of the user is another matter.)
+fn writes_git_config(output: &str) -> bool {
+    let is_config = |line: &str| {
+        line.contains("could not lock config file") || line.contains("could not write config file")
+    };
+    output.lines().any(|line| is_config(line) && line.contains(".git/"))
+}
+
 /// What a command may not reach after all: found before it starts, looked at again when it has ended.
 pub(super) struct Watch {
     repositories: Vec<repository::Repository>,
@@ -170,7 +187,13 @@ impl Sandbox {
     }
 
     /// What to tell of a command that failed as if the sandbox had stopped it; `None` when it looks otherwise.
-    pub(super) fn refusal(&self, output: &str) -> Option<String> {
+    pub(super) fn refusal(&self, output: &str) -> Option<Refusal> {
+        if self.level.has_namespaces() && writes_git_config(output) {
+            let text = "no tool writes .git/config, because git takes commands from it, and no key of respool's configuration \
+                        permits it: ask the user to run this command in a terminal of their own; for one command \
+                        `git -c NAME=VALUE …` or a URL in place of a remote's name does without";
+            return Some(Refusal { text: text.to_owned(), may_be_lifted: false });
+        }
         const SIGNS: [&str; 11] = [
             "ermission denied",
             "peration not permitted",
@@ -188,12 +211,13 @@ impl Sandbox {
             return None;
         }
         let network = if self.network { "" } else { " and has no network (`tools.local.network`)" };
-        Some(format!(
+        let text = format!(
             "the command ran in respool's sandbox: it may write below {}, in the usual caches and in /tmp \
              (`tools.local.writable` adds places), read there, in the system's directories and those of tools \
              (`tools.local.readable`){network}; it never writes .git/config, .git/hooks or respool's own files",
             self.workspace.display()
-        ))
+        );
+        Some(Refusal { text, may_be_lifted: true })
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 
 use super::config::{ToolsConfig, Verdict};
-use super::contract::{Approver, Invocation, Question, ToolError, ToolOutput, ToolSpec, Tools};
+use super::contract::{Approver, Asked, Invocation, Question, ToolError, ToolOutput, ToolSpec, Tools};
 use super::plain::plain;
 use super::policy::{Judgement, Plan, Policy, Subject};
 use super::record::Record;
@@ -91,6 +91,17 @@ impl ToolSet {
         if problems.is_empty() { Ok(self) } else { Err(problems) }
     }
 
+    /// The tool that has this name in the configuration (`mcp:files/read_file`), as a model is told of it.
+    pub fn configured(&self, name: &str) -> Option<ToolSpec> {
+        let found = self.offers().into_iter().find(|(_, offer)| offer.name == name);
+        found.map(|(_, offer)| self.with_settings(offer))
+    }
+
+    /// The names that the tools have in the configuration.
+    pub fn configured_names(&self) -> Vec<String> {
+        self.offers().into_iter().map(|(_, offer)| offer.name).collect()
+    }
+
     fn with_settings(&self, offer: Offer) -> ToolSpec {
         let Offer { mut spec, name } = offer;
         spec.timeout = for_name(&self.config.timeouts, &name).copied().or(spec.timeout);
@@ -107,6 +118,9 @@ impl ToolSet {
         let (source, offer) = self.offered(&invocation.name).await?;
         let subject = source.subject(&offer, &invocation.arguments).await?;
         let mut record = Record::new(&self.config, invocation, &offer);
+        if let Some(by) = approver.and_then(|approver| approver.consented()) {
+            record.approved_by(by);
+        }
         let consent = self.consent(source.as_ref(), &subject, invocation, approver, &mut record).await;
         let consent = match consent {
             Ok(consent) => consent,
@@ -160,12 +174,14 @@ impl ToolSet {
             (Verdict::Ask, Some(approver)) => {
                 let preview = source.preview(invocation).await?.map(|preview| visible(&preview));
                 let Invocation { name: tool, arguments, .. } = invocation;
-                let question = Question { tool, arguments, target: &subject.target, preview };
-                record.asked();
+                let (asked, target) = (Asked::Call, &subject.target);
+                let question = Question { asked, tool, arguments, target, preview };
                 let is_approved = approver.approve(question).await;
                 if is_approved {
+                    record.approved_by(approver.consented().unwrap_or("person"));
                     Ok(Consent { verdict, plan })
                 } else {
+                    record.refused_by("the person");
                     no("the person who was asked said no".to_owned())
                 }
             }
@@ -188,6 +204,16 @@ impl Tools for ToolSet {
             result.map(|output| plain_output(&output)).map_err(plain_error)
         })
     }
+
+    fn note_refusal<'a>(&'a self, invocation: &'a Invocation, by: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let Ok((_, offer)) = self.offered(&invocation.name).await else { return };
+            let mut record = Record::new(&self.config, invocation, &offer);
+            record.rule("the tier `confirm`");
+            record.refused_by(by);
+            record.refused().await;
+        })
+    }
 }
 
 /// For people nothing is left out, as it is for the model: what is there is written out.
@@ -200,6 +226,7 @@ fn plain_error(error: ToolError) -> ToolError {
         ToolError::Failed(text) => ToolError::Failed(plain(&text)),
         ToolError::Denied(text) => ToolError::Denied(plain(&text)),
         ToolError::Transient(text) => ToolError::Transient(plain(&text)),
+        ToolError::Unreachable(text) => ToolError::Unreachable(plain(&text)),
         ToolError::Protocol(text) => ToolError::Protocol(plain(&text)),
         ToolError::TimedOut(text) => ToolError::TimedOut(plain(&text)),
     }

@@ -74,6 +74,18 @@ impl Sources {
         self.local.as_ref().map(|local| local.sandbox())
     }
 
+    /// Why an MCP server cannot be called now; `None` when it can. One that does not run yet is started, and waited for.
+    pub async fn mcp_problem(&self, name: &str) -> Option<String> {
+        if !self.config.mcp.contains_key(name) {
+            return Some(format!("there is no [tools.mcp.{name}] in the configuration"));
+        }
+        let server = self.server(name);
+        match server.started(FIRST_START).await {
+            Err(problem) => Some(problem),
+            Ok(()) => server.problem(),
+        }
+    }
+
     /// The tools of an agent, by the names in its `tools`.
     ///
     /// # Errors

@@ -40,6 +40,8 @@ codes! {
     ApprovalTimeout = "approval_timeout",
     /// The path cannot be sent to this upstream.
     BadPath = "bad_path",
+    /// A budget of this day is spent.
+    BudgetSpent = "budget_spent",
     /// The model's server broke its reply off.
     BrokenReply = "broken_reply",
     /// A child run of an agent cannot be worked on.
@@ -52,6 +54,8 @@ codes! {
     IncompleteBody = "incomplete_body",
     /// The client's key is not one of `client_keys`.
     InvalidApiKey = "invalid_api_key",
+    /// A request to a hook does not bring the hook's secret.
+    InvalidHookSecret = "invalid_hook_secret",
     /// The request's body is not JSON.
     InvalidJson = "invalid_json",
     /// A field of the request has the wrong type.
@@ -64,6 +68,8 @@ codes! {
     KeyLimitReached = "key_limit_reached",
     /// The server passed nothing on of what the model wrote.
     LostReply = "lost_reply",
+    /// The method is for proxies or for finding faults, not for what is behind a path.
+    MethodNotAllowed = "method_not_allowed",
     /// A field that the request needs is missing.
     MissingRequiredParameter = "missing_required_parameter",
     /// The model wrote what its server could not read.
@@ -104,14 +110,22 @@ codes! {
     RunState = "run_state",
     /// respool is being stopped.
     ShuttingDown = "shutting_down",
+    /// A signature of a hook is too old, or from the future.
+    StaleSignature = "stale_signature",
     /// The store failed.
     StoreFailed = "store_failed",
     /// `respool check`'s turn took too long.
     TooSlow = "too_slow",
+    /// The trigger that a hook is of is off.
+    TriggerOff = "trigger_off",
     /// Too many wrong keys came from one address.
     TooManyWrongKeys = "too_many_wrong_keys",
+    /// The server of a tool that a run cannot do without failed.
+    ToolUnavailable = "tool_unavailable",
     /// The model's call ends before its arguments do.
     TruncatedToolCall = "truncated_tool_call",
+    /// The path is below one of respool's own, which has no such route.
+    UnknownRoute = "unknown_route",
     /// The model called a tool that the request does not declare.
     UnknownTool = "unknown_tool",
     /// The request's body is compressed.

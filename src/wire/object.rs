@@ -44,6 +44,11 @@ impl<'a> Object<'a> {
         Ok(Self { fields, escaped_keys })
     }
 
+    /// True when a key comes more than once: other parsers may take another one of its values.
+    pub fn has_twice(&self, key: &str) -> bool {
+        self.fields.iter().filter(|(name, _)| is_key(name, key)).count() > 1
+    }
+
     /// The text of a value; a missing field and `null` are both `None`.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.raw(key).filter(|value| *value != "null")

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use respool::agent::{
-    Agent, AgentRequest, ApprovalRequest, ApprovalRules, ChildRuns, DecideError, Decision, Executor,
+    Agent, AgentRequest, ApprovalRequest, ApprovalRules, ChildRuns, DecideError, Decision, EndsRun, Executor,
     OfferedTool, OnRejection, OnTimeout, Outcome, RequestedCall, RunOptions, Setup, Supervision, Tier,
     WatchEvent, WorkEnd,
 };
@@ -224,6 +224,7 @@ impl ChildRuns for Children {
             executor: Executor::Child,
             result_limit: 10_000,
             tier: Tier::Auto,
+            ends_run: EndsRun::Never,
         }]
     }
 

@@ -12,7 +12,7 @@ const LAYERS: [&[&str]; 12] = [
     &["tokens"],
     &["translate"],
     &["upstream", "tools", "store"],
-    &["relay"],
+    &["relay", "usage"],
     &["agent"],
     &["expert"],
     &["server", "chat"],
@@ -27,7 +27,7 @@ const PARSER: &str = "tool_call_parser";
 const PURE: [&str; 8] = ["turn", "units", "visible", "wire", "sse", "translate", "tokens", PARSER];
 
 /// So do these files, and folders, of modules that are not pure as a whole.
-const PURE_FILES: [&str; 60] = [
+const PURE_FILES: [&str; 72] = [
     "upstream/balance.rs",
     "upstream/circuit.rs",
     "upstream/queue.rs",
@@ -55,22 +55,29 @@ const PURE_FILES: [&str; 60] = [
     "agent/weights.rs",
     "agent/run.rs",
     "agent/run/",
+    "expert/bindings.rs",
     "expert/check.rs",
     "expert/clock.rs",
     "expert/component.rs",
     "expert/config.rs",
     "expert/diagnostic.rs",
     "expert/duration.rs",
+    "expert/execution/task.rs",
+    "expert/execution/verdict.rs",
     "expert/fields.rs",
     "expert/grants.rs",
+    "expert/invocation.rs",
     "expert/manifest.rs",
     "expert/markdown.rs",
     "expert/name.rs",
+    "expert/outputs.rs",
     "expert/path.rs",
     "expert/policy.rs",
     "expert/prompt.rs",
     "expert/resolve.rs",
+    "expert/invocation.rs",
     "expert/settings.rs",
+    "expert/trigger/",
     "expert/yaml.rs",
     "store/numbers.rs",
     "store/queue/plan.rs",
@@ -82,6 +89,11 @@ const PURE_FILES: [&str; 60] = [
     "server/key_file.rs",
     "server/key_limits.rs",
     "server/openclaw.rs",
+    "usage/budget.rs",
+    "usage/config.rs",
+    "usage/money.rs",
+    "usage/prices.rs",
+    "usage/report.rs",
     "tools/contract.rs",
     "tools/environment.rs",
     "tools/gateway/",
@@ -91,7 +103,7 @@ const PURE_FILES: [&str; 60] = [
 ];
 
 /// Foreign crates and the modules that own them.
-const OWNED: [(&str, &[&str]); 20] = [
+const OWNED: [(&str, &[&str]); 22] = [
     ("rusqlite", &["store"]),
     ("rustyline", &["chat"]),
     ("termimad", &["chat"]),
@@ -100,6 +112,8 @@ const OWNED: [(&str, &[&str]); 20] = [
     ("hyper_rustls", &["upstream"]),
     ("axum", &["server"]),
     ("clap", &["cli"]),
+    ("clap_complete", &["cli"]),
+    ("clap_mangen", &["cli"]),
     ("reqwest", &["cli", "tools"]),
     ("cap_std", &["tools", "expert"]),
     ("landlock", &["tools"]),

@@ -80,6 +80,19 @@ async fn effects_and_refusals_are_recorded_with_rule_and_caller() {
 }
 
 #[tokio::test]
+async fn what_was_refused_before_it_came_to_the_tools_is_recorded() {
+    let (folder, set) = tools(false).await;
+    let mut refused = invocation("exec", &json!({"command": "echo x"}));
+    refused.caller = Caller { run: "run-1".into(), ..Caller::default() };
+    set.note_refusal(&refused, "anna").await;
+    let line = lines(&folder).remove(0);
+    assert_eq!(
+        (&line["step"], &line["outcome"], &line["run"]),
+        (&json!("refused"), &json!("refused by anna"), &json!("run-1"))
+    );
+}
+
+#[tokio::test]
 async fn with_content_the_arguments_are_there() {
     let (folder, set) = tools(true).await;
     call(&set, "exec", &json!({"command": "echo words"}), None).await;

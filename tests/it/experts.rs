@@ -490,3 +490,65 @@ fn repositories_are_cloned_without_their_submodules_and_hooks() {
     }
     assert!(!it.path("pwned").exists() && !Path::new("pwned").exists());
 }
+
+/// `EXPERTS.md` follows each change of the installed experts.
+#[test]
+fn the_main_agent_is_told_of_experts() {
+    let installation = Installation::new();
+    let page = || fs::read_to_string(installation.path("workspace/EXPERTS.md"));
+    let source = installation.path("source");
+    installation.done(&["install", source.to_str().unwrap()]);
+    assert!(page().unwrap().contains("\n## lending-desk\n- **Description:** Answers readers\n"));
+    installation.edit("expert.yaml", "Answers readers", "Answers all readers");
+    installation.edit("expert.yaml", "0.1.0", "0.1.1");
+    installation.done(&["update", "lending-desk"]);
+    assert!(page().unwrap().contains("- **Description:** Answers all readers\n"));
+    installation.done(&["remove", "lending-desk"]);
+    assert!(page().unwrap().ends_with("\nNo expert is installed.\n"));
+}
+
+#[test]
+fn a_trigger_is_fired_by_hand_and_an_entry_is_learnt() {
+    let installation = Installation::new();
+    installation.edit(
+        "expert.yaml",
+        "  functions: [functions/find-book.md]\n",
+        "  functions: [functions/find-book.md]\n  processes: [processes/lend.md]\ntriggers:\n  - {name: order, type: webhook, process: lend, dedupe_key: id}\n  - {name: daily, type: cron, expr: '0 8 * * *', process: lend}\n",
+    );
+    fs::create_dir_all(installation.path("source/processes")).unwrap();
+    fs::write(
+        installation.path("source/processes/lend.md"),
+        "---\nname: lend\ndescription: Lends\n---\nLend.\n",
+    )
+    .unwrap();
+    let source = installation.path("source");
+    installation.done(&["install", source.to_str().unwrap()]);
+    let shown = installation.done(&["show", "lending-desk"]);
+    assert!(shown.contains("hook: POST /hooks/lending-desk/order, secret in "), "{shown}");
+    assert!(!shown.contains("whsec_"), "the secret itself is not shown");
+    for _ in 0..2 {
+        let fired = installation.done(&["fire", "lending-desk", "order", "--payload", "{\"id\": 7}"]);
+        assert!(fired.contains("queued: lending-desk runs lend"), "{fired}");
+    }
+    assert!(installation.done(&["fire", "lending-desk", "daily"]).contains("queued"));
+    for (arguments, expected) in [
+        (["fire", "lending-desk", "order", "--payload", "{"], "the payload is not JSON"),
+        (["fire", "lending-desk", "order", "--payload", "7"], "neither a JSON object nor a list"),
+        (["fire", "lending-desk", "nothing", "--payload", "{}"], "its triggers are: order, daily"),
+        (["fire", "nobody", "order", "--payload", "{}"], "no expert \"nobody\" that loads is installed"),
+    ] {
+        let (is_done, text) = installation.run(&arguments);
+        assert!(!is_done && text.contains(expected), "{text}");
+    }
+    let learn =
+        ["learn", "lending-desk", "--scope", "find-book", "--title", "Shelves", "--correction", "Look left"];
+    assert!(installation.done(&learn).contains("Added to what lending-desk has learnt (find-book)."));
+    let shown = installation.done(&["learn", "lending-desk", "--scope", "find-book"]);
+    assert!(
+        shown.contains("find-book: 1 entries, 0 archived\n") && shown.contains("- correction: Look left\n"),
+        "{shown}"
+    );
+    let (is_done, text) =
+        installation.run(&["learn", "lending-desk", "--scope", "../x", "--title", "t", "--correction", "c"]);
+    assert!(!is_done && text.contains("there is no function"), "{text}");
+}

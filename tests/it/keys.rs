@@ -1,12 +1,13 @@
 //! Keys with names: what each permits, how it is counted, and that a changed file holds without a restart.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use respool::store::KeyUsage;
 use serde_json::{Value, json};
 
-use crate::agents::{READ, echoing};
+use crate::agents::{self, QUESTION, READ, client_tools, echoing, next_turn, scripts};
 use crate::lifecycle::Served;
 use crate::support::accumulate::Rules;
 use crate::support::client::{Client, Reply, Request, exchange};
@@ -14,6 +15,7 @@ use crate::support::fake_vllm::FakeVllm;
 use crate::support::replies;
 use crate::support::respool::Respool;
 use crate::support::script::Script;
+use crate::support::scripted_tools::ScriptedTools;
 use crate::tools_route;
 
 const ALICE: &str = "sk-alice-0123456789";
@@ -26,12 +28,16 @@ async fn with_keys(fake: &FakeVllm, dir: &Path, keys: &str) -> Respool {
 }
 
 async fn started(fake: &FakeVllm, dir: &Path) -> Respool {
+    started_with(fake, dir, &echoing()).await
+}
+
+async fn started_with(fake: &FakeVllm, dir: &Path, tools: &Arc<ScriptedTools>) -> Respool {
     let (path, url) = (dir.display(), fake.url());
     let toml = format!(
         "client_keys_file = \"{path}/keys.toml\"\nstate_dir = \"{path}\"\n[log]\nerrors_dir = \"{path}/logs\"\n\
          [agents.helper]\nmodel = \"gpt-oss-20b\"\n[[upstream]]\nurl = \"{url}\"\n"
     );
-    Respool::started(&toml, Some(echoing())).await
+    Respool::started(&toml, Some(Arc::clone(tools))).await
 }
 
 fn of(key: &str, request: Request) -> Request {
@@ -62,6 +68,27 @@ fn no_such_model() -> (u16, String) {
     (404, "model_not_found".to_owned())
 }
 
+/// Issue 11: the audit log did not say who asked.
+#[tokio::test]
+async fn tools_know_the_name_of_the_key_also_after_a_restart() {
+    let exec = ("exec", r#"{"command":"x"}"#);
+    let turns = [replies::calls(&[READ, QUESTION]), replies::calls(&[exec]), replies::text("Done.")];
+    let (fake, dir, tools) =
+        (FakeVllm::start(scripts(&turns)).await, tempfile::tempdir().unwrap(), echoing());
+    std::fs::write(dir.path().join("keys.toml"), format!("alice = '{ALICE}'\n")).unwrap();
+    let respool = started_with(&fake, dir.path(), &tools).await;
+    let mut body = agents::ask(false);
+    body["tools"] = client_tools();
+    let reply = ask(&respool, ALICE, Request::chat(&body)).await.json();
+    let id = reply["choices"][0]["message"]["tool_calls"][0]["id"].as_str().unwrap().to_owned();
+    assert_eq!(tools.keys(), [Some("alice".to_owned())]);
+    respool.killed().await;
+    let respool = started_with(&fake, dir.path(), &tools).await;
+    let reply = ask(&respool, ALICE, Request::chat(&next_turn(&body, &id, "yes"))).await;
+    assert_eq!(reply.json()["choices"][0]["message"]["content"], "Done.");
+    assert_eq!(tools.keys(), [Some("alice".to_owned()), Some("alice".to_owned())]);
+}
+
 #[tokio::test]
 async fn a_key_opens_its_models_and_agents_only() {
     let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
@@ -86,6 +113,9 @@ async fn a_key_opens_its_models_and_agents_only() {
     // The last of several counts, here as for Python; and a name may be escaped.
     for body in [
         r#"{"model":"gpt-oss-20b","model":"llama","messages":[{"role":"user","content":"hi"}]}"#,
+        // Some servers take the first.
+        r#"{"model":"llama","model":"gpt-oss-20b","messages":[{"role":"user","content":"hi"}]}"#,
+        r#"{"model":"llama","mod\u0065l":"gpt-oss-20b","messages":[{"role":"user","content":"hi"}]}"#,
         r#"{"mod\u0065l":"llama","messages":[{"role":"user","content":"hi"}]}"#,
         r#"{"messages":[{"role":"user","content":"hi"}]}"#,
     ] {
@@ -101,6 +131,10 @@ async fn a_key_opens_its_models_and_agents_only() {
         (Request::post("/v1/embeddings", r#"{"input":"x"}"#), 400),
         (Request::post("/invocations", r#"{"model":"llama","prompt":"x"}"#), 404),
         (form, 400),
+        (Request::post("/v1/runs_elsewhere", r#"{"model":"llama"}"#), 404),
+        (Request::post("/v1/runs/x/elsewhere", r#"{"model":"llama"}"#), 404),
+        (Request::post("/hooks/x", "{}"), 404),
+        (Request::new("TRACE", "/v1/x", ""), 405),
     ] {
         assert_eq!(ask(&respool, ALICE, request).await.status, status);
     }

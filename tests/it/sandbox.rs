@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
-use respool::tools::{Approver, Level, Question, Sources, ToolError, ToolSet, Tools as _, ToolsConfig};
+use respool::tools::{
+    Approver, Asked, Level, Question, Sources, ToolError, ToolSet, Tools as _, ToolsConfig,
+};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -309,6 +311,11 @@ async fn git_works_and_its_hooks_and_configuration_stay() {
         let said = bed.run(command).await;
         assert!(said.contains("[exit code "), "{command}: {said}");
     }
+    for command in ["git config user.name me", "git remote add evil ../evil", "git -C nested config a.b c"] {
+        let said = bed.run(command).await;
+        let told = "no tool writes .git/config, because git takes commands from it, and no key of respool's configuration permits it";
+        assert!(said.contains(told), "{command}: {said}");
+    }
     assert_eq!(fs::read_to_string(bed.work(".git/config")).unwrap(), before);
     assert!(
         !bed.work(".git/hooks/pre-commit").exists() && !bed.work("nested/.git/hooks/pre-commit").exists()
@@ -457,13 +464,45 @@ async fn a_sandbox_that_cannot_be_made_runs_nothing() {
     assert!(!file.exists());
 }
 
+/// Issue 11, second round: Landlock lets anybody change what is not a file's content.
+#[tokio::test]
+async fn modes_times_and_shared_memory_outside_stay_as_they_are() {
+    let bed = bed("").await;
+    if !bed.has_namespaces() {
+        return;
+    }
+    let secret = bed.outer.path().join("secret");
+    let before = fs::metadata(&secret).unwrap();
+    for command in
+        ["chmod 777 ../secret", "touch -d 2001-01-01 ../secret", "chmod 000 ..", "chown -h 1 ../secret"]
+    {
+        let said = bed.run(command).await;
+        assert!(said.contains("[exit code"), "{command}: {said}");
+    }
+    let after = fs::metadata(&secret).unwrap();
+    assert_eq!(
+        (before.permissions(), before.modified().unwrap()),
+        (after.permissions(), after.modified().unwrap())
+    );
+    let name = format!("respool-test-{}", std::process::id());
+    let said = bed.run(&format!("echo x > /dev/shm/{name} && cat /dev/shm/{name}")).await;
+    assert_eq!(said, "x\n");
+    assert!(!Path::new("/dev/shm").join(&name).exists());
+    let said = bed
+        .run("echo x > a && chmod 750 a && touch -d 2001-01-01 a && mkdir d && mv a d && stat -c %a d/a")
+        .await;
+    assert_eq!(said, "750\n", "inside it goes on");
+    let said = bed.run("echo x > /tmp/t && chmod 700 /tmp/t && stat -c %a /tmp/t").await;
+    assert_eq!(said, "700\n");
+}
+
 /// Answers questions, and counts those about the sandbox.
 struct Person(bool, std::sync::Mutex<Vec<String>>);
 
 impl Approver for Person {
     fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool> {
         self.1.lock().unwrap().push(format!("{}: {}", question.tool, question.preview.unwrap_or_default()));
-        let is_wider = question.tool.contains("outside");
+        let is_wider = question.asked == Asked::OutsideSandbox;
         Box::pin(async move { !is_wider || self.0 })
     }
 }
@@ -493,6 +532,23 @@ async fn in_the_chat_a_person_is_asked_once_more_for_what_is_beyond() {
         assert!(asked[1].starts_with("shell_command outside the sandbox: "), "{asked:?}");
         assert_eq!(file.exists(), answer);
     }
+}
+
+/// Outside of the sandbox git's configuration is kept from commands too, so nobody is asked.
+#[tokio::test]
+async fn in_the_chat_gits_configuration_is_not_asked_for() {
+    let probe = bed("").await;
+    if !probe.has_namespaces() {
+        return;
+    }
+    let folder = folder();
+    repository(folder.path());
+    let tools = chat(folder.path());
+    let person = Person(true, std::sync::Mutex::default());
+    let call = invocation("shell_command", &json!({"command": "git remote add origin ../x"}));
+    let said = tools.call(&call, Some(&person)).await.unwrap().text;
+    assert!(said.contains("no tool writes .git/config"), "{said}");
+    assert_eq!(person.1.into_inner().unwrap().len(), 1);
 }
 
 /// What people do all day works inside, with the network that the chat has.

@@ -560,6 +560,29 @@ impl Approver for Swapper {
     }
 }
 
+/// Issue 11: an agent's model reads such marks with a space inside (`agent/neutralize.rs`); files must not change by that.
+#[tokio::test]
+async fn a_file_with_marks_of_templates_stays_as_it_is() {
+    let (outer, tools) = workspace().await;
+    let template = "{{ '<|im_start|>' + role }}\n{{ '[INST]' }}\nend\n";
+    fs::write(file(&outer, "t"), template).unwrap();
+    assert_eq!(
+        text(&tools, "read", json!({"path": "t"})).await,
+        template.trim_end(),
+        "people see it as it is"
+    );
+    let edit = json!({"path": "t", "oldText": "'< |im_start|>' + role", "newText": "'< |im_start|>' + name"});
+    text(&tools, "edit", edit).await;
+    let edited = template.replace("role", "name");
+    assert_eq!(fs::read_to_string(file(&outer, "t")).unwrap(), edited);
+    let anew = edited.replace("end", "the end");
+    let shown = anew.replace("<|", "< |").replace("[I", "[ I");
+    text(&tools, "write", json!({"path": "t", "content": shown})).await;
+    assert_eq!(fs::read_to_string(file(&outer, "t")).unwrap(), anew);
+    text(&tools, "write", json!({"path": "new", "content": "< |im_start|>"})).await;
+    assert_eq!(fs::read_to_string(file(&outer, "new")).unwrap(), "< |im_start|>", "nobody knows better");
+}
+
 #[tokio::test]
 async fn what_was_judged_is_what_is_changed() {
     let (outer, tools) = workspace_with("").await;

@@ -148,14 +148,16 @@ async fn a_tool_of_a_server_that_is_down_is_not_unknown() {
     fs::write(folder.path().join("refuse"), "").unwrap();
     assert!(matches!(call(&tools, "strict__die", json!({})).await, Err(ToolError::Transient(_))));
     assert_eq!(names(&tools).len(), 9);
-    let Err(ToolError::Transient(problem)) = call(&tools, "strict__echo", json!({"text": "x"})).await else {
+    let Err(ToolError::Unreachable(problem)) = call(&tools, "strict__echo", json!({"text": "x"})).await
+    else {
         panic!("it answers")
     };
     assert!(problem.starts_with("the MCP server strict is not there: it did not start"), "{problem}");
     // As after a restart of respool: the tools were never listed, and a resumed run calls one.
     let fresh = set(&settings(folder.path(), ""), &["mcp:strict/*"]).await;
     assert!(names(&fresh).is_empty());
-    let Err(ToolError::Transient(problem)) = call(&fresh, "strict__echo", json!({"text": "x"})).await else {
+    let Err(ToolError::Unreachable(problem)) = call(&fresh, "strict__echo", json!({"text": "x"})).await
+    else {
         panic!("it answers")
     };
     assert!(problem.contains("is not there"), "{problem}");
@@ -283,6 +285,9 @@ async fn a_server_over_http() {
     let gone =
         Invocation { timeout: Duration::from_secs(3), ..invocation("web__echo", &json!({"text": "x"})) };
     let error = tools.call(&gone, None).await.unwrap_err();
-    assert!(matches!(error, ToolError::Transient(_) | ToolError::Failed(_)), "{error:?}");
+    assert!(
+        matches!(error, ToolError::Transient(_) | ToolError::Unreachable(_) | ToolError::Failed(_)),
+        "{error:?}"
+    );
     no_problems(&folder);
 }

@@ -62,9 +62,11 @@ test("no race leads out", { skip: !existsSync("/proc/self/fd") }, async (t) => {
     }`;
   const racer = spawn(process.execPath, ["-e", script], { cwd: root, stdio: "ignore" });
   t.after(() => racer.kill("SIGKILL"));
-  const end = Date.now() + 3000;
   const seen = { harmless: 0, refused: 0 };
-  while (Date.now() < end) {
+  const begun = Date.now();
+  // A loaded machine needs longer to meet both sides of the race.
+  const goesOn = () => Date.now() - begun < 3000 || (Math.min(seen.harmless, seen.refused) <= 20 && Date.now() - begun < 60_000);
+  while (goesOn()) {
     await call("host_read", { path: "good/secret" }).then((text) => {
       assert.equal(text, "harmless");
       seen.harmless += 1;

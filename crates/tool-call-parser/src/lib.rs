@@ -30,6 +30,7 @@ mod repairs;
 mod scanner;
 mod schema;
 mod settle;
+pub mod templates;
 mod tools;
 mod unquoted;
 

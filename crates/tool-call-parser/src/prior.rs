@@ -11,6 +11,9 @@ use super::openers::Opener;
 pub struct Prior(u64);
 
 impl Prior {
+    /// One that says nothing.
+    pub const NONE: Self = Self(0);
+
     /// The dialects that models of such a name write. `names` are all that the server says of the model: the served name,
     /// the path of its weights, its parser.
     pub fn of_model<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
@@ -37,6 +40,23 @@ impl Prior {
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         if self.is_empty() { other } else { self }
+    }
+
+    /// What both say.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// True when it names this dialect.
+    pub fn has(self, dialect: &str) -> bool {
+        self.names().any(|name| name == dialect)
+    }
+
+    /// The names of its dialects.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let likely = move |index: &usize| self.0 & (1 << index) != 0;
+        (0..TABLE.len().min(64)).filter(likely).map(|index| TABLE[index].name)
     }
 
     /// True when it says nothing.
@@ -76,8 +96,7 @@ mod tests {
     use super::*;
 
     fn names(prior: Prior) -> Vec<&'static str> {
-        let likely = |index: &usize| prior.0 & (1 << index) != 0;
-        (0..TABLE.len()).filter(likely).map(|index| TABLE[index].name).collect()
+        prior.names().collect()
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! A run's approvals, as the driver sees them: whether a request is decided, and what the store is told. Used by `driver`.
 
+use std::time::Duration;
+
 use futures::future::BoxFuture;
 use serde_json::Map;
 
@@ -9,19 +11,38 @@ use crate::agent::event::EventKind;
 use crate::agent::run::Run;
 use crate::agent::stored::{now, or_log};
 use crate::store::{ApprovalChange, ApprovalState};
-use crate::tools::{Approver, Invocation, Question, Target};
+use crate::tools::{Approver, Asked, Invocation, Question, Target};
 
 /// Says yes to exactly one call: the recorded one.
-pub(super) struct ApprovedCall<'a>(pub(super) &'a Invocation);
+pub(super) struct ApprovedCall<'a> {
+    pub(super) invocation: &'a Invocation,
+    /// Who decided.
+    pub(super) by: &'a str,
+}
 
 impl Approver for ApprovedCall<'_> {
+    fn consented(&self) -> Option<&str> {
+        Some(self.by)
+    }
+
     fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool> {
-        let is_same = question.tool == self.0.name && *question.arguments == self.0.arguments;
+        let is_same = question.asked == Asked::Call
+            && question.tool == self.invocation.name
+            && *question.arguments == self.invocation.arguments;
         Box::pin(std::future::ready(is_same))
     }
 }
 
 impl Driver {
+    /// The calls that a decision rejects go into the audit log; they never come to the tools.
+    pub(super) async fn note_rejections(&self, run: &Run, request: &ApprovalRequest, kind: &EventKind) {
+        let EventKind::ApprovalDecided(decision) = kind else { return };
+        for call in request.calls.iter().filter(|call| !decision.approved.contains(&call.id)) {
+            let invocation = self.invocation(run, call, Duration::ZERO);
+            self.tools.note_refusal(&invocation, &decision.by).await;
+        }
+    }
+
     /// What is decided about the request that a run waits for; `None` as long as nothing is.
     pub(super) async fn decision(&self, run: &Run, request: &ApprovalRequest) -> Option<EventKind> {
         if let Some(decision) = self.recorded_decision(request).await {
@@ -79,8 +100,13 @@ async fn asked_in_person(approver: &dyn Approver, request: &ApprovalRequest) -> 
     for call in &request.calls {
         let arguments: Map<String, serde_json::Value> =
             serde_json::from_str(&call.arguments).unwrap_or_default();
-        let question =
-            Question { tool: &call.name, arguments: &arguments, target: &Target::Other, preview: None };
+        let question = Question {
+            asked: Asked::Call,
+            tool: &call.name,
+            arguments: &arguments,
+            target: &Target::Other,
+            preview: None,
+        };
         if approver.approve(question).await {
             decision.approved.push(call.id.clone());
         }

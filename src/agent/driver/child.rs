@@ -51,6 +51,7 @@ impl Driver {
     async fn begin_child(&mut self, run: &mut Run, step: &ChildStep) -> Result<Child, String> {
         let children = self.children.clone().ok_or("this agent has no child runs")?;
         let (agent, mut setup) = children.child(&step.call, rand::random(), now())?;
+        setup.key.clone_from(&run.setup().key);
         setup.limits.time = setup.limits.time.min(step.within);
         let id = new_run_id();
         let new = NewRun {

@@ -8,11 +8,13 @@ use super::{Phase, Run};
 use crate::agent::approval::Tier;
 use crate::agent::call::{CallOutcome, RequestedCall, ToolEnd};
 use crate::agent::event::EventKind;
-use crate::agent::neutralize::neutralize;
-use crate::agent::setup::{Executor, OfferedTool};
+use crate::agent::failure::{FailureKind, ModelFailure};
+use crate::agent::outcome::Outcome;
+use crate::agent::setup::{EndsRun, Executor, OfferedTool};
 use crate::agent::step::{Action, ChildStep, Suspension, ToolStep};
 use crate::agent::transcript::{Entry, Exchange, ToolRecord, ToolResult};
 use crate::agent::{context, correction};
+use crate::wire::ErrorCode;
 
 /// The calls of one reply that are still to be made.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,8 +36,17 @@ pub(super) struct LaterCalls {
     pub(super) own: VecDeque<RequestedCall>,
     /// The client's.
     pub(super) client: Vec<RequestedCall>,
-    /// What was decided about calls that need consent: `None` is consent, a text is why not.
-    pub(super) verdicts: BTreeMap<String, Option<String>>,
+    /// What was decided about calls that need consent.
+    pub(super) verdicts: BTreeMap<String, Verdict>,
+}
+
+/// What was decided about a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It runs; by whom that was decided.
+    Approved(String),
+    /// It does not, and why.
+    Rejected(String),
 }
 
 impl Run {
@@ -70,8 +81,11 @@ impl Run {
         if self.time_left() == 0 {
             return Some((CallOutcome::NotRun, "not run: the time of this run is over".into()));
         }
-        if let Some(Some(rejection)) = later.verdicts.get(&call.id) {
+        if let Some(Verdict::Rejected(rejection)) = later.verdicts.get(&call.id) {
             return Some((CallOutcome::Denied, rejection.clone()));
+        }
+        if let Some(settled) = self.setup.settled(call) {
+            return Some((settled.outcome, settled.text.clone()));
         }
         let tool = self.offered(&call.name);
         match tool {
@@ -83,14 +97,17 @@ impl Run {
         }
     }
 
-    pub(super) fn offered(&self, name: &str) -> Option<&OfferedTool> {
+    pub(in crate::agent) fn offered(&self, name: &str) -> Option<&OfferedTool> {
         self.setup.tools.iter().find(|tool| tool.name == name)
     }
 
     /// Whether a call still has to be approved.
     pub(super) fn needs_approval(&self, call: &RequestedCall, later: &LaterCalls) -> bool {
         let tier = self.offered(&call.name).map_or(Tier::Auto, |tool| tool.tier);
-        tier == Tier::Confirm && call.problems.is_empty() && !later.verdicts.contains_key(&call.id)
+        tier == Tier::Confirm
+            && call.problems.is_empty()
+            && !later.verdicts.contains_key(&call.id)
+            && self.setup.settled(call).is_none()
     }
 
     /// What to do about the current call.
@@ -131,9 +148,12 @@ impl Run {
             Some(Executor::Respool { timeout, repeatable }) => (timeout, repeatable),
             _ => (1, false),
         };
-        let is_approved = queue.later.verdicts.contains_key(&call.id);
+        let approved_by = match queue.later.verdicts.get(&call.id) {
+            Some(Verdict::Approved(by)) => Some(by.clone()),
+            _ => None,
+        };
         let within = timeout.min(self.time_left()).max(1);
-        ToolStep { call, within, repeatable, is_retry: queue.is_retry, is_approved }
+        ToolStep { call, within, repeatable, is_retry: queue.is_retry, approved_by }
     }
 
     /// Something that happened to the current call.
@@ -158,31 +178,39 @@ impl Run {
     fn tool_finished(&mut self, queue: CallQueue, ended: &ToolEnd) {
         // It may have had its effect before its server stumbled.
         let may_repeat = !queue.is_retry && self.tool_step(&queue).repeatable;
-        if ended.outcome == CallOutcome::Transient && may_repeat {
+        if ended.outcome.may_pass() && may_repeat {
             self.phase = Phase::Calls(CallQueue { has_started: false, is_retry: true, ..queue });
             return;
         }
         self.finish_call(&queue.current, queue.later, ended);
     }
 
-    /// A call has its result, and the next one is made.
+    /// A call has its result, and the next one is made, unless this one ends the run.
     pub(super) fn finish_call(&mut self, call: &RequestedCall, later: LaterCalls, ended: &ToolEnd) {
         self.keep(call, ended);
-        self.next_call(later);
+        match self.offered(&call.name).map(|tool| tool.ends_run) {
+            Some(EndsRun::OnSuccess) if ended.outcome == CallOutcome::Ok => {
+                let (content, ended_by) = (ended.text.clone(), Some(call.clone()));
+                self.end(Outcome { content, ended_by, ..Outcome::default() });
+            }
+            Some(EndsRun::OnFault) if ended.outcome.is_fault() => self.abort(fault(call, ended)),
+            _ => self.next_call(later),
+        }
     }
 
     /// Puts a result into the transcript.
     pub(super) fn keep(&mut self, call: &RequestedCall, ended: &ToolEnd) {
         let limit = self.offered(&call.name).map_or(usize::MAX, |tool| tool.result_limit);
-        let text = neutralize(&context::head_and_tail(&ended.text, limit).0);
+        let text = context::head_and_tail(&ended.text, limit).0;
         let text = if text.trim().is_empty() { "(no output)".to_owned() } else { text };
+        let injected_bytes = self.neutral().result(&text).len();
         if let Some(iteration) = self.iterations.last_mut() {
             iteration.tools.push(ToolRecord {
                 tool: call.name.clone(),
                 outcome: ended.outcome.as_str().into(),
                 took_ms: ended.took,
                 result_bytes: ended.text.len(),
-                injected_bytes: text.len(),
+                injected_bytes,
             });
         }
         let ok = matches!(ended.outcome, CallOutcome::Ok | CallOutcome::HandedOver);
@@ -258,5 +286,16 @@ impl Run {
             let text = if place == 0 { correction::STOPPED_CALL } else { correction::NOT_BEGUN };
             self.put(ToolResult { id, ok: false, text: text.to_owned() });
         }
+    }
+}
+
+/// The failure of a run whose tool's server failed.
+fn fault(call: &RequestedCall, ended: &ToolEnd) -> ModelFailure {
+    ModelFailure {
+        kind: FailureKind::Final,
+        status: 502,
+        code: ErrorCode::ToolUnavailable.to_string(),
+        text: format!("`{}` could not be called: {}", call.name, ended.text),
+        wait: None,
     }
 }

@@ -2,6 +2,7 @@
 
 use super::window::SQUEEZES;
 use super::{Phase, Run};
+use crate::agent::budget::Tokens;
 use crate::agent::call::RequestedCall;
 use crate::agent::correction;
 use crate::agent::event::ModelReply;
@@ -120,14 +121,7 @@ impl Run {
 
     pub(super) fn answer(&mut self, content: String, reasoning: String, cut: bool) {
         let content = if content.trim().is_empty() { self.achieved() } else { content };
-        self.end(Outcome {
-            content,
-            reasoning,
-            cut,
-            limit: self.turn.limit.clone(),
-            failure: None,
-            cancelled: false,
-        });
+        self.end(Outcome { content, reasoning, cut, limit: self.turn.limit.clone(), ..Outcome::default() });
     }
 
     pub(super) fn model_failed(&mut self, failure: ModelFailure) {
@@ -172,8 +166,8 @@ impl Run {
 
     pub(super) fn abort(&mut self, failure: ModelFailure) {
         let content = self.achieved();
-        let (limit, reasoning) = (self.turn.limit.clone(), String::new());
-        self.end(Outcome { content, reasoning, cut: false, limit, failure: Some(failure), cancelled: false });
+        let limit = self.turn.limit.clone();
+        self.end(Outcome { content, limit, failure: Some(failure), ..Outcome::default() });
     }
 
     pub(super) fn pause_and_ask(&mut self) {
@@ -185,10 +179,12 @@ impl Run {
     }
 
     pub(super) fn record(&mut self, purpose: CallPurpose, reply: &ModelReply, parser: Option<String>) {
-        self.spent += reply.tokens;
+        let prompt = reply.tokens.prompt.saturating_add(reply.earlier_prompts);
+        let tokens = Tokens { prompt, ..reply.tokens };
+        self.spent += tokens;
         self.iterations.push(Iteration {
             purpose: purpose.as_str().into(),
-            tokens: reply.tokens,
+            tokens,
             model_ms: reply.took,
             parser,
             tools: Vec::new(),

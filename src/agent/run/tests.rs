@@ -9,7 +9,8 @@ use crate::agent::call::{CallOutcome, ToolEnd};
 use crate::agent::event::ModelReply;
 use crate::agent::failure::{FailureKind, ModelFailure};
 use crate::agent::run::replies::LONGEST_BACKOFF;
-use crate::agent::setup::{CallForm, CallStyle, Executor, Limits, OfferedTool};
+use crate::agent::setup::{CallForm, CallStyle, EndsRun, Executor, Limits, OfferedTool};
+use tool_call_parser::Prior;
 
 /// A run and the time in it.
 struct Sim {
@@ -25,6 +26,7 @@ pub(super) fn tool(name: &str, argument: &str, executor: Executor) -> OfferedToo
         executor,
         result_limit: 1_000,
         tier: Tier::Auto,
+        ends_run: EndsRun::Never,
     }
 }
 
@@ -34,6 +36,7 @@ pub(super) fn here(repeatable: bool) -> Executor {
 
 pub(super) fn setup() -> Setup {
     Setup {
+        key: None,
         agent: "helper".into(),
         seed: 7,
         at: 1_000,
@@ -53,9 +56,12 @@ pub(super) fn setup() -> Setup {
             max_tokens: 1_000,
             window: 131_072,
             is_harmony: false,
+            dialects: Prior::default(),
             pause: 0,
         },
         approvals: ApprovalRules::default(),
+        settled: Vec::new(),
+        snapshot: String::new(),
     }
 }
 
@@ -596,7 +602,15 @@ fn the_next_turn_may_go_to_a_smaller_model() {
     sim.says(untold(calls(&[READ])))
         .ends(CallOutcome::Ok, &"some words ".repeat(4_000))
         .says(untold(text("Read.")));
-    sim.after(0, EventKind::ModelChanged(ModelSizes { window: 8_000, max_tokens: 500, is_harmony: false }));
+    sim.after(
+        0,
+        EventKind::ModelChanged(ModelSizes {
+            window: 8_000,
+            max_tokens: 500,
+            is_harmony: false,
+            ..ModelSizes::default()
+        }),
+    );
     sim.after(0, EventKind::TurnStarted(json!({"role": "user", "content": "And now?"})));
     let call = sim.model_call();
     let messages = serde_json::to_string(&call.messages).unwrap();
@@ -613,7 +627,15 @@ fn a_conversation_of_words_alone_goes_to_a_smaller_model_too() {
         sim.after(0, EventKind::TurnStarted(json!({"role": "user", "content": format!("Question {turn}?")})));
     }
     sim.says(untold(text("So be it.")));
-    sim.after(0, EventKind::ModelChanged(ModelSizes { window: 8_000, max_tokens: 500, is_harmony: false }));
+    sim.after(
+        0,
+        EventKind::ModelChanged(ModelSizes {
+            window: 8_000,
+            max_tokens: 500,
+            is_harmony: false,
+            ..ModelSizes::default()
+        }),
+    );
     sim.after(0, EventKind::TurnStarted(json!({"role": "user", "content": "And now?"})));
     let call = sim.model_call();
     let prompt = serde_json::to_string(&call.messages).unwrap();

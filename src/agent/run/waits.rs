@@ -1,6 +1,6 @@
 //! What a run waits for between two calls of a reply: a person's consent, and a child run. Pure.
 
-use super::calls::{CallQueue, LaterCalls};
+use super::calls::{CallQueue, LaterCalls, Verdict};
 use super::{Phase, Run};
 use crate::agent::approval::{ApprovalRequest, Decision, OnRejection, request_id};
 use crate::agent::call::{CallOutcome, RequestedCall, ToolEnd};
@@ -56,7 +56,10 @@ impl Run {
         let ApprovalWait { request, mut calls, .. } = wait;
         for call in &request.calls {
             let is_approved = decision.approved.contains(&call.id);
-            let verdict = (!is_approved).then(|| decision.rejection());
+            let verdict = match is_approved {
+                true => Verdict::Approved(decision.by.clone()),
+                false => Verdict::Rejected(decision.rejection()),
+            };
             calls.verdicts.insert(call.id.clone(), verdict);
             if let Some(own) = calls.own.iter_mut().find(|own| own.id == call.id) {
                 own.clone_from(call);

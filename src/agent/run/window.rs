@@ -19,8 +19,9 @@ const SUMMARIES: u32 = 3;
 impl Run {
     /// The tokens of the next prompt.
     pub(super) fn weigh(&mut self) -> u64 {
-        let messages = prompt::messages(&self.setup, &self.entries, self.turn.limit.is_none());
-        let tools = if self.turn.limit.is_none() { prompt::tools(&self.setup) } else { Vec::new() };
+        let (has_tools, neutral) = (self.turn.limit.is_none(), self.neutral());
+        let messages = prompt::messages(&self.setup, &self.entries, has_tools, neutral);
+        let tools = if has_tools { prompt::tools(&self.setup, neutral) } else { Vec::new() };
         self.weights.weigh(&messages, &tools, self.sizes.is_harmony)
     }
 
@@ -87,6 +88,7 @@ impl Run {
                 &self.setup,
                 entries,
                 usize::try_from(self.room()).unwrap_or(usize::MAX / 2) * 2,
+                self.neutral(),
             ),
             tools: Vec::new(),
             format: None,

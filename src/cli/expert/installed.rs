@@ -4,14 +4,19 @@ use crate::cli::say::{say, say_piece, tell};
 use std::fs;
 use std::io::ErrorKind;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use super::OutputFormat;
 use crate::cli::Failure;
+use crate::config::Settings;
 use crate::expert::{
-    ExpertsConfig, Installed, LEARNS_ALONE, Library, Package, Source, Tier, learns_alone, prepare_state,
-    resolved, visible,
+    ExpertsConfig, HookSecrets, Installed, LEARNS_ALONE, Library, Package, SecretPlace, Source, Tier,
+    Trigger, TriggerKind, learns_alone, prepare_state, resolved, visible,
 };
+
+/// What a trigger's name may not have in a path.
+const PATH_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// Checks a package and copies it to the installed experts.
 pub(super) fn install(experts: &ExpertsConfig, source: &str) -> Result<(), Failure> {
@@ -25,7 +30,9 @@ pub(super) fn install(experts: &ExpertsConfig, source: &str) -> Result<(), Failu
     let name = &package.manifest.name.value;
     say(&format!("Installed {name} {} in {}.", visible(&record.version), library.dir().join(name).display()));
     say_piece(&abilities(&package));
-    state_files(experts, None, &package)
+    state_files(experts, None, &package)?;
+    super::registry::refresh(experts);
+    Ok(())
 }
 
 /// Makes and brings up to date the files that the expert keeps.
@@ -90,7 +97,8 @@ fn as_json(installed: &Installed) -> Value {
     })
 }
 
-pub(super) fn show(experts: &ExpertsConfig, name: &str) -> Result<(), Failure> {
+pub(super) fn show(settings: &Settings, name: &str) -> Result<(), Failure> {
+    let experts = &settings.experts;
     let installed = Library::new(&experts.dir).get(name)?;
     let Some(package) = &installed.loaded.package else {
         return Err(Failure::Failed(format!(
@@ -105,7 +113,29 @@ pub(super) fn show(experts: &ExpertsConfig, name: &str) -> Result<(), Failure> {
         say(&format!("from: {}\ndigest: {}", visible(&record.source), record.digest));
     }
     say_piece(&abilities(package));
+    say_piece(&hooks(settings, package));
     Ok(())
+}
+
+/// The webhooks of an expert, each with where its secret is; never the secret itself.
+fn hooks(settings: &Settings, package: &Package) -> String {
+    let secrets = HookSecrets::new(&settings.store.state_dir, &settings.experts);
+    let expert = &package.manifest.name.value;
+    let hooks = package.manifest.triggers.items.iter();
+    let line = |trigger: &Trigger| {
+        let name = &trigger.name.value;
+        let place = match secrets.place(expert, name) {
+            SecretPlace::Variable(variable) => format!("the variable {variable}"),
+            // Made now, so that it can be read and put where the sender needs it.
+            SecretPlace::File(path) => match secrets.of(expert, name) {
+                Ok(_) => path.display().to_string(),
+                Err(error) => format!("not there: {error}"),
+            },
+        };
+        let path = utf8_percent_encode(name, PATH_SEGMENT);
+        format!("hook: POST /hooks/{expert}/{path}, secret in {}\n", visible(&place))
+    };
+    hooks.filter(|trigger| trigger.kind == Some(TriggerKind::Webhook)).map(line).collect()
 }
 
 /// What a package needs, may do, and is started by.
@@ -126,7 +156,7 @@ fn abilities(package: &Package) -> String {
     lines.push(("functions", functions.join(", ")));
     let lanes = resolved(package);
     for trigger in &manifest.triggers.items {
-        let kind = trigger.kind.map_or("?", crate::expert::TriggerKind::as_str);
+        let kind = trigger.kind.map_or("?", TriggerKind::as_str);
         let lane = &lanes["triggers"][&trigger.name.value];
         let key = lane["key"].as_str().map(|key| format!(": {key}")).unwrap_or_default();
         let mode = lane["concurrency"].as_str().unwrap_or_default();
@@ -142,6 +172,7 @@ fn abilities(package: &Package) -> String {
 pub(super) fn remove(experts: &ExpertsConfig, name: &str, purge: bool) -> Result<(), Failure> {
     let library = Library::new(&experts.dir);
     library.remove(name, &library.lock()?)?;
+    super::registry::refresh(experts);
     let state = experts.state_of(name);
     if !purge {
         let kept = if state.exists() {

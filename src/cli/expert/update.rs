@@ -100,6 +100,8 @@ impl Updater<'_> {
         }
         self.library.apply(plan, self.lock)?;
         say(&format!("Updated {name} to {new}."));
-        state_files(self.experts, Some(&plan.old), &plan.package)
+        state_files(self.experts, Some(&plan.old), &plan.package)?;
+        super::registry::refresh(self.experts);
+        Ok(())
     }
 }

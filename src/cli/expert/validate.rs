@@ -7,7 +7,10 @@ use serde_json::{Value, json};
 use super::OutputFormat;
 use crate::cli::Failure;
 use crate::cli::say::{say, say_piece};
-use crate::expert::{self, Diagnostic, ExpertsConfig, LONG_PROMPT, Library, Loaded, Severity};
+use crate::cli::serve::runtime;
+use crate::config::Loaded as Configuration;
+use crate::expert::{self, Diagnostic, Installed, LONG_PROMPT, Library, Loaded, Severity};
+use crate::tools::Sources;
 
 /// Checks the package in a directory, by itself: nothing of the configuration is read.
 pub(super) fn directory(path: &Path, format: OutputFormat) -> Result<(), Failure> {
@@ -17,13 +20,76 @@ pub(super) fn directory(path: &Path, format: OutputFormat) -> Result<(), Failure
     print(&loaded, format)
 }
 
-/// Checks an installed package.
-pub(super) fn named(experts: &ExpertsConfig, name: &str, format: OutputFormat) -> Result<(), Failure> {
+/// Checks an installed package, and whether its tools are bound and can be reached.
+pub(super) fn named(config: &Configuration, name: &str, format: OutputFormat) -> Result<(), Failure> {
     let is_path = name.contains('/');
     if is_path {
         return directory(Path::new(name), format);
     }
-    print(&Library::new(&experts.dir).get(name)?.loaded, format)
+    let installed = Library::new(&config.settings.experts.dir).get(name)?;
+    if installed.loaded.package.is_none() {
+        return print(&installed.loaded, format);
+    }
+    let found = runtime()?.block_on(binding(config, &installed))?;
+    let is_ready = found["ready"] == true;
+    match format {
+        OutputFormat::Json => {
+            let mut out = as_json(&installed.loaded);
+            out["binding"] = found;
+            say(&format!("{out:#}"));
+        }
+        OutputFormat::Text => {
+            say_piece(&format!("{}{}", findings(&installed.loaded), summary(&installed.loaded)));
+            say_piece(&checklist(&found));
+        }
+    }
+    match (is_ready, format) {
+        (true, _) => Ok(()),
+        (false, OutputFormat::Json) => Err(Failure::Told),
+        (false, OutputFormat::Text) => Err(Failure::Failed(format!(
+            "{name} is not ready: its triggers are held until the problems above are gone"
+        ))),
+    }
+}
+
+/// Phase 2: what keeps the expert from being ready, and what its tool files and the servers do not agree about.
+async fn binding(config: &Configuration, installed: &Installed) -> Result<Value, Failure> {
+    let sources = Sources::open(&config.settings.tools).map_err(|found| config.problems(found))?;
+    let Some(package) = &installed.loaded.package else { return Ok(Value::Null) };
+    let library = Library::new(&config.settings.experts.dir);
+    let (text, path) = library
+        .bindings(&installed.folder())
+        .map_err(|error| format!("the bindings cannot be read: {error}"))?;
+    let checked = expert::check_binding(package, &text, &sources).await;
+    let problem = |one: &expert::BindingProblem| json!({"tool": one.tool, "problem": one.text, "passes": !one.is_final});
+    Ok(json!({
+        "ready": checked.problems.is_empty(),
+        "file": path.display().to_string(),
+        "problems": checked.problems.iter().map(problem).collect::<Vec<_>>(),
+        "warnings": checked.mismatches,
+        "bound": checked.bound.iter().map(|(tool, target)| json!({"tool": tool, "to": target})).collect::<Vec<_>>(),
+    }))
+}
+
+fn checklist(found: &Value) -> String {
+    let texts = |list: &str| found[list].as_array().cloned().unwrap_or_default();
+    let word = |value: &Value| expert::visible(value.as_str().unwrap_or_default());
+    let mut lines = String::new();
+    for bound in texts("bound") {
+        lines.push_str(&format!("bound: {} → {}\n", word(&bound["tool"]), word(&bound["to"])));
+    }
+    for warning in texts("warnings") {
+        lines.push_str(&format!("warn: {}\n", word(&warning)));
+    }
+    for problem in texts("problems") {
+        lines.push_str(&format!("not ready: {}: {}\n", word(&problem["tool"]), word(&problem["problem"])));
+    }
+    if found["ready"] == true {
+        lines.push_str(
+            "The expert is ready: all required tools are bound, and their servers can be reached.\n",
+        );
+    }
+    lines
 }
 
 fn print(loaded: &Loaded, format: OutputFormat) -> Result<(), Failure> {

@@ -4,7 +4,11 @@ use super::{KEYS, Key};
 
 /// What may be in a table: names and what they lead to, in the order of the table of keys.
 #[derive(Debug, Default)]
-pub(in crate::config) struct Section(Vec<(&'static str, Node)>);
+pub(in crate::config) struct Section {
+    entries: Vec<(&'static str, Node)>,
+    /// What a table under any other name holds, where there may be one.
+    others: Option<Box<Section>>,
+}
 
 /// What a name leads to.
 #[derive(Debug)]
@@ -22,22 +26,27 @@ pub(in crate::config) enum Node {
 impl Section {
     /// What a name leads to.
     pub(in crate::config) fn get(&self, name: &str) -> Option<&Node> {
-        self.0.iter().find(|(known, _)| *known == name).map(|(_, node)| node)
+        self.entries.iter().find(|(known, _)| *known == name).map(|(_, node)| node)
+    }
+
+    /// What a table under any other name holds: its names are the user's.
+    pub(in crate::config) fn others(&self) -> Option<&Section> {
+        self.others.as_deref()
     }
 
     /// The names, in order.
     pub(in crate::config) fn names(&self) -> impl Iterator<Item = &'static str> {
-        self.0.iter().map(|(name, _)| *name)
+        self.entries.iter().map(|(name, _)| *name)
     }
 
     /// Names and what they lead to, in order.
     pub(in crate::config) fn iter(&self) -> impl Iterator<Item = (&'static str, &Node)> {
-        self.0.iter().map(|(name, node)| (*name, node))
+        self.entries.iter().map(|(name, node)| (*name, node))
     }
 
     fn insert(&mut self, path: &'static str, key: &'static Key) {
         let Some((head, rest)) = path.split_once('.') else {
-            self.0.push((path, Node::Leaf(key)));
+            self.entries.push((path, Node::Leaf(key)));
             return;
         };
         let below_name = rest.strip_prefix('<').and_then(|rest| rest.split_once('.'));
@@ -47,9 +56,12 @@ impl Section {
             (None, None) => (head, rest, Node::Section(Self::default())),
         };
         if self.get(name).is_none() {
-            self.0.push((name, node));
+            self.entries.push((name, node));
         }
-        match self.0.iter_mut().find(|(known, _)| *known == name) {
+        match self.entries.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, Node::Section(inner))) if below_name.is_some() => {
+                inner.others.get_or_insert_default().insert(rest, key);
+            }
             Some((_, Node::Section(inner) | Node::Named(inner) | Node::List(inner))) => {
                 inner.insert(rest, key);
             }

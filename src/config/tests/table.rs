@@ -18,25 +18,31 @@ fn companions(key: &Key) -> &'static str {
 
 /// A file that sets one key to its example.
 fn with_example(key: &Key) -> String {
+    // Hardware has other prices than tokens.
+    let of_hardware = ["monthly", "watts", "kwh"].contains(&key.name());
+    let name = if of_hardware { "own" } else { "x" };
     let table = match key.section() {
         "" => String::new(),
         section => match section.strip_suffix("[]") {
             Some(list) => format!("[[{list}]]\n"),
-            None => format!("[{}]\n", section.replace("<ID>", "x").replace("<NAME>", "x")),
+            None => format!("[{}]\n", section.replace("<ID>", name).replace("<NAME>", name)),
         },
     };
     let elsewhere = match key.section() {
-        "agents.<NAME>" => "[[upstream]]\nname = 'box'\nurl = 'http://a'\n[tools.mcp.files]\ncommand = 'c'\n",
+        "agents.<NAME>" | "experts" | "experts.<NAME>" => {
+            "[[upstream]]\nname = 'box'\nurl = 'http://a'\n[tools.mcp.files]\ncommand = 'c'\n"
+        }
         _ => "",
     };
     format!("{elsewhere}{table}{}{} = {}\n", companions(key), key.name(), key.example)
 }
 
-const VARIABLES: [(&str, &str); 4] = [
+const VARIABLES: [(&str, &str); 5] = [
     ("OPENCLAW_GATEWAY_TOKEN", "t"),
     ("VLLM_API_KEY", "k"),
     ("RESPOOL_CLIENT_KEYS", "a b"),
     ("RESPOOL_OPERATOR_KEYS", "c"),
+    ("MAIL_HOOK_SECRET", "a secret of the hook"),
 ];
 
 #[test]
@@ -89,6 +95,11 @@ fn every_field_of_the_structs_is_in_the_table_and_the_other_way_round() {
         assert_eq!(fields, names, "[{path}]");
         for (name, node) in section.iter() {
             let path = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+            if let keys::Node::Section(inner) = node
+                && let Some(others) = inner.others()
+            {
+                walk(others, &format!("{path}.<NAME>"));
+            }
             match node {
                 keys::Node::Leaf(_) => {}
                 keys::Node::Section(inner) => walk(inner, &path),
@@ -102,7 +113,7 @@ fn every_field_of_the_structs_is_in_the_table_and_the_other_way_round() {
 
 #[test]
 fn the_defaults_of_the_table_are_those_of_the_structs() {
-    let required = "[[upstream]]\nurl = 'http://a'\n[agents.x]\nmodel = 'm'\n[tools.mcp.x]\ncommand = 'c'\n";
+    let required = "[[upstream]]\nurl = 'http://a'\n[agents.x]\nmodel = 'm'\n[tools.mcp.x]\ncommand = 'c'\n[experts.x]\n";
     let shown = load(required, &[], [None; 2]).unwrap().show();
     assert!(
         shown.contains("weight = 1  # default") && shown.contains("max_tokens = 1000  # default"),

@@ -80,6 +80,20 @@ fn pages_are_checked_where_respool_lends_its_key() {
     assert_eq!(refusal(&lends, "/v1/models", &[("host", "127.0.0.1:8003")]), None);
 }
 
+/// Issue 11, second round: an answer to `TRACE` would repeat the upstream's key.
+#[test]
+fn methods_that_are_not_of_the_api_are_refused() {
+    let open = access(&ServerConfig::default(), true);
+    for (method, is_refused) in
+        [("TRACE", true), ("CONNECT", true), ("GET", false), ("PATCH", false), ("OPTIONS", false)]
+    {
+        let mut request = request("/v1/models", &[]);
+        *request.method_mut() = method.parse().unwrap();
+        let error = open.admit(&mut request, None).err();
+        assert_eq!(error.map(|error| error.status), is_refused.then_some(405), "{method}");
+    }
+}
+
 #[test]
 fn administrative_routes_are_for_those_who_were_allowed() {
     let check = |config: &ServerConfig, key: &str, expected: Option<&str>| {

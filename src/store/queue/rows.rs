@@ -5,7 +5,8 @@
 
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 
-use super::{ClaimRequest, Claimed, EntryEnd, EntryLease, LaneKey, NewEntry};
+use super::clocks;
+use super::{ClaimRequest, Claimed, Clock, EntryEnd, EntryLease, LaneKey, NewEntry};
 use crate::store::numbers::signed;
 
 /// So many rows are forgotten in one bite.
@@ -23,6 +24,7 @@ pub(in crate::store) enum Change {
     Complete { lease: EntryLease, end: EntryEnd, note: String, now: u64 },
     Replay { entry: String, new_id: String, now: u64 },
     Drop { entry: String },
+    WatchClock { clock: Clock, now: u64 },
 }
 
 /// What came of a change.
@@ -31,6 +33,7 @@ pub(in crate::store) struct Changed {
     pub(in crate::store) count: usize,
     pub(in crate::store) duplicate: Option<String>,
     pub(in crate::store) claimed: Vec<Claimed>,
+    pub(in crate::store) mark: Option<u64>,
 }
 
 /// How far an entry is.
@@ -139,6 +142,9 @@ pub(in crate::store) fn apply(change: &Transaction<'_>, what: &Change) -> rusqli
         Change::Complete { lease, end, note, now } => complete(change, lease, *end, note, *now).map(changed),
         Change::Replay { entry, new_id, now } => replay(change, entry, new_id, *now).map(changed),
         Change::Drop { entry } => drop_dead(change, entry).map(changed),
+        Change::WatchClock { clock, now } => {
+            clocks::mark(change, clock, *now).map(|mark| Changed { mark: Some(mark), ..Changed::default() })
+        }
     }
 }
 
@@ -172,7 +178,7 @@ pub(in crate::store) fn set_run(
 }
 
 fn enqueue(change: &Transaction<'_>, entry: &NewEntry, now: u64) -> rusqlite::Result<Changed> {
-    if let Some((key, until)) = &entry.dedupe {
+    if let Some((key, _)) = &entry.dedupe {
         let known: Option<String> = change
             .prepare_cached("SELECT entry FROM dedupe WHERE key = ?1 AND until > ?2")?
             .query_row(params![key.0, signed(now)], |row| row.get(0))
@@ -180,6 +186,13 @@ fn enqueue(change: &Transaction<'_>, entry: &NewEntry, now: u64) -> rusqlite::Re
         if known.is_some() {
             return Ok(Changed { duplicate: known, ..Changed::default() });
         }
+    }
+    if let Some(time) = &entry.clock
+        && let Some(earlier) = clocks::advance(change, time, &entry.id)?
+    {
+        return Ok(Changed { duplicate: Some(earlier), ..Changed::default() });
+    }
+    if let Some((key, until)) = &entry.dedupe {
         change
             .prepare_cached("INSERT OR REPLACE INTO dedupe (key, until, entry) VALUES (?1, ?2, ?3)")?
             .execute(params![key.0, signed(*until), entry.id])?;

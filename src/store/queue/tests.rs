@@ -146,6 +146,7 @@ impl Pair {
             due: now + delay,
             payload: "{}".into(),
             dedupe: key.map(|key| (DedupeKey::new("q", "t", &key.to_string()), now + 5)),
+            clock: None,
         };
         let known = key.and_then(|key| self.model.keys.get(&key)).filter(|(until, _)| *until > now);
         let expected = known.map(|(_, entry)| entry.clone());

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::store::{DedupeKey, LaneKey, RunsConfig, StoreConfig};
+use crate::store::{ClockTime, DedupeKey, LaneKey, RunsConfig, StoreConfig};
 use rusqlite::Connection;
 
 fn open(dir: &Path) -> Store {
@@ -181,4 +181,49 @@ async fn what_ended_long_ago_is_forgotten_and_dead_letters_stay() {
     let keys = Connection::open(dir.path().join("respool.db")).unwrap();
     let keys: u32 = keys.query_row("SELECT count(*) FROM dedupe", [], |row| row.get(0)).unwrap();
     assert_eq!(keys, 0);
+}
+
+/// Two processes fire the same clock; one of them is a time behind.
+#[tokio::test]
+async fn a_clock_fires_once_for_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two) = (open(dir.path()), open(dir.path()));
+    let clock =
+        |schedule: &str| Clock { queue: "desk".into(), name: "daily".into(), schedule: schedule.into() };
+    let at = |id: &str, time| {
+        let clock = Some(ClockTime { clock: clock("0 8 * * *"), time });
+        NewEntry { clock, ..entry(id, None) }
+    };
+    assert_eq!(one.clock_mark(&clock("0 8 * * *"), 5).await, Ok(5));
+    assert_eq!(two.clock_mark(&clock("0 8 * * *"), 9).await, Ok(5), "it was seen before");
+    assert_eq!(one.enqueue(at("a", 10), 11).await, Ok(Enqueued::Accepted));
+    assert_eq!(two.enqueue(at("b", 10), 11).await, Ok(Enqueued::Duplicate("a".into())));
+    assert_eq!(two.enqueue(at("c", 8), 11).await, Ok(Enqueued::Duplicate("a".into())), "an older time");
+    assert_eq!(two.clock_mark(&clock("0 8 * * *"), 12).await, Ok(10));
+    assert_eq!(two.enqueue(at("d", 20), 21).await, Ok(Enqueued::Accepted));
+    assert_eq!(one.clock_mark(&clock("0 9 * * *"), 30).await, Ok(30), "another schedule begins now");
+    assert_eq!(
+        one.enqueue(at("e", 40), 41).await,
+        Ok(Enqueued::Duplicate(String::new())),
+        "the old schedule is over"
+    );
+    assert_eq!(one.entries(None, EntryState::Waiting, 9).await.unwrap().len(), 2);
+}
+
+/// Where the key came before, the clock does not move; where the clock was there before, the key is not remembered.
+#[tokio::test]
+async fn a_clock_and_a_key_are_one_commit() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let clock = Clock { queue: "desk".into(), name: "c".into(), schedule: "s".into() };
+    store.clock_mark(&clock, 5).await.unwrap();
+    let with = |id: &str, time, key: &str| {
+        let clock = Some(ClockTime { clock: clock.clone(), time });
+        NewEntry { clock, dedupe: Some((DedupeKey::new("desk", "t", key), 1_000)), ..entry(id, None) }
+    };
+    assert_eq!(store.enqueue(with("a", 10, "k"), 1).await, Ok(Enqueued::Accepted));
+    assert_eq!(store.enqueue(with("b", 20, "k"), 1).await, Ok(Enqueued::Duplicate("a".into())));
+    assert_eq!(store.clock_mark(&clock, 1).await, Ok(10));
+    assert_eq!(store.enqueue(with("c", 10, "other"), 1).await, Ok(Enqueued::Duplicate("a".into())));
+    assert_eq!(store.enqueue(with("d", 30, "other"), 1).await, Ok(Enqueued::Accepted));
 }

@@ -6,9 +6,11 @@ use serde_json::Value;
 use super::super::contract::{ToolError, ToolOutput};
 use super::arguments::{Arguments, wrong};
 use super::read::{open, whole};
+use super::shown::{self, Found};
 use super::text::{Encoding, decode, encode, is_crlf, with_crlf};
 use super::workspace::{Place, Workspace};
 use super::write::{diff, replace, shortened};
+use tool_call_parser::templates::mended;
 
 const LARGEST_FILE: u64 = 16 << 20;
 const OLD: &[&str] = &["oldText", "old_string", "old_text", "oldString"];
@@ -121,7 +123,9 @@ fn find(before: &str, edit: &Edit) -> Result<(usize, usize, String), String> {
     for (old, new) in forms {
         let mut places = before.match_indices(&old).map(|(at, _)| at);
         match (places.next(), places.next()) {
-            (Some(at), None) if !overlaps_itself(before, &old, at) => return Ok((at, old.len(), new)),
+            (Some(at), None) if !overlaps_itself(before, &old, at) => {
+                return Ok((at, old.len(), mended(&new, before).into_owned()));
+            }
             (Some(_), _) => {
                 let lines = lines_of(before, &old);
                 return Err(format!(
@@ -131,7 +135,11 @@ fn find(before: &str, edit: &Edit) -> Result<(usize, usize, String), String> {
             (None, _) => {}
         }
     }
-    Err(hint(before, &edit.old))
+    match shown::find(before, &edit.old, &edit.new) {
+        Found::Once(at, length, new) => Ok((at, length, new)),
+        Found::Often => Err("is there more than once: add lines around it until it is unique".into()),
+        Found::Nowhere => Err(hint(before, &edit.old)),
+    }
 }
 
 /// True for `aa` in `aaa`: there are two ways to replace it.
@@ -162,6 +170,8 @@ fn hint(before: &str, old: &str) -> String {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use tool_call_parser::Prior;
+    use tool_call_parser::templates::{Scope, broken};
 
     fn check(before: &str, edits: &[(&str, &str)], expected: Result<&str, &str>) {
         let edits: Vec<Edit> =
@@ -189,6 +199,30 @@ mod tests {
     }
 
     #[test]
+    fn a_text_that_the_model_read_with_broken_marks_is_found() {
+        let template = "{{ '<|im_start|>' + role }}\n[INST] x [/INST]\n";
+        check(
+            template,
+            &[("'< |im_start|>' + role", "'< |im_start|>' + name")],
+            Ok("{{ '<|im_start|>' + name }}\n[INST] x [/INST]\n"),
+        );
+        check(
+            template,
+            &[("<|im_start|>", "<|im_end|>")],
+            Ok("{{ '<|im_end|>' + role }}\n[INST] x [/INST]\n"),
+        );
+        check(template, &[("< |im_start|>", "")], Ok("{{ '' + role }}\n[INST] x [/INST]\n"));
+        check(template, &[("[ INST] x [/INST]", "[ INST] y")], Ok("{{ '<|im_start|>' + role }}\n[INST] y\n"));
+        check("<s>\r\n<s>a\r\n", &[("< s>a\n", "< s>b\n")], Ok("<s>\r\n<s>b\r\n"));
+        check("<s> <s>", &[("< s>", "")], Err("more than once"));
+        check("a <|im_start|>", &[("< |im_end|>", "")], Err("not there"));
+        check("a\n<s>\n", &[("a\n", "< s>\n")], Ok("<s>\n<s>\n"));
+        // A file that holds the broken form too.
+        check("< |im_end|> <|im_end|>x", &[("< |im_end|>x", "< |im_end|>y")], Ok("< |im_end|> <|im_end|>y"));
+        check("< |im_end|>a <|im_end|>x", &[("a", "< |im_end|>")], Ok("< |im_end|>< |im_end|> <|im_end|>x"));
+    }
+
+    #[test]
     fn line_ends_stay_as_they_are() {
         check("a\r\nb\r\nc\r\n", &[("a\nb", "x\ny\nz")], Ok("x\r\ny\r\nz\r\nc\r\n"));
         check("a\r\nb\r\nc\r\n", &[("b", "x\ny")], Ok("a\r\nx\r\ny\r\nc\r\n"));
@@ -198,6 +232,19 @@ mod tests {
     }
 
     proptest! {
+        /// What an agent's model reads of a file, whatever its family, can be edited, and what is put back is the file.
+        #[test]
+        fn what_was_read_in_broken_form_edits_round_trip(
+            before in "([ab\n]|<s>|]~b]|<\\|im_end\\|>|[<>\\[\\] |]){0,12}",
+            after in "([ab\n]|<s>|]~b]|<\\|im_end\\|>|[<>\\[\\] |]){0,12}",
+            family in proptest::sample::select(vec!["hermes", "mistral", "invoke", "none"]),
+        ) {
+            let text = format!("{before}MARK{after}");
+            let read = broken(&text, Prior::of_dialects([family]), Scope::All).into_owned();
+            let there = Edit { old: read.clone(), new: read.replace("MARK", "DONE") };
+            prop_assert_eq!(apply(&text, &[there]), Ok(format!("{before}DONE{after}")));
+        }
+
         /// All but the one place stays byte for byte.
         #[test]
         fn the_rest_of_the_file_stays(before in "[abc\r\n]{0,20}", mark in "M[a-z]{1,4}", after in "[abc\r\n]{0,20}", new in "[xyz ]{0,6}") {

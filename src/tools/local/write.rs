@@ -1,5 +1,6 @@
 //! `write`: a file as a whole, at once (a temporary file beside it takes its name) and with the mode it had.
 
+use std::borrow::Cow;
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::time::Duration;
@@ -11,13 +12,16 @@ use super::super::contract::{ToolError, ToolOutput};
 use super::read::{open, whole};
 use super::text::decode;
 use super::workspace::{Place, Workspace, failure};
+use tool_call_parser::templates;
 
 /// Larger files are not compared.
 const MOST_COMPARED: u64 = 1 << 20;
 const LONGEST_DIFF: usize = 64 << 10;
 
 pub(super) fn write(workspace: &Workspace, place: &Place, content: &str) -> Result<ToolOutput, ToolError> {
-    let display = preview(workspace, place, content)?.map(shortened);
+    let before = before(workspace, place)?;
+    let content = &*whole_marks(content, before.as_deref());
+    let display = change(place, before, content).map(shortened);
     replace(workspace, place, content.as_bytes())?;
     let text = format!("Wrote {} bytes to {}", content.len(), place.written.display());
     Ok(ToolOutput { text, display })
@@ -29,15 +33,28 @@ pub(super) fn preview(
     place: &Place,
     content: &str,
 ) -> Result<Option<String>, ToolError> {
-    let before = if workspace.dir.symlink_metadata(&place.real).is_err() {
-        Some(String::new())
-    } else {
-        let (bytes, is_whole) = whole(&mut open(workspace, place)?, place, MOST_COMPARED)?;
-        decode(&bytes).map(|(text, _)| text).filter(|_| is_whole)
-    };
-    Ok(before
-        .filter(|_| content.len() as u64 <= MOST_COMPARED)
-        .map(|before| diff(&place.written, &before, content)))
+    let before = before(workspace, place)?;
+    let content = whole_marks(content, before.as_deref());
+    Ok(change(place, before, &content))
+}
+
+/// The text that the file has; `None` when it is large or not text.
+fn before(workspace: &Workspace, place: &Place) -> Result<Option<String>, ToolError> {
+    if workspace.dir.symlink_metadata(&place.real).is_err() {
+        return Ok(Some(String::new()));
+    }
+    let (bytes, is_whole) = whole(&mut open(workspace, place)?, place, MOST_COMPARED)?;
+    Ok(decode(&bytes).map(|(text, _)| text).filter(|_| is_whole))
+}
+
+/// Marks that the model has read in broken form in the file that it writes anew are whole again.
+fn whole_marks<'a>(content: &'a str, before: Option<&str>) -> Cow<'a, str> {
+    before.map_or(Cow::Borrowed(content), |before| templates::mended(content, before))
+}
+
+fn change(place: &Place, before: Option<String>, content: &str) -> Option<String> {
+    let before = before.filter(|_| content.len() as u64 <= MOST_COMPARED)?;
+    Some(diff(&place.written, &before, content))
 }
 
 /// The change as a unified diff, whole: somebody may be asked about it.

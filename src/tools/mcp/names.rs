@@ -3,10 +3,12 @@
 
 const LONGEST: usize = 64;
 
-/// The name for a server's tool. A name that has to be changed or cut ends in a mark of its own, so that no two become one.
+/// The name for a server's tool. A name that has to be changed or cut, or that could be read as another server's tool, ends in a
+/// mark of its own, so that no two become one.
 pub(super) fn exposed(server: &str, tool: &str) -> String {
     let whole = format!("{server}__{tool}");
-    if whole.len() <= LONGEST && whole.chars().all(is_plain) {
+    let ends_where_it_seems = whole.find("__") == Some(server.len());
+    if whole.len() <= LONGEST && whole.chars().all(is_plain) && ends_where_it_seems {
         return whole;
     }
     let name: String = whole.chars().map(|c| if is_plain(c) { c } else { '_' }).take(LONGEST - 9).collect();
@@ -39,6 +41,10 @@ mod tests {
         assert_eq!(exposed("files", "read_file"), "files__read_file");
         assert_eq!(exposed("my files", "read.file"), "my_files__read_file_97fbbdfc");
         assert_ne!(exposed("a", "x.y"), exposed("a", "x/y"));
+        // A server could else take the name of another one's tool.
+        assert_eq!(exposed("a", "b__c"), "a__b__c");
+        assert_ne!(exposed("a__b", "c"), "a__b__c");
+        assert_ne!(exposed("a_", "b"), exposed("a", "_b"));
         assert_ne!(exposed("a", &"x".repeat(80)), exposed("a", &"x".repeat(81)));
     }
 

@@ -5,8 +5,10 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno as MountError;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::statvfs::{FsFlags, statvfs};
@@ -69,6 +71,7 @@ pub(super) fn mount_places(spec: &Spec) -> io::Result<()> {
     if let Some(temporary) = &spec.temporary {
         cover(temporary, spec)?;
     }
+    hold_attributes(spec)?;
     for directory in spec.pinned.iter().filter(|directory| directory.exists()) {
         bind(directory, directory)?;
     }
@@ -77,6 +80,75 @@ pub(super) fn mount_places(spec: &Spec) -> io::Result<()> {
         make_read_only(place)?;
     }
     end_mounting()
+}
+
+/// File systems that hold people's files, and whose mounts can be asked without waiting for another machine.
+const WITH_FILES: [&str; 13] = [
+    "bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "vfat", "virtiofs",
+    "xfs", "zfs",
+];
+
+/// Landlock knows nothing of modes, owners, times and attributes of files: outside of what the command writes, they stay as they
+/// are because everything is mounted read-only. What lies in `/dev/shm` is for other commands neither to see nor to find later.
+fn hold_attributes(spec: &Spec) -> io::Result<()> {
+    if spec.writable.iter().any(|place| place == Path::new("/")) {
+        return Ok(());
+    }
+    let existing = |place: &PathBuf| place.canonicalize().ok();
+    let mut writable: Vec<PathBuf> = spec.writable.iter().filter_map(existing).collect();
+    writable.retain(|place| !place.starts_with("/dev"));
+    for place in &writable {
+        bind(place, place)?;
+    }
+    // These are the command's own by now.
+    if spec.temporary.is_some() {
+        writable.extend(["/tmp", "/var/tmp"].iter().map(PathBuf::from).filter_map(|place| existing(&place)));
+    }
+    for point in mount_points(&fs::read_to_string("/proc/self/mountinfo")?) {
+        let is_elsewhere = !writable.iter().any(|place| point.starts_with(place));
+        if is_elsewhere && !["/proc", "/dev"].iter().any(|own| point.starts_with(own)) {
+            hold_mount(&point)?;
+        }
+    }
+    if Path::new("/dev/shm").is_dir() {
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        mount(Some("tmpfs"), "/dev/shm", Some("tmpfs"), flags, Some("mode=1777"))
+            .map_err(|error| io::Error::other(format!("a /dev/shm of its own is not permitted: {error}")))?;
+    }
+    Ok(())
+}
+
+/// What lies below another mount, or in a directory that this user cannot enter, is not reached by its path, nor by the command's.
+fn hold_mount(point: &Path) -> io::Result<()> {
+    match remount_read_only(point) {
+        Ok(()) | Err(MountError::EINVAL | MountError::ENOENT | MountError::ENOTDIR | MountError::EACCES) => {
+            Ok(())
+        }
+        Err(error) => Err(not_read_only(point, error)),
+    }
+}
+
+/// The places of mounts that hold files, from the text of `mountinfo` (proc(5)).
+fn mount_points(mounts: &str) -> Vec<PathBuf> {
+    let point = |line: &str| {
+        let (mount, source) = line.split_once(" - ")?;
+        let kind = source.split(' ').next()?;
+        WITH_FILES.contains(&kind).then(|| unescaped(mount.split(' ').nth(4).unwrap_or_default()))
+    };
+    mounts.lines().filter_map(point).collect()
+}
+
+/// Spaces and their like stand as three octal digits.
+fn unescaped(text: &str) -> PathBuf {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        let code = digits.filter(|_| *first == b'\\').and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        bytes.push(code.unwrap_or(*first));
+        rest = if code.is_some() { &after[3..] } else { after };
+    }
+    PathBuf::from(OsString::from_vec(bytes))
 }
 
 /// Puts a directory of the command's own over those that all share; what the command may reach below them is still there.
@@ -151,8 +223,16 @@ fn bind(from: &Path, to: &Path) -> io::Result<()> {
         .map_err(|error| io::Error::other(format!("{} cannot be mounted: {error}", from.display())))
 }
 
-/// The flags of the file system stay: the kernel does not let them be taken away here.
 fn make_read_only(place: &Path) -> io::Result<()> {
+    remount_read_only(place).map_err(|error| not_read_only(place, error))
+}
+
+fn not_read_only(place: &Path, error: MountError) -> io::Error {
+    io::Error::other(format!("{} cannot be made read-only: {error}", place.display()))
+}
+
+/// The flags of the file system stay: the kernel does not let them be taken away here.
+fn remount_read_only(place: &Path) -> nix::Result<()> {
     let found = statvfs(place)?.flags();
     let mut flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
     for (known, flag) in [
@@ -168,5 +248,19 @@ fn make_read_only(place: &Path) -> io::Result<()> {
         }
     }
     mount(NOTHING, place, NOTHING, flags, NOTHING)
-        .map_err(|error| io::Error::other(format!("{} cannot be made read-only: {error}", place.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_that_hold_files_are_found() {
+        let mounts = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
+                      23 22 0:5 / /proc rw,nosuid - proc proc rw\n\
+                      24 22 0:40 / /mnt/my\\040disk rw - xfs /dev/sdb1 rw\n\
+                      25 22 0:41 / /net/home rw - nfs4 far:/home rw\nnonsense\n";
+        assert_eq!(mount_points(mounts), [Path::new("/"), Path::new("/mnt/my disk")]);
+        assert_eq!(unescaped("a\\134b\\"), Path::new("a\\b\\"));
+    }
 }

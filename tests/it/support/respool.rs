@@ -7,7 +7,9 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use respool::agent::Agents;
 use respool::config::{FileText, resolve};
+use respool::expert::Experts;
 use respool::server::{Access, Stop, router, run};
+use respool::usage::Ledger;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -29,6 +31,10 @@ pub struct Respool {
     pub agents: Arc<Agents>,
     /// Its keys, and what they use.
     pub access: Arc<Access>,
+    /// Its experts.
+    pub experts: Option<Arc<Experts>>,
+    /// What was used.
+    pub usage: Arc<Ledger>,
 }
 
 impl Respool {
@@ -93,6 +99,10 @@ impl Respool {
             // Tests of what a broken upstream is answered with do not wait for it to come back.
             settings.relay.recovery.wait_for_upstream = std::time::Duration::ZERO;
         }
+        if !toml.contains("state_dir") {
+            // Tests that name no directory leave nothing in the user's.
+            settings.usage.keep = std::time::Duration::ZERO;
+        }
         let stop = Stop::default();
         let app = match &tools {
             None => respool::cli::app(&settings, &stop.abort).await.unwrap(),
@@ -103,12 +113,17 @@ impl Respool {
                 respool::cli::app_with(&settings, &stop.abort, &open).await.unwrap()
             }
         };
-        let (agents, access) = (Arc::clone(&app.agents), Arc::clone(&app.access));
+        let (agents, access, experts) =
+            (Arc::clone(&app.agents), Arc::clone(&app.access), app.experts.clone());
+        let usage = Arc::clone(&app.usage);
         agents.start().await;
+        if let Some(experts) = &experts {
+            experts.start(&stop.abort);
+        }
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let ended = tokio::spawn(run(listener, router(app), stop.clone(), settings.server.limits.drain));
-        Self { address, stop, ended: Some(ended), agents, access }
+        Self { address, stop, ended: Some(ended), agents, access, experts, usage }
     }
 }
 
@@ -121,7 +136,11 @@ impl Respool {
             ended.await.unwrap();
         }
         self.agents.ended().await;
+        if let Some(experts) = &self.experts {
+            experts.ended().await;
+        }
         self.access.save().await;
+        self.usage.flush().await;
     }
 }
 

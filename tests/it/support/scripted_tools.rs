@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use respool::tools::{Approver, Invocation, Question, Target, ToolError, ToolOutput, ToolSpec, Tools};
+use respool::tools::{Approver, Asked, Invocation, Question, Target, ToolError, ToolOutput, ToolSpec, Tools};
 use serde_json::{Value, json};
 
 type Script = dyn Fn(&Invocation, usize) -> Result<String, ToolError> + Send + Sync;
@@ -53,6 +53,11 @@ impl ScriptedTools {
         self.lock().iter().map(first).collect()
     }
 
+    /// The names of the keys of those who asked for the calls so far.
+    pub fn keys(&self) -> Vec<Option<String>> {
+        self.lock().iter().map(|call| call.caller.key.clone()).collect()
+    }
+
     /// How many calls ran with a person's consent.
     pub fn approved(&self) -> usize {
         lock(&self.approved).len()
@@ -97,6 +102,7 @@ impl Tools for ScriptedTools {
             if let Some(approver) = approver {
                 // Nobody sits at an agent that is served: whoever is there consents to this very call and to no other.
                 let question = |arguments| Question {
+                    asked: Asked::Call,
                     tool: &invocation.name,
                     arguments,
                     target: &Target::Other,

@@ -370,6 +370,12 @@ pub fn reference() -> String {
         let (dialects, cases) = (list(family.dialects), list(family.cases));
         let _ = writeln!(page, "| {} | {} | {dialects} | {cases} |", family.name, family.parsers);
     }
+    page.push_str(
+        "\n# Marks of templates\n\nWhat an agent or a chat breaks in the words of tools and servers before the model reads them \
+         ([security.md](security.md)):\nbeside these the marks that open the dialects above, those of reasoning, and all \
+         tokens of the forms `<|x|>`, `<｜x｜>`, `<|x>`\nand `<x|>`.\n\n| families | marks |\n|---|---|\n",
+    );
+    page.push_str(&super::templates::reference());
     page.push_str(ARGUED);
     page
 }

@@ -125,7 +125,10 @@ fn exactly_the_recorded_inputs_run() {
     sim.after(0, EventKind::ApprovalRequested(request.clone()));
     sim.after(1, EventKind::ApprovalDecided(Decision::approve_all(&request, "anna")));
     let Step::Act(Action::CallTool(step)) = sim.run.next() else { panic!("{:?}", sim.run.next()) };
-    assert_eq!((step.call.arguments.as_str(), step.is_approved), (r#"{"to":"as it was shown"}"#, true));
+    assert_eq!(
+        (step.call.arguments.as_str(), step.approved_by.as_deref()),
+        (r#"{"to":"as it was shown"}"#, Some("anna"))
+    );
     let restored = Run::restore(sim.run.setup().clone(), sim.kept).unwrap();
     assert_eq!(restored, sim.run);
 }

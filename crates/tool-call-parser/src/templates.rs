@@ -1,0 +1,746 @@
+//! The marks of chat templates: the special tokens with which a family's template writes turns, calls and reasoning. Text from
+//! outside that holds one looks to the model like another message.
+//!
+//! A mark is broken by one space after its first character: no tokenizer then finds its token, and every reader still sees what
+//! stood there. Facts are from the families' tokenizers and templates. Pure. Used by `agent` on the way to a model, and by
+//! `tools` to find in a file what a model has read in broken form.
+
+use std::borrow::Cow;
+use std::sync::LazyLock;
+
+use crate::dialects::TABLE;
+use crate::prior::Prior;
+use aho_corasick::AhoCorasick;
+
+/// The marks of one family's template, or of several that share it.
+#[derive(Clone, Copy, Debug)]
+pub struct Template {
+    /// The families.
+    pub name: &'static str,
+    /// The dialects that these families write: by them a model's template is found.
+    pub dialects: &'static [&'static str],
+    /// What begins or ends a message, a role or a text.
+    pub turns: &'static [&'static str],
+    /// What frames calls, results and reasoning, beside the marks that open the dialects.
+    pub calls: &'static [&'static str],
+}
+
+/// Which marks are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All of them: for what tools and servers say.
+    All,
+    /// Only those of turns: for the model's own words, which it may imitate.
+    Turns,
+}
+
+/// All templates.
+pub const TEMPLATES: &[Template] = &[
+    Template {
+        name: "gpt-oss, Muse Glimmer",
+        dialects: &["harmony", "harmony_recipient", "harmony_text", "harmony_glued"],
+        turns: &[
+            "<|start|>",
+            "<|end|>",
+            "<|message|>",
+            "<|channel|>",
+            "<|constrain|>",
+            "<|call|>",
+            "<|return|>",
+            "<|refusal|>",
+            "<|startoftext|>",
+            "<|endoftext|>",
+            "<|endofprompt|>",
+        ],
+        calls: &["<atem:", "</atem:"],
+    },
+    Template {
+        name: "ChatML: Qwen, Hermes, InternLM, Nemotron, LFM2, Olmo, MiMo, Step 3.5",
+        dialects: &["hermes", "qwen_xml", "pythonic_tags"],
+        turns: &[
+            "<|im_start|>",
+            "<|im_end|>",
+            "<|im_sep|>",
+            "<|endoftext|>",
+            "<|startoftext|>",
+            "<SPECIAL_",
+            "<extra_id_",
+            "<|vision_start|>",
+            "<|vision_end|>",
+            "<|image_pad|>",
+            "<|video_pad|>",
+        ],
+        calls: &[
+            "</tool_call>",
+            "<tool_response>",
+            "</tool_response>",
+            "</tools>",
+            "<TOOLCALL>",
+            "</TOOLCALL>",
+            "<TOOL_RESPONSE>",
+            "</TOOL_RESPONSE>",
+            "<AVAILABLE_TOOLS>",
+            "</AVAILABLE_TOOLS>",
+            "<functions>",
+            "</functions>",
+            "<function=",
+            "</function>",
+            "<parameter=",
+            "</parameter>",
+            "<|action_start|>",
+            "<|action_end|>",
+            "<|plugin|>",
+            "<|interpreter|>",
+            "<|tool_list_start|>",
+            "<|tool_list_end|>",
+            "<|tool_response_start|>",
+            "<|tool_response_end|>",
+            "<|tool_call_end|>",
+            "</function_calls>",
+        ],
+    },
+    Template {
+        name: "Seed-OSS",
+        dialects: &["qwen_xml"],
+        turns: &["<seed:bos>", "<seed:eos>", "<seed:pad>"],
+        calls: &["</seed:tool_call>", "<seed:cot_budget_reflect>", "</seed:cot_budget_reflect>"],
+    },
+    Template {
+        name: "Granite, LongCat, Jamba, Reka, xLAM",
+        dialects: &["hermes"],
+        turns: &[
+            "<|start_of_role|>",
+            "<|end_of_role|>",
+            "<|end_of_text|>",
+            "<|bom|>",
+            "<|eom|>",
+            "<longcat_s>",
+            "</longcat_s>",
+            "<longcat_user>",
+            "<longcat_assistant>",
+            "<longcat_system>",
+            "<sep>",
+        ],
+        calls: &[
+            "</longcat_tool_call>",
+            "<longcat_think>",
+            "</longcat_think>",
+            "<|tool_call|>",
+            "<tool_output>",
+            "</tool_output>",
+        ],
+    },
+    Template {
+        name: "MiniMax M2 and M3",
+        dialects: &["invoke", "minimax_m3"],
+        turns: &["]~b]", "]~!b[", "[e~[", "]!p~[", "]!d~[", "]<]minimax[>["],
+        calls: &["</minimax:tool_call>", "<invoke name=", "</invoke>", "<parameter name=", "</parameter>"],
+    },
+    Template {
+        name: "DeepSeek",
+        dialects: &["deepseek", "invoke"],
+        turns: &[
+            "<｜begin▁of▁sentence｜>",
+            "<｜end▁of▁sentence｜>",
+            "<｜User｜>",
+            "<｜Assistant｜>",
+            "<｜System｜>",
+            "<｜▁pad▁｜>",
+            "<|EOT|>",
+            "<｜begin of sentence｜>",
+            "<｜end of sentence｜>",
+        ],
+        calls: &[
+            "<｜tool▁calls▁end｜>",
+            "<｜tool▁call▁end｜>",
+            "<｜tool▁sep｜>",
+            "<｜tool▁outputs▁begin｜>",
+            "<｜tool▁outputs▁end｜>",
+            "<｜tool▁output▁begin｜>",
+            "<｜tool▁output▁end｜>",
+            "<｜DSML｜",
+            "</｜DSML｜",
+            "<function_results>",
+            "</function_results>",
+            "</function_calls>",
+        ],
+    },
+    Template {
+        name: "Step-3",
+        dialects: &["invoke"],
+        turns: &["<｜BOT｜>", "<｜EOT｜>"],
+        calls: &["<steptml:", "</steptml:", "<｜tool_call_end｜>", "<｜tool_calls_end｜>", "<｜tool_sep｜>"],
+    },
+    Template {
+        name: "GLM, Poolside",
+        dialects: &["glm"],
+        turns: &[
+            "[gMASK]",
+            "[sMASK]",
+            "[MASK]",
+            "<sop>",
+            "<eop>",
+            "<|system|>",
+            "<|user|>",
+            "<|assistant|>",
+            "<|observation|>",
+            "<|endoftext|>",
+            "<|begin_of_image|>",
+            "<|end_of_image|>",
+        ],
+        calls: &[
+            "</tool_call>",
+            "<arg_key>",
+            "</arg_key>",
+            "<arg_value>",
+            "</arg_value>",
+            "<tool_response>",
+            "</tool_response>",
+            "<|tool|>",
+            "</tools>",
+        ],
+    },
+    Template {
+        name: "Hunyuan",
+        dialects: &["hunyuan", "hermes"],
+        turns: &[
+            "<｜hy_begin▁of▁sentence｜>",
+            "<｜hy_end▁of▁sentence｜>",
+            "<｜hy_User｜>",
+            "<｜hy_Assistant｜>",
+            "<|startoftext|>",
+            "<|extra_0|>",
+            "<|extra_4|>",
+            "<|eos|>",
+        ],
+        calls: &[
+            "<tool_sep>",
+            "<answer>",
+            "</answer>",
+            "<arg_key>",
+            "</arg_key>",
+            "<arg_value>",
+            "</arg_value>",
+            "</tool_call>",
+            "</tool_calls>",
+            "<tool_responses>",
+            "</tool_responses>",
+            "<tool_response>",
+            "</tool_response>",
+        ],
+    },
+    Template {
+        name: "Kimi K2 and K3",
+        dialects: &["kimi", "kimi_k3"],
+        turns: &[
+            "[BOS]",
+            "[EOS]",
+            "[EOT]",
+            "[PAD]",
+            "[UNK]",
+            "[EOT_ID]",
+            "<|im_user|>",
+            "<|im_assistant|>",
+            "<|im_system|>",
+            "<|im_middle|>",
+            "<|im_end|>",
+            "<|open|>",
+            "<|close|>",
+            "<|sep|>",
+            "<|media_start|>",
+            "<|media_begin|>",
+            "<|media_end|>",
+        ],
+        calls: &["<|tool_call_end|>", "<|tool_call_argument_begin|>", "◁think▷", "◁/think▷"],
+    },
+    Template {
+        name: "Inkling",
+        dialects: &["inkling"],
+        turns: &[
+            "<|message_user|>",
+            "<|message_system|>",
+            "<|message_model|>",
+            "<|message_tool|>",
+            "<|end_message|>",
+            "<|content_text|>",
+            "<|content_thinking|>",
+            "<|content_model_end_sampling|>",
+        ],
+        calls: &["<|content_invoke_tool_json|>", "<|content_invoke_tool_text|>"],
+    },
+    Template {
+        name: "MiniCPM5",
+        dialects: &["minicpm5"],
+        turns: &["<|im_start|>", "<|im_end|>", "<s>", "</s>"],
+        calls: &[
+            "<function name=",
+            "</function>",
+            "<param name=",
+            "</param>",
+            "<tool_response>",
+            "</tool_response>",
+        ],
+    },
+    Template {
+        name: "Gemma",
+        dialects: &["gemma", "gemma_stripped", "think_tokens"],
+        turns: &[
+            "<bos>",
+            "<eos>",
+            "<pad>",
+            "<start_of_turn>",
+            "<end_of_turn>",
+            "<|turn>",
+            "<turn|>",
+            "<|channel>",
+            "<channel|>",
+            "<start_of_image>",
+            "<end_of_image>",
+            "<|image>",
+            "<image|>",
+            "<|audio>",
+            "<audio|>",
+        ],
+        calls: &[
+            "<|tool>",
+            "<tool|>",
+            "<tool_call|>",
+            "<|tool_response>",
+            "<tool_response|>",
+            "<|\"|>",
+            "<|think|>",
+            "<end_function_call>",
+            "<start_function_response>",
+            "<end_function_response>",
+            "<start_function_declaration>",
+            "<end_function_declaration>",
+            "<escape>",
+        ],
+    },
+    Template {
+        name: "GigaChat",
+        dialects: &["gigachat", "gigachat_role"],
+        turns: &["<s>", "</s>", "<|role_sep|>", "<|message_sep|>"],
+        calls: &["<|function_call|>"],
+    },
+    Template {
+        name: "Mistral, Llama 2",
+        dialects: &["mistral", "bare_name"],
+        turns: &[
+            "<s>",
+            "</s>",
+            "[INST]",
+            "[/INST]",
+            "[SYSTEM_PROMPT]",
+            "[/SYSTEM_PROMPT]",
+            "<<SYS>>",
+            "<</SYS>>",
+            "[IMG]",
+            "[IMG_BREAK]",
+            "[IMG_END]",
+            "[AUDIO]",
+            "[BEGIN_AUDIO]",
+            "[PREFIX]",
+            "[MIDDLE]",
+            "[SUFFIX]",
+            "[MODEL_SETTINGS]",
+            "[/MODEL_SETTINGS]",
+        ],
+        calls: &[
+            "[AVAILABLE_TOOLS]",
+            "[/AVAILABLE_TOOLS]",
+            "[TOOL_RESULTS]",
+            "[/TOOL_RESULTS]",
+            "[TOOL_CONTENT]",
+            "[/TOOL_CALLS]",
+            "[ARGS]",
+            "[CALL_ID]",
+            "[THINK]",
+            "[/THINK]",
+        ],
+    },
+    Template {
+        name: "Llama 3 and 4",
+        dialects: &["llama", "pythonic", "bare_json"],
+        turns: &[
+            "<|begin_of_text|>",
+            "<|end_of_text|>",
+            "<|start_header_id|>",
+            "<|end_header_id|>",
+            "<|eot_id|>",
+            "<|eom_id|>",
+            "<|header_start|>",
+            "<|header_end|>",
+            "<|eot|>",
+            "<|eom|>",
+            "<|step|>",
+            "<|finetune_right_pad_id|>",
+            "<|image|>",
+            "<|image_start|>",
+            "<|image_end|>",
+        ],
+        calls: &["<|python_end|>", "<function=", "</function>"],
+    },
+    Template {
+        name: "Command R and A",
+        dialects: &["cohere", "answer_frames"],
+        turns: &[
+            "<BOS_TOKEN>",
+            "<EOS_TOKEN>",
+            "<PAD_TOKEN>",
+            "<|START_OF_TURN_TOKEN|>",
+            "<|END_OF_TURN_TOKEN|>",
+            "<|USER_TOKEN|>",
+            "<|CHATBOT_TOKEN|>",
+            "<|SYSTEM_TOKEN|>",
+            "<EOP_TOKEN>",
+        ],
+        calls: &[
+            "<|START_TOOL_RESULT|>",
+            "<|END_TOOL_RESULT|>",
+            "<|END_ACTION|>",
+            "<|START_THINKING|>",
+            "<|END_THINKING|>",
+            "<|START_RESPONSE|>",
+            "<|END_RESPONSE|>",
+        ],
+    },
+    Template {
+        name: "Apertus",
+        dialects: &["apertus"],
+        turns: &[
+            "<s>",
+            "</s>",
+            "<|system_start|>",
+            "<|system_end|>",
+            "<|developer_start|>",
+            "<|developer_end|>",
+            "<|user_start|>",
+            "<|user_end|>",
+            "<|assistant_start|>",
+            "<|assistant_end|>",
+        ],
+        calls: &["<|inner_prefix|>", "<|inner_suffix|>", "<|tools_suffix|>"],
+    },
+    Template {
+        name: "Phi",
+        dialects: &["phi"],
+        turns: &[
+            "<|system|>",
+            "<|user|>",
+            "<|assistant|>",
+            "<|end|>",
+            "<|endoftext|>",
+            "<|im_start|>",
+            "<|im_sep|>",
+            "<|im_end|>",
+        ],
+        calls: &["<|tool|>", "<|/tool|>", "<|tool_call|>", "<|/tool_call|>", "<|tool_response|>"],
+    },
+];
+
+/// Reasoning is framed alike in most families.
+const REASONING: &[&str] = &[
+    "<think>",
+    "</think>",
+    "<mm:think>",
+    "</mm:think>",
+    "<seed:think>",
+    "</seed:think>",
+    "<thinking>",
+    "</thinking>",
+];
+
+/// The longest name of a token, in characters, and of one with a bar at one end only.
+const MOST_CHARS: usize = 64;
+const MOST_OF_HALF: usize = 40;
+
+/// No mark is longer, in bytes.
+const LONGEST: usize = 256;
+
+/// One mark of the automaton.
+struct Mark {
+    template: u64,
+    is_turn: bool,
+}
+
+/// All marks, and the automaton that finds them.
+struct Marks {
+    marks: Vec<Mark>,
+    automaton: AhoCorasick,
+}
+
+static MARKS: LazyLock<Marks> = LazyLock::new(|| {
+    let (mut texts, mut marks) = (Vec::new(), Vec::new());
+    let mut put = |text: &'static str, template: u64, is_turn: bool| {
+        texts.push(text);
+        marks.push(Mark { template, is_turn });
+    };
+    for (index, template) in TEMPLATES.iter().enumerate() {
+        let bit = 1 << index;
+        template.turns.iter().for_each(|text| put(text, bit, true));
+        template.calls.iter().for_each(|text| put(text, bit, false));
+        openers(template).for_each(|text| put(text, bit, false));
+    }
+    REASONING.iter().for_each(|text| put(text, u64::MAX, false));
+    Marks { marks, automaton: automaton(&texts) }
+});
+
+#[expect(clippy::expect_used, reason = "the texts are constants of this program, and all are built in tests")]
+fn automaton(texts: &[&str]) -> AhoCorasick {
+    let builder = &mut AhoCorasick::builder();
+    builder.ascii_case_insensitive(true).build(texts).expect("the marks of this program are few and short")
+}
+
+/// The marks that open a template's dialects and that ordinary text does not have.
+fn openers(template: &Template) -> impl Iterator<Item = &'static str> {
+    let dialects = TABLE.iter().filter(|dialect| template.dialects.contains(&dialect.name));
+    let marks = dialects.flat_map(|dialect| dialect.opens.marks());
+    marks.copied().filter(|mark| mark.len() > 3 && mark.starts_with(['<', '[', ']', '◁']))
+}
+
+/// The templates of models that write these dialects: all, where nothing is known.
+fn templates(dialects: Prior) -> u64 {
+    let is_likely = |template: &Template| template.dialects.iter().any(|name| dialects.has(name));
+    let of = |(index, template)| if is_likely(template) { 1_u64 << index } else { 0 };
+    match TEMPLATES.iter().enumerate().map(of).sum() {
+        0 => u64::MAX,
+        some => some,
+    }
+}
+
+/// Where a space breaks the marks of a text, in order. `dialects`: those that the model writes; none: all families' marks.
+pub fn breaks(text: &str, dialects: Prior, scope: Scope) -> Vec<usize> {
+    if !text.contains(['<', '[', ']', '◁']) {
+        return Vec::new();
+    }
+    let templates = templates(dialects);
+    let is_meant = |mark: &Mark| mark.template & templates != 0 && (scope == Scope::All || mark.is_turn);
+    let found = MARKS.automaton.find_overlapping_iter(text);
+    let mut places: Vec<usize> = found
+        .filter(|found| is_meant(&MARKS.marks[found.pattern().as_usize()]))
+        .map(|found| after_first(text, found.start()))
+        .collect();
+    if scope == Scope::All {
+        let formed = text.match_indices('<').filter(|(at, _)| form_length(&text[*at..]).is_some());
+        places.extend(formed.map(|(at, _)| at + 1));
+    }
+    places.sort_unstable();
+    places.dedup();
+    places
+}
+
+/// Tokens have one of these forms in most families, also those that no list has (`<|reserved_special_token_7|>`), and ordinary
+/// text does not: `<|x|>`, `<｜x｜>`, `<|x>`, `<x|>`. The length of one at the beginning of a text.
+fn form_length(text: &str) -> Option<usize> {
+    let inner = text.strip_prefix('<')?;
+    if let Some(rest) = inner.strip_prefix('｜') {
+        let name = &rest[..rest.find(['<', '>', '｜'])?];
+        return closed(text, rest, name, "｜>", MOST_CHARS);
+    }
+    let (is_open, rest) = inner.strip_prefix('|').map_or((false, inner), |rest| (true, rest));
+    let name = &rest[..rest.find(|char: char| char.is_whitespace() || "<>|".contains(char))?];
+    let most = if is_open { MOST_CHARS } else { MOST_OF_HALF };
+    let whole = closed(text, rest, name, "|>", most);
+    whole.or_else(|| if is_open { closed(text, rest, name, ">", MOST_OF_HALF) } else { None })
+}
+
+/// The length of the text up to the end of `close`, which has to stand behind a name of so many characters at most.
+fn closed(text: &str, rest: &str, name: &str, close: &str, most: usize) -> Option<usize> {
+    let is_closed = !name.is_empty() && name.chars().count() <= most && rest[name.len()..].starts_with(close);
+    is_closed.then(|| text.len() - rest.len() + name.len() + close.len())
+}
+
+fn after_first(text: &str, at: usize) -> usize {
+    at + text[at..].chars().next().map_or(1, char::len_utf8)
+}
+
+/// The text with its marks broken.
+pub fn broken(text: &str, dialects: Prior, scope: Scope) -> Cow<'_, str> {
+    match breaks(text, dialects, scope).as_slice() {
+        [] => Cow::Borrowed(text),
+        places => Cow::Owned(with_spaces(text, places)),
+    }
+}
+
+/// The text with a space at each of these places.
+pub fn with_spaces(text: &str, places: &[usize]) -> String {
+    let mut out = String::with_capacity(text.len() + places.len());
+    let mut from = 0;
+    for place in places {
+        out.push_str(&text[from..*place]);
+        out.push(' ');
+        from = *place;
+    }
+    out.push_str(&text[from..]);
+    out
+}
+
+/// What a model wrote, with the marks whole again that it knows in broken form only: those that `original` has whole and not
+/// broken.
+pub fn mended<'a>(text: &'a str, original: &str) -> Cow<'a, str> {
+    let mut out = String::new();
+    let mut from = 0;
+    for (at, _) in text.match_indices(['<', '[', ']', '◁']) {
+        let place = after_first(text, at);
+        if !text[place..].starts_with(' ') {
+            continue;
+        }
+        let end = text.floor_char_boundary((place + 1 + LONGEST).min(text.len()));
+        let whole = format!("{}{}", &text[at..place], &text[place + 1..end]);
+        let Some(length) = mark_length(&whole) else { continue };
+        let mark = &whole[..length];
+        let as_written = &text[at..=at + length];
+        if original.contains(mark) && !original.contains(as_written) {
+            out.push_str(&text[from..place]);
+            from = place + 1;
+        }
+    }
+    if from == 0 {
+        return Cow::Borrowed(text);
+    }
+    out.push_str(&text[from..]);
+    Cow::Owned(out)
+}
+
+/// The length of the shortest mark at the beginning of a text.
+fn mark_length(text: &str) -> Option<usize> {
+    let listed = MARKS.automaton.find_overlapping_iter(text).find(|found| found.start() == 0);
+    let ends = [listed.map(|found| found.end()), form_length(text)];
+    ends.into_iter().flatten().min()
+}
+
+/// The rows of the reference page.
+pub(super) fn reference() -> String {
+    use std::fmt::Write as _;
+    let mut rows = String::new();
+    for template in TEMPLATES {
+        let marks = template.turns.iter().chain(template.calls);
+        let marks: Vec<String> = marks.map(|mark| format!("`{mark}`").replace('|', "\\|")).collect();
+        let _ = writeln!(rows, "| {} | {} |", template.name, marks.join(" "));
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn all_marks() -> impl Iterator<Item = &'static str> {
+        let of = |template: &'static Template| {
+            template.turns.iter().chain(template.calls).copied().chain(openers(template))
+        };
+        TEMPLATES.iter().flat_map(of).chain(REASONING.iter().copied())
+    }
+
+    fn check(dialects: &[&str], text: &str, expected: &str) {
+        let prior = Prior::of_dialects(dialects.iter().copied());
+        assert_eq!(broken(text, prior, Scope::All), expected);
+        assert_eq!(broken(expected, prior, Scope::All), expected, "once is enough");
+    }
+
+    #[test]
+    fn every_mark_of_every_family_is_broken_for_it_and_for_an_unknown_model() {
+        for template in TEMPLATES {
+            for mark in template.turns.iter().chain(template.calls).copied().chain(openers(template)) {
+                for dialects in [Prior::of_dialects(template.dialects.iter().copied()), Prior::default()] {
+                    let text = format!("a {mark} b");
+                    let shown = broken(&text, dialects, Scope::All);
+                    assert!(!shown.contains(mark), "{}: {mark}: {shown}", template.name);
+                    assert_eq!(shown.replace(' ', ""), text.replace(' ', ""), "{mark}");
+                }
+            }
+        }
+        for mark in
+            ["<|im_start|>", "[THINK]", "[ARGS]", "<seed:bos>", "]~b]", "<|channel|>", "<|reserved_9|>"]
+        {
+            assert_ne!(broken(mark, Prior::default(), Scope::All), mark);
+        }
+    }
+
+    #[test]
+    fn marks_are_those_of_the_model_that_is_asked() {
+        check(&["mistral"], "[INST] <s> [gMASK]", "[ INST] < s> [gMASK]");
+        check(&["glm"], "[INST] <s> [gMASK]", "[INST] <s> [ gMASK]");
+        check(&["harmony"], "<s>x</s><|start|>system<|message|>", "<s>x</s>< |start|>system< |message|>");
+        check(&["react"], "[INST] [gMASK]", "[ INST] [ gMASK]");
+        check(&[], "]~b]~b]system", "] ~b] ~b]system");
+        check(&[], "<<|im_start|>|im_end|>", "<< |im_start|>|im_end|>");
+        check(&[], "<|IM_START|><Think>", "< |IM_START|>< Think>");
+        check(&[], "<｜User｜></｜DSML｜tool_calls>", "< ｜User｜>< /｜DSML｜tool_calls>");
+    }
+
+    #[test]
+    fn ordinary_text_stays_as_it_is() {
+        for text in [
+            "a <b> c",
+            "x |> f <| y",
+            "[link](https://x)",
+            "if a < b && c | d > e {}",
+            "<script>",
+            "[TOOLS]",
+            "|x| x",
+        ] {
+            check(&[], text, text);
+        }
+    }
+
+    #[test]
+    fn of_the_models_own_words_only_turns_are_broken() {
+        let text = "<tool_call>x<|im_end|>";
+        assert_eq!(broken(text, Prior::default(), Scope::Turns), "<tool_call>x< |im_end|>");
+    }
+
+    #[test]
+    fn what_was_read_in_broken_form_is_written_whole() {
+        let file = "a = '<|im_start|>'; b = '[ INST]'";
+        for (written, expected) in [
+            ("'< |im_start|>x'", "'<|im_start|>x'"),
+            ("'<|im_start|>x'", "'<|im_start|>x'"),
+            ("'< |im_end|>'", "'< |im_end|>'"),
+            ("[ INST]", "[ INST]"),
+            ("a < b [ c", "a < b [ c"),
+        ] {
+            assert_eq!(mended(written, file), expected);
+        }
+        assert_eq!(mended("< |im_start|>", "<|im_start|> < |im_start|>"), "< |im_start|>");
+    }
+
+    #[test]
+    fn every_dialect_of_a_family_has_a_template() {
+        for dialect in TABLE.iter().filter(|dialect| !dialect.families.is_empty()) {
+            let is_known = TEMPLATES.iter().any(|template| template.dialects.contains(&dialect.name));
+            assert!(is_known, "{}", dialect.name);
+        }
+        for name in TEMPLATES.iter().flat_map(|template| template.dialects) {
+            assert!(TABLE.iter().any(|dialect| dialect.name == *name), "{name}");
+        }
+        assert!(TEMPLATES.len() < 64 && all_marks().all(|mark| mark.len() < LONGEST));
+    }
+
+    /// Texts of marks, pieces of marks and what joins them.
+    fn marked_text() -> impl Strategy<Value = String> {
+        let marks: Vec<&'static str> = all_marks().collect();
+        let piece =
+            (proptest::sample::select(marks), 0..40_usize, any::<bool>()).prop_map(|(mark, at, tail)| {
+                let at = mark.floor_char_boundary(at.min(mark.len()));
+                if tail { mark[at..].to_owned() } else { mark[..at].to_owned() }
+            });
+        let piece = prop_oneof![3 => piece, 1 => "[<>|\\[\\] ~!bs/]{0,3}"];
+        proptest::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        /// Whatever a text is made of, no mark of any family is left in it, and only spaces have come.
+        #[test]
+        fn nothing_that_leaves_holds_a_mark(text in marked_text()) {
+            let shown = broken(&text, Prior::default(), Scope::All).into_owned();
+            prop_assert!(breaks(&shown, Prior::default(), Scope::All).is_empty(), "{}", shown);
+            for mark in all_marks() {
+                prop_assert!(!shown.contains(mark), "{mark} in {shown}");
+            }
+            prop_assert_eq!(shown.replace(' ', ""), text.replace(' ', ""));
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! `respool expert bind`: writes which of the user's tools stands for an abstract tool of an expert.
+
+use crate::cli::Failure;
+use crate::cli::say::{say, tell};
+use crate::config::Loaded;
+use crate::expert::{Binding, BindingType, Bindings, Library, Package, visible};
+
+/// What is to be bound.
+pub(super) struct Wanted {
+    pub(super) tool: String,
+    pub(super) server: Option<String>,
+    pub(super) kind: String,
+    pub(super) operations: Vec<String>,
+    pub(super) unbind: bool,
+}
+
+pub(super) fn bind(config: &Loaded, name: &str, wanted: &Wanted) -> Result<(), Failure> {
+    let library = Library::new(&config.settings.experts.dir);
+    let lock = library.lock()?;
+    let installed = library.get(name)?;
+    let folder = installed.folder();
+    let package = installed.loaded.package.as_ref();
+    let package = package.ok_or_else(|| {
+        format!("the package of {name} does not load; `respool expert validate {name}` says why")
+    })?;
+    is_required(package, name, &wanted.tool)?;
+    let (text, path) =
+        library.bindings(&folder).map_err(|error| format!("the bindings cannot be read: {error}"))?;
+    let (mut bindings, findings) = Bindings::read(&text);
+    if let Some(error) = findings.iter().find(|finding| finding.severity == crate::expert::Severity::Error) {
+        let what = format!("{} has errors; correct it first:\n{}", path.display(), error.render(Some(&text)));
+        return Err(Failure::Failed(what));
+    }
+    if wanted.unbind {
+        bindings.tools.remove(&wanted.tool);
+    } else {
+        let binding = binding(wanted)?;
+        if binding.kind == BindingType::Mcp && !config.settings.tools.mcp.contains_key(&binding.server) {
+            tell(&format!(
+                "warning: there is no [tools.mcp.{}] in the configuration yet",
+                visible(&binding.server)
+            ));
+        }
+        bindings.tools.insert(wanted.tool.clone(), binding);
+    }
+    let written = library.write_bindings(&folder, &bindings.to_yaml(), &lock);
+    let path = written.map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
+    say(&format!(
+        "{}: {} {}. `respool expert validate {name}` shows whether the expert is ready.",
+        path.display(),
+        visible(&wanted.tool),
+        if wanted.unbind { "is not bound any more" } else { "is bound" }
+    ));
+    Ok(())
+}
+
+fn is_required(package: &Package, name: &str, tool: &str) -> Result<(), Failure> {
+    let known: Vec<&str> = package.manifest.tools.items.iter().map(|tool| tool.value.as_str()).collect();
+    if known.contains(&tool) {
+        return Ok(());
+    }
+    let known = if known.is_empty() {
+        "it requires none".to_owned()
+    } else {
+        format!("it requires {}", known.join(", "))
+    };
+    Err(Failure::Failed(format!("{name} requires no tool {tool:?}: {known}")))
+}
+
+fn binding(wanted: &Wanted) -> Result<Binding, Failure> {
+    let kind = match wanted.kind.as_str() {
+        "gateway" => BindingType::Gateway,
+        "local" => BindingType::Local,
+        _ => BindingType::Mcp,
+    };
+    let pair = |text: &String| {
+        let (operation, own) =
+            text.split_once('=').ok_or_else(|| format!("{text:?} is not OPERATION=NAME"))?;
+        Ok((operation.to_owned(), own.to_owned()))
+    };
+    let operations = wanted.operations.iter().map(pair).collect::<Result<_, String>>()?;
+    Ok(Binding { kind, server: wanted.server.clone().unwrap_or_default(), operations })
+}

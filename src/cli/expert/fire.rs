@@ -1,0 +1,45 @@
+//! `respool expert fire`: queues an event of a trigger by hand. Works on the store itself, beside a server that executes it.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::cli::Failure;
+use crate::cli::say::{say, tell};
+use crate::cli::serve::runtime;
+use crate::config::Loaded;
+use crate::expert::{Catalog, fire as queue_event, visible};
+use crate::store::Store;
+
+/// `payload`: JSON, or `@FILE`; `None`: what a clock brings.
+pub(super) fn fire(loaded: &Loaded, name: &str, trigger: &str, payload: Option<&str>) -> Result<(), Failure> {
+    let experts = &loaded.settings.experts;
+    let catalog = Catalog::open(&experts.dir);
+    let snapshot = catalog.get(name).ok_or_else(|| {
+        format!(
+            "no expert {name:?} that loads is installed in {}; `respool expert list` shows those there are",
+            experts.dir.display()
+        )
+    })?;
+    let payload = payload.map(read).transpose()?;
+    let store = Store::open(&loaded.settings.store).map_err(|error| error.0)?;
+    let queued = runtime()?.block_on(queue_event(&store, &snapshot, trigger, payload))?;
+    for invocation in &queued {
+        for warning in &invocation.warnings {
+            tell(&format!("warning: {}", visible(warning)));
+        }
+        say(&format!("{}  queued: {name} runs {}", invocation.id, visible(&invocation.process)));
+    }
+    tell("A running `respool serve` executes what is queued.");
+    Ok(())
+}
+
+fn read(payload: &str) -> Result<Value, String> {
+    let text = match payload.strip_prefix('@') {
+        Some(path) => fs::read_to_string(path).map_err(|error| format!("{path} cannot be read: {error}"))?,
+        None => payload.to_owned(),
+    };
+    serde_json::from_str(&text).map_err(|error| {
+        format!("the payload is not JSON ({error}): write it as '{{\"name\": \"value\"}}', or @FILE")
+    })
+}

@@ -1,0 +1,67 @@
+//! `respool expert learn`: what an expert has learnt, and an entry by a person's hand.
+
+use std::time::SystemTime;
+
+use clap::Args;
+
+use crate::cli::Failure;
+use crate::cli::say::{say, say_piece, tell};
+use crate::expert::{ExpertsConfig, LearningEntry, LearningFiles, Library, PACKAGE_SCOPE, visible};
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct LearnArgs {
+    /// The expert
+    name: String,
+    /// What it is about: a function of the expert, or `package`
+    #[arg(long, default_value = PACKAGE_SCOPE)]
+    scope: String,
+    /// Add an entry with this title
+    #[arg(long, requires = "correction")]
+    title: Option<String>,
+    /// What was observed
+    #[arg(long, requires = "title")]
+    observation: Option<String>,
+    /// What to do from now on
+    #[arg(long, requires = "title")]
+    correction: Option<String>,
+    /// How certain that is
+    #[arg(long, default_value = "high", value_parser = ["high", "medium", "low"])]
+    confidence: String,
+}
+
+pub(super) fn learn(experts: &ExpertsConfig, arguments: LearnArgs) -> Result<(), Failure> {
+    let LearnArgs { name, scope, title, observation, correction, confidence } = arguments;
+    let installed = Library::new(&experts.dir).get(&name)?;
+    let Some(package) = installed.loaded.package else {
+        return Err(Failure::Failed(format!(
+            "{name} does not load; `respool expert validate {name}` says why"
+        )));
+    };
+    let files = LearningFiles::new(&experts.state_of(&name));
+    let unread = |error| format!("what {name} has learnt cannot be read: {error}");
+    let Some(title) = title else {
+        for (scope, current, archived) in files.counts(&package).map_err(unread)? {
+            say(&format!("{}: {current} entries, {archived} archived", visible(&scope)));
+        }
+        say_piece(&visible_lines(&files.text(&scope).map_err(unread)?));
+        return Ok(());
+    };
+    let entry = LearningEntry {
+        title,
+        date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string().chars().take(10).collect(),
+        source: "a person, by the command line".to_owned(),
+        observation: observation.unwrap_or_default(),
+        correction: correction.unwrap_or_default(),
+        confidence,
+    };
+    let archived = files.add(&package, &scope, &entry).map_err(|error| error.to_string())?;
+    say(&format!("Added to what {name} has learnt ({}).", visible(&scope)));
+    if archived > 0 {
+        tell(&format!("{archived} older entries moved to learnings/archive."));
+    }
+    Ok(())
+}
+
+fn visible_lines(text: &str) -> String {
+    text.lines().map(|line| format!("{}\n", visible(line))).collect()
+}

@@ -1,0 +1,204 @@
+//! `respool expert queue, dead-letters, outbox, drafts`: what waits, what failed, and what is delivered. Works on the store itself, beside a
+//! server that uses it too.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use crate::cli::Failure;
+use crate::cli::say::{flat, say, tell};
+use crate::cli::serve::runtime;
+use crate::config::Loaded;
+use crate::expert::{Invocation, message_json, visible};
+use crate::store::{EntryRow, EntryState, MessageFilter, Store};
+
+/// So much is listed.
+const MOST: usize = 1_000;
+
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum DeadLettersCommand {
+    /// List the invocations that failed and are kept, the oldest first.
+    List {
+        /// Only those of this expert
+        #[arg(long)]
+        expert: Option<String>,
+    },
+    /// Print one with its payload and why it failed, as JSON.
+    Show {
+        /// The dead letter, as `list` names it
+        id: String,
+    },
+    /// Execute one again, at the end of its lane. Operations that succeeded before are not made again.
+    Replay {
+        /// The dead letter, as `list` names it
+        id: String,
+    },
+    /// Delete one.
+    Drop {
+        /// The dead letter, as `list` names it
+        id: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum OutboxCommand {
+    /// List messages, the newest first.
+    List {
+        /// Only those of this expert
+        #[arg(long)]
+        expert: Option<String>,
+        /// Only those of this kind: result, draft, approval, escalation or task
+        #[arg(long)]
+        kind: Option<String>,
+    },
+    /// Print one message, as JSON.
+    Show {
+        /// The message, as `list` names it
+        id: String,
+    },
+    /// Say that a message needs no delivery any more.
+    Done {
+        /// The message, as `list` names it
+        id: String,
+    },
+}
+
+fn with_store<T>(config: &Loaded, work: impl AsyncFnOnce(Store) -> Result<T, String>) -> Result<T, Failure> {
+    let done = runtime()?.block_on(async {
+        let store = Store::open(&config.settings.store).map_err(|error| error.0)?;
+        work(store).await
+    });
+    done.map_err(Failure::Failed)
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn time(millis: u64) -> String {
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(millis)).to_string()
+}
+
+/// What waits, is worked on, or waits for a person; and what each waits for.
+pub(super) fn queue(config: &Loaded, expert: Option<&str>) -> Result<(), Failure> {
+    with_store(config, async |store| {
+        let mut count = 0;
+        for state in [EntryState::Claimed, EntryState::Held, EntryState::Waiting] {
+            for row in store.entries(expert, state, MOST).await.map_err(|error| error.0)? {
+                let before = if row.is_blocked {
+                    store.entry_before(&row.id).await.map_err(|error| error.0)?
+                } else {
+                    None
+                };
+                let behind = before.map(|before| format!("  behind {}", before.id)).unwrap_or_default();
+                say(&flat(&format!("{}{behind}", line(&row))));
+                count += 1;
+            }
+        }
+        tell(&format!("{count} invocation(s)"));
+        Ok(())
+    })
+}
+
+fn line(row: &EntryRow) -> String {
+    let process = Invocation::read(&row.payload).map(|invocation| invocation.process).unwrap_or_default();
+    let note = row.note.as_ref().map(|note| format!("  {}", visible(note))).unwrap_or_default();
+    format!(
+        "{}  {}  {:<11}  attempt {}  {} {}{note}",
+        row.id,
+        time(row.accepted),
+        row.state.as_str(),
+        row.attempt,
+        row.queue,
+        visible(&process)
+    )
+}
+
+pub(super) fn dead_letters(config: &Loaded, command: DeadLettersCommand) -> Result<(), Failure> {
+    with_store(config, async |store| match command {
+        DeadLettersCommand::List { expert } => {
+            let rows = store
+                .entries(expert.as_deref(), EntryState::DeadLetter, MOST)
+                .await
+                .map_err(|error| error.0)?;
+            rows.iter().for_each(|row| say(&flat(&line(row))));
+            tell(&format!("{} dead letter(s)", rows.len()));
+            Ok(())
+        }
+        DeadLettersCommand::Show { id } => {
+            let row = store.entry(&id).await.map_err(|error| error.0)?;
+            let row = row.filter(|row| row.state == EntryState::DeadLetter).ok_or_else(|| no_letter(&id))?;
+            let invocation: Value = serde_json::from_str(&row.payload).unwrap_or_default();
+            let shown = json!({"id": row.id, "expert": row.queue, "attempts": row.attempt, "run": row.run, "reason": row.note,
+                "accepted": row.accepted / 1_000, "ended": row.ended.map(|millis| millis / 1_000), "invocation": invocation});
+            say(&format!("{shown:#}"));
+            Ok(())
+        }
+        DeadLettersCommand::Replay { id } => {
+            let new = format!("inv-{:032x}", rand::random::<u128>());
+            match store.replay(&id, &new, now()).await.map_err(|error| error.0)? {
+                true => say(&format!("{id} is queued again as {new}")),
+                false => return Err(no_letter(&id)),
+            }
+            Ok(())
+        }
+        DeadLettersCommand::Drop { id } => {
+            match store.drop_dead_letter(&id).await.map_err(|error| error.0)? {
+                true => {
+                    say(&format!("{id} is deleted"));
+                    Ok(())
+                }
+                false => Err(no_letter(&id)),
+            }
+        }
+    })
+}
+
+fn no_letter(id: &str) -> String {
+    format!("there is no dead letter {id:?}; `respool expert dead-letters list` shows those there are")
+}
+
+pub(super) fn outbox(config: &Loaded, command: OutboxCommand) -> Result<(), Failure> {
+    let no_message =
+        |id: &str| format!("there is no message {id:?}; `respool expert outbox list` shows those there are");
+    with_store(config, async |store| match command {
+        OutboxCommand::List { expert, kind } => list(&store, expert, kind).await,
+        OutboxCommand::Show { id } => {
+            let row = store.message(&id).await.map_err(|error| error.0)?.ok_or_else(|| no_message(&id))?;
+            say(&format!("{:#}", message_json(&row)));
+            Ok(())
+        }
+        OutboxCommand::Done { id } => {
+            match store.message_delivered(&id, now()).await.map_err(|error| error.0)? {
+                true => {
+                    say(&format!("{id} is done"));
+                    Ok(())
+                }
+                false => Err(no_message(&id)),
+            }
+        }
+    })
+}
+
+/// The drafts that were handed over.
+pub(super) fn drafts(config: &Loaded, expert: Option<String>) -> Result<(), Failure> {
+    with_store(config, async |store| list(&store, expert, Some("draft".to_owned())).await)
+}
+
+async fn list(store: &Store, expert: Option<String>, kind: Option<String>) -> Result<(), String> {
+    let filter = MessageFilter { expert, kind, entry: None };
+    let rows = store.messages(filter, MOST).await.map_err(|error| error.0)?;
+    for row in &rows {
+        let state = match (row.delivered, &row.note) {
+            (Some(_), _) => "delivered".to_owned(),
+            (None, Some(why)) => format!("not delivered yet: {}", visible(why)),
+            (None, None) => "waits".to_owned(),
+        };
+        let (id, kind, expert) = (&row.message.id, &row.message.kind, &row.message.expert);
+        say(&flat(&format!("{id}  {}  {kind:<10}  {expert}  {state}", time(row.created))));
+    }
+    tell(&format!("{} message(s)", rows.len()));
+    Ok(())
+}

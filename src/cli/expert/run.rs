@@ -1,0 +1,202 @@
+//! `respool expert run`: one answer of an expert, or one process, in this process and on the same store as a server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::{AgentRequest, RunOptions, WatchEvent, WorkEnd};
+use crate::cli::say::{say, tell, tell_piece};
+use crate::cli::serve::{app, runtime};
+use crate::cli::{Failure, log_problem};
+use crate::config::Loaded;
+use crate::expert::{DryRun, Experts, Worker, message_json, visible};
+use crate::observe;
+use crate::server::App;
+use crate::store::{EntryState, MessageFilter, Queue as _, Store};
+
+/// Says something to an expert and prints its answer.
+pub(super) fn message(config: &Loaded, name: &str, message: &str) -> Result<(), Failure> {
+    let flush = observe::init(&config.settings.log).map_err(|why| log_problem(config, why))?;
+    let done = runtime()?.block_on(async {
+        let shutdown = CancellationToken::new();
+        let app = app(&config.settings, &shutdown).await.map_err(|found| config.problems(found))?;
+        let answered = answer(&app, name, message).await;
+        shutdown.cancel();
+        app.agents.ended().await;
+        answered
+    });
+    drop(flush);
+    done
+}
+
+async fn answer(app: &App, name: &str, message: &str) -> Result<(), Failure> {
+    let experts = app.experts.as_ref().ok_or_else(|| NO_MODEL.to_owned())?;
+    let agent = experts.agent(name).ok_or_else(|| {
+        format!("no expert {name:?} is installed; `respool expert list` shows those there are")
+    })?;
+    let options = RunOptions::default();
+    let begun = app.agents.start_run(&agent, AgentRequest::of_task(message), options).await;
+    let mut watch = begun.map_err(|error| error.0)?;
+    let run = watch.run.clone();
+    let ended = loop {
+        match watch.next().await {
+            WatchEvent::Progress(text) => tell_piece(&text),
+            WatchEvent::End(ended) => break ended,
+        }
+    };
+    match &ended.end {
+        WorkEnd::Finished(outcome) if outcome.failure.is_none() => say(&outcome.text()),
+        WorkEnd::Finished(outcome) => return Err(Failure::Failed(outcome.text())),
+        WorkEnd::AwaitingApproval(request) => say(&format!(
+            "The run {run} waits for a person's approval: `respool expert approvals show {}`. A server lets it go on.",
+            request.id
+        )),
+        WorkEnd::Suspended(_) | WorkEnd::Left => {
+            return Err(Failure::Failed(format!("the run {run} did not end")));
+        }
+    }
+    Ok(())
+}
+
+/// Why no expert can run.
+pub(super) const NO_MODEL: &str = "experts have no model: set `experts.model` in respool.toml";
+
+/// A process that is to be executed.
+pub(super) struct Wanted {
+    pub(super) expert: String,
+    pub(super) process: String,
+    /// JSON, or `@FILE`, or `-` for standard input.
+    pub(super) payload: Option<String>,
+    pub(super) is_dry: bool,
+}
+
+/// Executes a process and prints what it gave.
+pub(super) fn process(config: &Loaded, wanted: Wanted) -> Result<(), Failure> {
+    let payload = payload(wanted.payload.as_deref())?;
+    let flush = observe::init(&config.settings.log).map_err(|why| log_problem(config, why))?;
+    let done = runtime()?.block_on(async {
+        let shutdown = CancellationToken::new();
+        let app = app(&config.settings, &shutdown).await.map_err(|found| config.problems(found))?;
+        let experts = app.experts.as_ref().ok_or_else(|| NO_MODEL.to_owned())?;
+        let executed = if wanted.is_dry {
+            dry(experts, wanted, payload).await
+        } else {
+            queued(&app, experts, wanted, payload, &shutdown).await
+        };
+        shutdown.cancel();
+        app.agents.ended().await;
+        executed
+    });
+    drop(flush);
+    done
+}
+
+fn payload(written: Option<&str>) -> Result<Value, Failure> {
+    let text = match written {
+        None => return Ok(Value::Object(Map::new())),
+        Some("-") => std::io::read_to_string(std::io::stdin())
+            .map_err(|error| format!("the payload cannot be read: {error}"))?,
+        Some(written) => match written.strip_prefix('@') {
+            Some(path) => {
+                std::fs::read_to_string(path).map_err(|error| format!("{path} cannot be read: {error}"))?
+            }
+            None => written.to_owned(),
+        },
+    };
+    let read = serde_json::from_str(&text);
+    read.map_err(|error| {
+        Failure::Failed(format!(
+            "the payload is not JSON ({error}); write it, or @FILE, or - for standard input"
+        ))
+    })
+}
+
+async fn dry(experts: &Arc<Experts>, wanted: Wanted, payload: Value) -> Result<(), Failure> {
+    let copy = tempfile::tempdir().map_err(|error| format!("no copy of the state can be made: {error}"))?;
+    experts
+        .copy_state(&wanted.expert, copy.path())
+        .map_err(|error| format!("no copy of the state can be made: {error}"))?;
+    let (expert, process) = (wanted.expert, wanted.process);
+    let run = DryRun { expert, process, payload, state: copy.path().to_owned() };
+    let report = run.run(experts).await?;
+    say(&format!("{report:#}"));
+    Ok(())
+}
+
+/// Queues the invocation and executes what the expert's queue holds until it has ended. A server may be quicker.
+async fn queued(
+    app: &App,
+    experts: &Arc<Experts>,
+    wanted: Wanted,
+    payload: Value,
+    shutdown: &CancellationToken,
+) -> Result<(), Failure> {
+    let store = app
+        .agents
+        .store()
+        .cloned()
+        .ok_or_else(|| "there is no store, so no process is executed".to_owned())?;
+    let invocation = experts.invocation(&wanted.expert, &wanted.process, payload)?;
+    let id = invocation.id.clone();
+    store.enqueue(invocation.into_entry(0), experts.now()).await.map_err(|error| error.0)?;
+    let worker = Worker::new(experts, shutdown.clone(), Some(wanted.expert.clone()));
+    let worker = worker.ok_or_else(|| "there is no store, so no process is executed".to_owned())?;
+    let working = tokio::spawn(worker.work());
+    let told = follow(experts, &store, &wanted.expert, &id).await;
+    shutdown.cancel();
+    let _ = working.await;
+    told
+}
+
+async fn follow(experts: &Experts, store: &Store, expert: &str, id: &str) -> Result<(), Failure> {
+    if let Some(expert) = experts.get(expert) {
+        for problem in experts.problems(&expert).await {
+            tell(&format!(
+                "{} is not ready, so the process waits: {}: {}",
+                expert.name(),
+                problem.tool,
+                problem.text
+            ));
+        }
+    }
+    let mut note = None;
+    loop {
+        let entry = store.entry(id).await.map_err(|error| error.0)?;
+        let entry = entry.ok_or_else(|| "the invocation is gone".to_owned())?;
+        if entry.note != note {
+            note.clone_from(&entry.note);
+            tell(&format!(
+                "{id}: {} {}",
+                entry.state.as_str(),
+                visible(entry.note.as_deref().unwrap_or_default())
+            ));
+        }
+        let is_over = matches!(
+            entry.state,
+            EntryState::Done | EntryState::Failed | EntryState::DeadLetter | EntryState::Held
+        );
+        if !is_over {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        }
+        let filter = MessageFilter { entry: Some(id.to_owned()), ..MessageFilter::default() };
+        let mut messages = store.messages(filter, 1_000).await.map_err(|error| error.0)?;
+        messages.reverse();
+        messages.iter().for_each(|row| say(&format!("{:#}", message_json(row))));
+        return match entry.state {
+            EntryState::Done => Ok(()),
+            EntryState::Held => {
+                say(
+                    "It waits for a person's approval: `respool expert approvals list`. `respool serve` lets it go on.",
+                );
+                Ok(())
+            }
+            _ => Err(Failure::Failed(format!(
+                "the process failed: {}",
+                visible(entry.note.as_deref().unwrap_or_default())
+            ))),
+        };
+    }
+}

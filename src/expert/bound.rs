@@ -1,0 +1,272 @@
+//! An abstract tool of a package with the user's tools that stand for it: which operations are offered to the model, under which names and
+//! with whose schemas, and calling one. Called by `tools` and `experts`.
+//!
+//! Operations stay declared while their server is down. The package's tier has decided about a call before it comes here, so the policy of
+//! `[tools]` is asked only for what it denies.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use serde_json::{Map, Value, json};
+
+use super::bindings::{Binding, BindingType, Bindings};
+use super::component::{Operation, Tool};
+use super::diagnostic::{Diagnostic, Severity};
+use super::package::Package;
+use crate::tools::{
+    Approver, Invocation, Question, Sources, ToolError, ToolOutput, ToolSet, ToolSpec, Tools as _,
+};
+
+/// The longest name of a function that model servers take.
+const LONGEST_NAME: usize = 64;
+
+/// Why an expert's triggers are held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BindingProblem {
+    /// The abstract tool; empty where the file as a whole is meant.
+    pub tool: String,
+    /// What is wrong, for people.
+    pub text: String,
+    /// True when somebody has to change something; else it may pass by itself.
+    pub is_final: bool,
+}
+
+/// One abstract tool, bound.
+pub(super) struct BoundTool {
+    name: String,
+    /// The package's file; `None`: all of the server's operations are offered.
+    declared: Option<Tool>,
+    binding: Binding,
+    /// `None` where its source cannot be opened.
+    set: Option<ToolSet>,
+}
+
+/// An operation on offer.
+#[derive(Clone, Debug)]
+pub(super) struct OfferedOperation {
+    /// `tool.operation`, as policies and people call it.
+    pub(super) title: String,
+    /// As the model is told of it, under the name `tool__operation`.
+    pub(super) spec: ToolSpec,
+    /// The tool's name in the configuration.
+    configured: String,
+}
+
+/// The tools of a package, bound as the user says, and what keeps them from being ready.
+pub(super) async fn bind(
+    package: &Package,
+    bindings: &Bindings,
+    sources: &Sources,
+) -> (Vec<BoundTool>, Vec<BindingProblem>) {
+    let (mut tools, mut problems) = (Vec::new(), Vec::new());
+    for name in package.manifest.tools.items.iter().map(|name| &name.value) {
+        let declared = package.offered_tools().find(|tool| tool.name.value == *name).cloned();
+        let problem = |text: String| BindingProblem { tool: name.clone(), text, is_final: true };
+        let Some(binding) = bindings.tools.get(name).cloned() else {
+            let expert = &package.manifest.name.value;
+            problems
+                .push(problem(format!("it is not bound: run `respool expert bind {expert} {name} SERVER`")));
+            tools.push(BoundTool { name: name.clone(), declared, binding: Binding::default(), set: None });
+            continue;
+        };
+        let operations = declared.iter().flat_map(|tool| &tool.operations.items);
+        let operations: Vec<String> = operations.map(|operation| operation.name.clone()).collect();
+        let set = match sources.select(&binding.wanted(&operations)).await {
+            Ok(set) => Some(set),
+            Err(whys) => {
+                problems.push(problem(whys.join("; ")));
+                None
+            }
+        };
+        tools.push(BoundTool { name: name.clone(), declared, binding, set });
+    }
+    (tools, problems)
+}
+
+/// What phase 2 of validation finds.
+#[derive(Clone, Debug, Default)]
+pub struct BindingCheck {
+    /// What keeps the expert from being ready.
+    pub problems: Vec<BindingProblem>,
+    /// Where the tool files and the servers do not agree; no reason not to be ready.
+    pub mismatches: Vec<String>,
+    /// Tools and what they are bound to.
+    pub bound: Vec<(String, String)>,
+}
+
+/// Checks a package's bindings against what the configuration offers.
+pub async fn check_binding(package: &Package, text: &str, sources: &Sources) -> BindingCheck {
+    let (bindings, mut problems) = read(text);
+    let (tools, unbound) = bind(package, &bindings, sources).await;
+    problems.extend(unbound);
+    for tool in &tools {
+        problems.extend(tool.problem(sources).await);
+    }
+    let bound = tools.iter().filter_map(BoundTool::target);
+    BindingCheck {
+        problems,
+        mismatches: tools.iter().flat_map(BoundTool::mismatches).collect(),
+        bound: bound.map(|(tool, target)| (tool.to_owned(), target.to_owned())).collect(),
+    }
+}
+
+/// Reads the text of a file of bindings; what is wrong with it keeps the expert from being ready.
+pub(super) fn read(text: &str) -> (Bindings, Vec<BindingProblem>) {
+    let (bindings, findings) = Bindings::read(text);
+    let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
+    let problem = |finding: &Diagnostic| BindingProblem {
+        tool: String::new(),
+        text: finding.render(Some(text)),
+        is_final: true,
+    };
+    let problems = errors.map(problem).collect();
+    (bindings, problems)
+}
+
+impl BoundTool {
+    /// Why it cannot be called now, though it is bound.
+    pub(super) async fn problem(&self, sources: &Sources) -> Option<BindingProblem> {
+        if self.set.is_none() || self.binding.kind != BindingType::Mcp {
+            return None;
+        }
+        let text = sources.mcp_problem(&self.binding.server).await?;
+        let text = format!("its MCP server {} cannot be reached: {text}", self.binding.server);
+        Some(BindingProblem { tool: self.name.clone(), text, is_final: false })
+    }
+
+    /// What the tool file and the server do not agree about, for people. Empty while the server has never been up.
+    pub(super) fn mismatches(&self) -> Vec<String> {
+        let (Some(set), Some(declared)) = (&self.set, &self.declared) else { return Vec::new() };
+        let known = set.configured_names();
+        if known.is_empty() {
+            return Vec::new();
+        }
+        let mut found = Vec::new();
+        for operation in &declared.operations.items {
+            let title = format!("{}.{}", self.name, operation.name);
+            let own = self.binding.configured(&operation.name);
+            match set.configured(&own) {
+                None => found.push(format!(
+                    "{title}: {} has no {own}; it has {}",
+                    self.binding.target(),
+                    known.join(", ")
+                )),
+                Some(spec) => found.extend(differing(&title, operation, &spec.parameters)),
+            }
+        }
+        found
+    }
+
+    /// The name of what it is bound to; empty where it is not.
+    pub(super) fn target(&self) -> Option<(&str, &str)> {
+        let is_bound = self.binding != Binding::default();
+        is_bound.then(|| (self.name.as_str(), self.binding.target()))
+    }
+
+    /// The operations that are offered.
+    pub(super) fn operations(&self) -> Vec<OfferedOperation> {
+        match &self.declared {
+            Some(tool) => {
+                tool.operations.items.iter().map(|operation| self.declared_operation(operation)).collect()
+            }
+            None => self.all_operations(),
+        }
+    }
+
+    /// The server's schema with the package's description; as long as the server has never been up, the inputs of the tool file.
+    fn declared_operation(&self, operation: &Operation) -> OfferedOperation {
+        let configured = self.binding.configured(&operation.name);
+        let found = self.set.as_ref().and_then(|set| set.configured(&configured));
+        let mut spec = found.unwrap_or_else(|| ToolSpec {
+            name: String::new(),
+            description: String::new(),
+            parameters: assumed_schema(operation),
+            is_repeatable: false,
+            timeout: None,
+            result_limit: None,
+        });
+        if let Some(description) = operation.description.as_ref().filter(|text| !text.trim().is_empty()) {
+            spec.description.clone_from(description);
+        }
+        self.offered(&operation.name, spec, configured)
+    }
+
+    /// Without a tool file all that the server has is offered.
+    fn all_operations(&self) -> Vec<OfferedOperation> {
+        let Some(set) = &self.set else { return Vec::new() };
+        let prefix = format!("mcp:{}/", self.binding.server);
+        let names = set.configured_names().into_iter();
+        let offered = names.filter_map(|configured| {
+            let own = configured.strip_prefix(&prefix).unwrap_or(&configured).to_owned();
+            let renamed = self.binding.operations.iter().find(|(_, server)| **server == own);
+            let operation = renamed.map_or(own.as_str(), |(operation, _)| operation.as_str());
+            Some(self.offered(operation, set.configured(&configured)?, configured.clone()))
+        });
+        offered.collect()
+    }
+
+    fn offered(&self, operation: &str, spec: ToolSpec, configured: String) -> OfferedOperation {
+        let spec = ToolSpec { name: function_name(&self.name, operation), ..spec };
+        OfferedOperation { title: format!("{}.{operation}", self.name), spec, configured }
+    }
+
+    /// Calls an operation.
+    pub(super) async fn call(
+        &self,
+        operation: &OfferedOperation,
+        invocation: &Invocation,
+    ) -> Result<ToolOutput, ToolError> {
+        let Some(set) = &self.set else {
+            return Err(ToolError::Unreachable(format!(
+                "the tool {} of this expert is not bound",
+                self.name
+            )));
+        };
+        let Some(spec) = set.configured(&operation.configured) else {
+            let what = format!("{} offers no {} now", self.binding.target(), operation.configured);
+            return Err(ToolError::Unreachable(what));
+        };
+        let invocation = Invocation { name: spec.name, ..invocation.clone() };
+        set.call(&invocation, Some(&DecidedByTier)).await
+    }
+}
+
+/// The name under which the model calls an operation.
+pub(super) fn function_name(tool: &str, operation: &str) -> String {
+    let whole = format!("{tool}__{operation}");
+    whole
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' })
+        .take(LONGEST_NAME)
+        .collect()
+}
+
+/// A schema from the names of the inputs alone.
+fn assumed_schema(operation: &Operation) -> Value {
+    let properties: Map<String, Value> =
+        operation.inputs.iter().map(|name| (name.clone(), json!({}))).collect();
+    json!({"type": "object", "properties": properties})
+}
+
+/// Inputs of the tool file that the server does not know.
+fn differing(title: &str, operation: &Operation, schema: &Value) -> Option<String> {
+    let known = schema["properties"].as_object()?;
+    let missing: Vec<&str> =
+        operation.inputs.iter().map(String::as_str).filter(|name| !known.contains_key(*name)).collect();
+    (!missing.is_empty()).then(|| {
+        let known: Vec<&str> = known.keys().map(String::as_str).collect();
+        format!("{title}: the server takes no {}; it takes {}", missing.join(", "), known.join(", "))
+    })
+}
+
+/// Who binds a tool and installs a package has consented to what its tiers say; the tier itself was decided before.
+struct DecidedByTier;
+
+impl Approver for DecidedByTier {
+    fn approve<'a>(&'a self, _: Question<'a>) -> BoxFuture<'a, bool> {
+        Box::pin(std::future::ready(true))
+    }
+}
+
+/// Shared by the runs of an expert.
+pub(super) type BoundTools = Arc<Vec<BoundTool>>;

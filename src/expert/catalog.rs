@@ -1,0 +1,318 @@
+//! The experts that are in service: a snapshot of each package, taken anew when its folder changes. Work that goes on keeps the snapshot that
+//! it began with. A package that does not load leaves its predecessor in service.
+
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::hash::{Hash, Hasher};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::library::{Library, digest};
+use super::manifest::Trigger;
+use super::package::{Package, load};
+use super::{MANIFEST, diagnostic};
+
+/// So often it is looked whether a folder has changed.
+const EVERY: Duration = Duration::from_secs(2);
+/// So many files of a folder are looked at.
+const MOST_FILES: usize = 5_000;
+
+/// A package as it is in service. It does not change.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// The package.
+    pub package: Package,
+    /// The digest of its files.
+    pub digest: String,
+    /// The folder of the installed package, in which the user's `bindings.yaml` is.
+    pub directory: PathBuf,
+}
+
+impl Snapshot {
+    /// The expert's name.
+    pub fn name(&self) -> &str {
+        &self.package.manifest.name.value
+    }
+
+    /// A trigger of the package.
+    pub fn trigger(&self, name: &str) -> Option<&Trigger> {
+        self.package.manifest.triggers.items.iter().find(|trigger| trigger.name.value == name)
+    }
+}
+
+/// What is known of a folder.
+#[derive(Debug)]
+struct Folder {
+    /// Stands for what was seen in it.
+    seen: u64,
+    snapshot: Option<Arc<Snapshot>>,
+}
+
+/// The experts in service.
+#[derive(Debug)]
+pub struct Catalog {
+    library: Library,
+    folders: Mutex<BTreeMap<PathBuf, Folder>>,
+    current: RwLock<Arc<Current>>,
+}
+
+/// The experts at one time, by name.
+#[derive(Debug, Default)]
+pub struct Current {
+    /// Grows with each change.
+    pub generation: u64,
+    /// The experts.
+    pub experts: BTreeMap<String, Arc<Snapshot>>,
+}
+
+impl Catalog {
+    /// The experts that are installed now.
+    pub fn open(dir: &Path) -> Self {
+        let catalog =
+            Self { library: Library::new(dir), folders: Mutex::default(), current: RwLock::default() };
+        catalog.reload();
+        catalog
+    }
+
+    /// The experts as they are now.
+    pub fn current(&self) -> Arc<Current> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// An expert.
+    pub fn get(&self, name: &str) -> Option<Arc<Snapshot>> {
+        self.current().experts.get(name).cloned()
+    }
+
+    /// Looks at the folders, and takes what has changed into service. True when something has.
+    pub fn reload(&self) -> bool {
+        let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = self.found(&folders);
+        let mut has_changed = false;
+        folders.retain(|path, _| {
+            let stays = found.contains(path);
+            if !stays {
+                tracing::info!(target: "respool::expert", folder = %path.display(), "the expert is gone");
+            }
+            has_changed |= !stays;
+            stays
+        });
+        for path in found {
+            let seen = seen(&path);
+            let before = folders.get(&path);
+            if before.is_some_and(|folder| folder.seen == seen) || !path.join(MANIFEST).exists() {
+                continue;
+            }
+            let snapshot = self.snapshot(&path, before.and_then(|folder| folder.snapshot.clone()));
+            folders.insert(path, Folder { seen, snapshot });
+            has_changed = true;
+        }
+        if has_changed {
+            self.publish(&folders);
+        }
+        has_changed
+    }
+
+    /// The folders with a package; also one whose package is being replaced just now.
+    fn found(&self, known: &BTreeMap<PathBuf, Folder>) -> BTreeSet<PathBuf> {
+        let entries = fs::read_dir(self.library.dir()).into_iter().flatten().flatten();
+        let folders = entries.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
+        let packages = folders.map(|entry| entry.path()).filter(|path| path.join(MANIFEST).exists());
+        let replaced = known.keys().filter(|path| self.library.is_replaced_now(&folder_name(path)));
+        packages.chain(replaced.cloned()).collect()
+    }
+
+    /// The package of a folder; else what was in service before, or what was installed last.
+    fn snapshot(&self, path: &Path, before: Option<Arc<Snapshot>>) -> Option<Arc<Snapshot>> {
+        let loaded = load(path);
+        let new = |package: Package| {
+            let digest = digest(&package.files);
+            Arc::new(Snapshot { package, digest, directory: path.to_owned() })
+        };
+        let why = match loaded {
+            Ok(loaded) => match loaded.package {
+                Some(package) => {
+                    let snapshot = new(package);
+                    tracing::info!(
+                        target: "respool::expert", expert = snapshot.name(), version = snapshot.package.manifest.version.value,
+                        "the expert is in service"
+                    );
+                    return Some(snapshot);
+                }
+                None => first_error(&loaded.diagnostics),
+            },
+            Err(error) => error.to_string(),
+        };
+        let kept = before.or_else(|| self.library.kept(&folder_name(path)).map(new));
+        tracing::error!(
+            target: "respool::expert", folder = %path.display(), why, version_in_service = kept.as_ref().map(|kept| kept.package.manifest.version.value.clone()),
+            "the package does not load: correct what `respool expert validate` shows; the version before it stays in service"
+        );
+        kept
+    }
+
+    /// Of two packages with one name the first folder's is in service.
+    fn publish(&self, folders: &BTreeMap<PathBuf, Folder>) {
+        let mut experts: BTreeMap<String, Arc<Snapshot>> = BTreeMap::new();
+        for snapshot in folders.values().filter_map(|folder| folder.snapshot.as_ref()) {
+            let entry = experts.entry(snapshot.name().to_owned());
+            let first = entry.or_insert_with(|| Arc::clone(snapshot));
+            if !Arc::ptr_eq(first, snapshot) {
+                tracing::error!(
+                    target: "respool::expert", expert = snapshot.name(), folder = %snapshot.directory.display(), used = %first.directory.display(),
+                    "two folders hold an expert of the same name: give one another name, or remove it"
+                );
+            }
+        }
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        *current = Arc::new(Current { generation: current.generation + 1, experts });
+    }
+
+    /// Takes changes into service until `stop`; `changed` is called after each.
+    pub async fn watch<F>(self: Arc<Self>, changed: F, stop: CancellationToken)
+    where
+        F: Fn(&Self) + Send + Sync + 'static,
+    {
+        let changed = Arc::new(changed);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(EVERY) => {}
+            }
+            let (catalog, changed) = (Arc::clone(&self), Arc::clone(&changed));
+            let look = move || {
+                if catalog.reload() {
+                    changed(&catalog);
+                }
+            };
+            let _ = tokio::task::spawn_blocking(look).await;
+        }
+    }
+}
+
+fn folder_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn first_error(diagnostics: &[diagnostic::Diagnostic]) -> String {
+    let error = diagnostics.iter().find(|one| one.severity == diagnostic::Severity::Error);
+    error.map(|error| format!("{}: {}", error.file, diagnostic::visible(&error.message))).unwrap_or_default()
+}
+
+/// A number that is another one when a file of the folder was written, made or removed.
+fn seen(folder: &Path) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let (mut open, mut left) = (vec![folder.to_owned()], MOST_FILES);
+    while let Some(path) = open.pop() {
+        let mut entries: Vec<_> = fs::read_dir(&path).into_iter().flatten().flatten().collect();
+        entries.sort_by_key(fs::DirEntry::file_name);
+        for entry in entries {
+            left = left.saturating_sub(1);
+            // A link is not followed: it leads to a file of the same folder, or to none that counts.
+            let Some(about) = entry.metadata().ok().filter(|_| left > 0) else { continue };
+            let path = entry.path();
+            (&path, about.len(), about.mtime(), about.mtime_nsec(), about.ino()).hash(&mut hasher);
+            if about.is_dir() && entry.file_name() != ".git" {
+                open.push(path);
+            }
+        }
+    }
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(dir: &Path, folder: &str, name: &str, version: &str) {
+        let root = dir.join(folder);
+        fs::create_dir_all(&root).unwrap();
+        let manifest = format!(
+            "spec: '1.0'\nname: {name}\nversion: {version}\ndescription: d\ncomponents: {{orchestrator: o.md, persona: [p.md], functions: [f.md]}}\n"
+        );
+        fs::write(root.join(MANIFEST), manifest).unwrap();
+        fs::write(root.join("o.md"), "Go.\n").unwrap();
+        fs::write(root.join("p.md"), "You.\n").unwrap();
+        fs::write(root.join("f.md"), "---\nname: f\ndescription: d\n---\nDo.\n").unwrap();
+    }
+
+    fn version(catalog: &Catalog, name: &str) -> Option<String> {
+        catalog.get(name).map(|snapshot| snapshot.package.manifest.version.value.clone())
+    }
+
+    #[test]
+    fn changes_are_taken_into_service_and_old_snapshots_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), "sales", "sales", "1.0.0");
+        let catalog = Catalog::open(dir.path());
+        let old = catalog.get("sales").unwrap();
+        assert!(!catalog.reload(), "nothing has changed");
+        write(dir.path(), "sales", "sales", "1.10.0");
+        write(dir.path(), "desk", "desk", "2.0.0");
+        assert!(catalog.reload());
+        assert_eq!(
+            (version(&catalog, "sales").as_deref(), version(&catalog, "desk").as_deref()),
+            (Some("1.10.0"), Some("2.0.0"))
+        );
+        assert_eq!(old.package.manifest.version.value, "1.0.0");
+        assert_ne!(old.digest, catalog.get("sales").unwrap().digest);
+        fs::remove_dir_all(dir.path().join("sales")).unwrap();
+        assert!(catalog.reload() && catalog.get("sales").is_none() && catalog.get("desk").is_some());
+    }
+
+    #[test]
+    fn a_broken_update_leaves_the_old_one_in_service() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), "sales", "sales", "1.0.0");
+        let catalog = Catalog::open(dir.path());
+        fs::remove_file(dir.path().join("sales/f.md")).unwrap();
+        assert!(catalog.reload());
+        assert_eq!(version(&catalog, "sales").as_deref(), Some("1.0.0"));
+        write(dir.path(), "sales", "sales", "1.0.1");
+        assert!(catalog.reload());
+        assert_eq!(version(&catalog, "sales").as_deref(), Some("1.0.1"));
+    }
+
+    #[test]
+    fn after_a_restart_a_broken_package_is_served_as_it_was_installed() {
+        let (source, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        write(source.path(), "sales", "sales", "1.0.0");
+        let library = Library::new(dir.path());
+        let package = load(&source.path().join("sales")).unwrap().package.unwrap();
+        let from = crate::expert::Source::parse(&source.path().join("sales").display().to_string()).unwrap();
+        library.install(&package, &from, &library.lock().unwrap()).unwrap();
+        fs::remove_file(dir.path().join("sales/o.md")).unwrap();
+        assert_eq!(version(&Catalog::open(dir.path()), "sales").as_deref(), Some("1.0.0"));
+        fs::remove_dir_all(dir.path().join(".respool")).unwrap();
+        assert_eq!(version(&Catalog::open(dir.path()), "sales"), None);
+    }
+
+    /// Between the two renames of an update the package's folder is not there.
+    #[test]
+    fn an_expert_stays_while_it_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), "sales", "sales", "1.0.0");
+        let catalog = Catalog::open(dir.path());
+        let replaced = dir.path().join(".respool/replaced");
+        fs::create_dir_all(&replaced).unwrap();
+        fs::rename(dir.path().join("sales"), replaced.join("sales")).unwrap();
+        assert!(!catalog.reload() && catalog.get("sales").is_some());
+        write(dir.path(), "sales", "sales", "1.1.0");
+        fs::remove_dir_all(replaced.join("sales")).unwrap();
+        assert!(catalog.reload());
+        assert_eq!(version(&catalog, "sales").as_deref(), Some("1.1.0"));
+    }
+
+    #[test]
+    fn of_two_folders_with_one_name_the_first_is_used() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), "a", "sales", "1.0.0");
+        write(dir.path(), "b", "sales", "2.0.0");
+        assert_eq!(version(&Catalog::open(dir.path()), "sales").as_deref(), Some("1.0.0"));
+    }
+}

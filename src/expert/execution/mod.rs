@@ -1,0 +1,198 @@
+//! Execution: the worker that drains the queue. It claims what is due of the experts that are ready, executes each invocation as a run of the
+//! agent, renews its claims, lets runs go on whose approvals are decided, and ends invocations as `verdict` says.
+//!
+//! All that must not be lost is in the store: an attempt is a run whose events are committed, and what follows from its end is worked out from
+//! them again by whoever takes the entry over. Messages have ids of their own, so they are posted once.
+
+mod attempt;
+mod cleanup;
+mod task;
+mod verdict;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::{Notify, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use attempt::DryRun;
+
+use super::experts::{Experts, MODEL_PREFIX};
+use crate::agent::{RunFacts, RunOptions};
+use crate::store::{ClaimRequest, Claimed, EntryState, Queue as _, Status, Store, StoreError, WokenRun};
+
+/// How often it is looked for entries of other processes and for entries that are due.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often it is looked whether approvals are decided, experts have changed, and servers are there.
+const TEND_EVERY: Duration = Duration::from_secs(1);
+
+/// Works on the queue of the installed experts.
+pub struct Worker {
+    experts: Arc<Experts>,
+    store: Arc<Store>,
+    shutdown: CancellationToken,
+    free: Arc<Semaphore>,
+    /// Something may have become due.
+    stirred: Arc<Notify>,
+    tasks: TaskTracker,
+    /// Only this expert's queue is drained.
+    only: Option<String>,
+    is_store_told: AtomicBool,
+}
+
+/// Milliseconds since 1970.
+pub(super) fn now() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Worker {
+    /// A worker over the experts' store; `None` where there is no store. `only`: of this expert alone.
+    pub fn new(
+        experts: &Arc<Experts>,
+        shutdown: CancellationToken,
+        only: Option<String>,
+    ) -> Option<Arc<Self>> {
+        let store = Arc::clone(experts.agents.store()?);
+        let most = usize::try_from(experts.config.runs_at_once).unwrap_or(1);
+        Some(Arc::new(Self {
+            experts: Arc::clone(experts),
+            store,
+            shutdown,
+            free: Arc::new(Semaphore::new(most)),
+            stirred: Arc::default(),
+            tasks: TaskTracker::new(),
+            only,
+            is_store_told: AtomicBool::new(false),
+        }))
+    }
+
+    /// Works until the process ends; what is in progress then is left to whoever claims it next.
+    pub async fn work(self: Arc<Self>) {
+        let (draining, tending, cleaning) =
+            (self.drain(), self.tend(), cleanup::keep_clean(&self.experts, &self.store));
+        let all = async { tokio::join!(draining, tending, cleaning) };
+        let _: Option<((), (), ())> = self.shutdown.run_until_cancelled(all).await;
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    async fn drain(self: &Arc<Self>) {
+        loop {
+            let claimed = self.claim().await.inspect_err(|error| self.tell(error)).unwrap_or_default();
+            let has_more = !claimed.is_empty();
+            for one in claimed {
+                self.begin(one);
+            }
+            if !has_more {
+                tokio::select! { () = self.stirred.notified() => {}, () = tokio::time::sleep(LOOK_EVERY) => {} }
+            }
+        }
+    }
+
+    /// A failing store is told once, until it works again.
+    fn tell(&self, error: &StoreError) {
+        if !self.is_store_told.swap(true, Ordering::Relaxed) {
+            tracing::error!(target: "respool::expert", %error, "the queue cannot be used; it is tried again");
+        }
+    }
+
+    async fn claim(&self) -> Result<Vec<Claimed>, StoreError> {
+        let queues = self.experts.ready_queues(self.only.as_deref());
+        let most = self.free.available_permits();
+        if queues.is_empty() || most == 0 {
+            return Ok(Vec::new());
+        }
+        // To look is cheap; to claim is a commit.
+        let is_due = self.store.next_due(queues.clone()).await?.is_some_and(|due| due <= now());
+        self.is_store_told.store(false, Ordering::Relaxed);
+        if !is_due {
+            return Ok(Vec::new());
+        }
+        let (now, lease) = (now(), self.lease());
+        self.store.claim_entries(ClaimRequest { queues, most, now, until: now + lease }).await
+    }
+
+    fn lease(&self) -> u64 {
+        u64::try_from(self.experts.config.lease.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn begin(self: &Arc<Self>, claimed: Claimed) {
+        let worker = Arc::clone(self);
+        let Ok(permit) = Arc::clone(&self.free).try_acquire_owned() else { return };
+        self.tasks.spawn(async move {
+            let lease = claimed.lease.clone();
+            let done = tokio::select! {
+                done = worker.execute(&claimed) => done,
+                () = worker.renew(&claimed) => Ok(()),
+            };
+            if let Err(error) = done {
+                tracing::error!(target: "respool::expert", entry = lease.entry, %error, "an invocation is left until its claim is over");
+            }
+            if worker.shutdown.is_cancelled() {
+                // Whoever is there next need not wait.
+                let _ = worker.store.heartbeat(&lease, now()).await;
+            }
+            drop(permit);
+            worker.stirred.notify_one();
+        });
+    }
+
+    /// Renews a claim for as long as that is possible.
+    async fn renew(&self, claimed: &Claimed) {
+        loop {
+            tokio::time::sleep(self.experts.config.lease / 3).await;
+            match self.store.heartbeat(&claimed.lease, now() + self.lease()).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    let entry = &claimed.lease.entry;
+                    tracing::warn!(target: "respool::expert", entry, "another process works on this invocation by now");
+                    return;
+                }
+                Err(error) => self.tell(&error),
+            }
+        }
+    }
+
+    async fn tend(&self) {
+        loop {
+            self.experts.refresh().await;
+            self.experts.look_at_servers().await;
+            if let Err(error) = self.wake().await {
+                self.tell(&error);
+            }
+            tokio::time::sleep(TEND_EVERY).await;
+        }
+    }
+
+    /// Lets the runs go on whose approvals are decided, or whose time is over.
+    async fn wake(&self) -> Result<(), StoreError> {
+        for WokenRun { id, agent, status } in self.store.woken_by_approvals(now()).await? {
+            let Some(name) = agent.strip_prefix(MODEL_PREFIX) else { continue };
+            match self.store.entry_of_run(&id).await? {
+                Some(entry) if entry.state == EntryState::Held => {
+                    self.store.wake(&entry.id, now()).await?;
+                    self.stirred.notify_one();
+                }
+                Some(_) => {}
+                None if status == Status::AwaitingApproval => self.resume_conversation(name, &id).await,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn resume_conversation(&self, name: &str, run: &str) {
+        if self.experts.agents.is_active(run) {
+            return;
+        }
+        let Some(RunFacts { snapshot, .. }) = self.experts.agents.facts(run).await else { return };
+        let Some(agent) = self.experts.returning(name, &snapshot) else { return };
+        let options = RunOptions { is_detached: true, ..RunOptions::default() };
+        if let Err(why) = self.experts.agents.resume_as(&agent, run, options).await {
+            tracing::warn!(target: "respool::expert", run_id = run, why, "the run cannot be resumed");
+        }
+    }
+}

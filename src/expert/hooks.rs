@@ -1,0 +1,243 @@
+//! Webhooks: who may fire a trigger, and what is queued when it fires. Whoever sends an event is answered only when all that it brought is
+//! committed. Called by the server's route.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use futures::future::try_join_all;
+use serde_json::{Value, json};
+
+use super::catalog::{Catalog, Snapshot};
+use super::config::{DEDUPE_WINDOW, ExpertsConfig};
+use super::hook_secrets::HookSecrets;
+use super::invocation::Invocation;
+use super::manifest::{Trigger, TriggerKind};
+use super::trigger::{Event, Proof, Refusal, Schedule, events_of, invocation, is_proven, why_off};
+use crate::store::{Enqueued, Queue, StoreError};
+use crate::units::Secret;
+
+/// A signed request may come again for so long, so that its id is remembered at least as long.
+const REMEMBERED_AT_LEAST: Duration = Duration::from_mins(15);
+
+/// The hooks of all experts.
+pub struct Hooks {
+    catalog: Arc<Catalog>,
+    queue: Arc<dyn Queue>,
+    secrets: HookSecrets,
+    config: ExpertsConfig,
+    /// Compared with where there is no such hook, so that an answer comes no sooner.
+    decoy: Secret,
+}
+
+impl std::fmt::Debug for Hooks {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Hooks").finish_non_exhaustive()
+    }
+}
+
+/// One hook, as a request addressed it. That there is one is told only to who knows its secret.
+pub struct Hook {
+    /// The package and its trigger, where there are both.
+    found: Option<(Arc<Snapshot>, String)>,
+    secret: Secret,
+}
+
+/// Why a request is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HookError {
+    /// It does not come from somebody who knows the secret, or there is no such hook.
+    Refused,
+    /// Its signature is right, and its time is not.
+    Stale,
+    /// The trigger is off.
+    Off(String),
+    /// Its payload is not what the trigger takes.
+    BadPayload(String),
+    /// The hook's secret cannot be had.
+    NoSecret(String),
+    /// It could not be committed.
+    Store(StoreError),
+}
+
+/// What became of an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    /// The entry that is queued for it.
+    pub id: String,
+    /// It was accepted before, as this entry.
+    pub is_duplicate: bool,
+}
+
+impl Hooks {
+    /// The hooks of these experts; what fires goes to the queue.
+    pub fn new(
+        catalog: Arc<Catalog>,
+        queue: Arc<dyn Queue>,
+        secrets: HookSecrets,
+        config: ExpertsConfig,
+    ) -> Self {
+        let decoy = Secret::new(format!("{:032x}", rand::random::<u128>()));
+        Self { catalog, queue, secrets, config, decoy }
+    }
+
+    /// The hook of a webhook trigger. Where there is none, it is one that nobody knows the secret of.
+    ///
+    /// # Errors
+    /// When the secret cannot be read.
+    pub fn find(&self, expert: &str, trigger: &str) -> Result<Hook, HookError> {
+        let is_hook = |snapshot: &Arc<Snapshot>| {
+            snapshot.trigger(trigger).is_some_and(|trigger| trigger.kind == Some(TriggerKind::Webhook))
+        };
+        let Some(snapshot) = self.catalog.get(expert).filter(is_hook) else {
+            return Ok(Hook { found: None, secret: self.decoy.clone() });
+        };
+        let secret = self.secrets.of(expert, trigger);
+        let secret = secret.map_err(|error| HookError::NoSecret(error.to_string()))?;
+        Ok(Hook { found: Some((snapshot, trigger.to_owned())), secret })
+    }
+
+    /// Queues what a request brings. `now`: milliseconds since 1970.
+    ///
+    /// # Errors
+    /// Why it is refused; nothing is lost then, for the sender knows of it.
+    pub async fn receive(
+        &self,
+        hook: &Hook,
+        proof: &Proof<'_>,
+        body: &[u8],
+        now: u64,
+    ) -> Result<Vec<Accepted>, HookError> {
+        hook.check(proof, body, now)?;
+        let (snapshot, trigger) = hook.trigger().ok_or(HookError::Refused)?;
+        if let Some(why) = why_off(trigger) {
+            return Err(HookError::Off(why));
+        }
+        let payload: Value = serde_json::from_slice(body)
+            .map_err(|error| HookError::BadPayload(format!("the body is not JSON: {error}")))?;
+        let events = events_of(trigger, payload).map_err(HookError::BadPayload)?;
+        let signed = match proof {
+            Proof::Signed(signature) => Some(signature.id),
+            _ => None,
+        };
+        let until = now + self.remembered(snapshot.name());
+        let invocations = events.into_iter().enumerate().map(|(index, payload)| {
+            let delivery = signed.map(|id| format!("{id}#{index}"));
+            let event = Event { id: new_id(), payload, delivery, at: now };
+            let invocation = invocation(&snapshot.package.manifest, &snapshot.digest, trigger, event);
+            for warning in &invocation.warnings {
+                tracing::warn!(
+                    target: "respool::expert", expert = snapshot.name(), trigger = trigger.name.value, entry = invocation.id, "{warning}"
+                );
+            }
+            invocation
+        });
+        queue_all(&*self.queue, invocations, until, now).await.map_err(HookError::Store)
+    }
+
+    /// How long the keys of an expert's events are remembered, in milliseconds.
+    fn remembered(&self, expert: &str) -> u64 {
+        let window = self.config.of(expert).dedupe_window.unwrap_or(DEDUPE_WINDOW).max(REMEMBERED_AT_LEAST);
+        u64::try_from(window.as_millis()).unwrap_or(u64::MAX / 2)
+    }
+}
+
+impl Hook {
+    fn trigger(&self) -> Option<(&Snapshot, &Trigger)> {
+        let (snapshot, name) = self.found.as_ref()?;
+        Some((snapshot, snapshot.trigger(name)?))
+    }
+
+    /// Checks what can be checked before the body is there: a signature needs it.
+    ///
+    /// # Errors
+    /// When the request brings no proof, or the wrong secret.
+    pub fn check_head(&self, proof: &Proof<'_>) -> Result<(), HookError> {
+        match proof {
+            Proof::Signed(_) => Ok(()),
+            _ => self.check(proof, &[], 0),
+        }
+    }
+
+    fn check(&self, proof: &Proof<'_>, body: &[u8], now: u64) -> Result<(), HookError> {
+        match is_proven(&self.secret, proof, body, now) {
+            Ok(()) => Ok(()),
+            Err(Refusal::Wrong) => Err(HookError::Refused),
+            Err(Refusal::Stale) => Err(HookError::Stale),
+        }
+    }
+}
+
+/// Queues invocations in their order; they share a commit.
+async fn queue_all(
+    queue: &dyn Queue,
+    invocations: impl IntoIterator<Item = Invocation>,
+    until: u64,
+    now: u64,
+) -> Result<Vec<Accepted>, StoreError> {
+    let queued = invocations.into_iter().map(|invocation| {
+        let id = invocation.id.clone();
+        let queued = queue.enqueue(invocation.into_entry(until), now);
+        async move {
+            queued.await.map(|what| match what {
+                Enqueued::Accepted => Accepted { id, is_duplicate: false },
+                Enqueued::Duplicate(id) => Accepted { id, is_duplicate: true },
+            })
+        }
+    });
+    try_join_all(queued).await
+}
+
+/// Fires a trigger by hand, and gives what was queued. What came before counts again: a person asks for it. Without a payload it is that of a
+/// clock that fires now.
+///
+/// # Errors
+/// What keeps it from firing, for people.
+pub async fn fire(
+    queue: &dyn Queue,
+    snapshot: &Snapshot,
+    trigger: &str,
+    payload: Option<Value>,
+) -> Result<Vec<Invocation>, String> {
+    let Some(found) = snapshot.trigger(trigger) else {
+        let names =
+            snapshot.package.manifest.triggers.items.iter().map(|trigger| trigger.name.value.as_str());
+        let names = names.collect::<Vec<_>>().join(", ");
+        return Err(format!("{} has no trigger {trigger:?}; its triggers are: {names}", snapshot.name()));
+    };
+    if let Some(why) = why_off(found) {
+        return Err(format!("the trigger {trigger} is off, because {why}"));
+    }
+    let now = now();
+    let payloads = match payload {
+        Some(payload) => events_of(found, payload)?,
+        None if found.kind == Some(TriggerKind::Cron) => vec![clock_payload(found, now, now)?],
+        None => return Err(format!("the trigger {trigger} needs a payload: give one with --payload")),
+    };
+    let manifest = &snapshot.package.manifest;
+    let invocations: Vec<Invocation> = payloads
+        .into_iter()
+        .map(|payload| {
+            let event = Event { id: new_id(), payload, delivery: None, at: now };
+            Invocation { dedupe: None, ..invocation(manifest, &snapshot.digest, found, event) }
+        })
+        .collect();
+    queue_all(queue, invocations.clone(), now, now).await.map_err(|error| error.0)?;
+    Ok(invocations)
+}
+
+/// What a cron trigger brings when it fires `now` for a time. Both are milliseconds since 1970.
+fn clock_payload(trigger: &Trigger, time: u64, now: u64) -> Result<Value, String> {
+    let expr = trigger.expr.as_ref().map(|expr| expr.value.as_str()).unwrap_or_default();
+    let schedule = Schedule::new(expr, trigger.zone.as_ref().map(|zone| zone.value.as_str()))?;
+    Ok(json!({"scheduled_at": schedule.written(time), "fired_at": schedule.written(now)}))
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The id of an entry.
+pub(super) fn new_id() -> String {
+    format!("inv-{:032x}", rand::random::<u128>())
+}

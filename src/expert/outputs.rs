@@ -1,0 +1,125 @@
+//! The outputs of a process against what it declares: types and closed lists of values. Pure.
+
+use serde_json::{Map, Value, json};
+
+use super::component::Parameter;
+
+/// Outputs that were checked.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Checked {
+    /// Those that are as declared.
+    pub(super) outputs: Map<String, Value>,
+    /// What is wrong with the others, for the model and for people.
+    pub(super) problems: Vec<String>,
+}
+
+/// Checks what a model gave.
+pub(super) fn check(declared: &[Parameter], given: Option<&Value>) -> Checked {
+    let mut checked = Checked::default();
+    let empty = Map::new();
+    let given = given.and_then(Value::as_object).unwrap_or(&empty);
+    for parameter in declared {
+        let name = &parameter.name;
+        match given.get(name).filter(|value| !value.is_null()) {
+            None => checked.problems.push(format!("`{name}` is missing")),
+            Some(value) => match fault(parameter, value) {
+                Some(fault) => checked.problems.push(fault),
+                None => drop(checked.outputs.insert(name.clone(), value.clone())),
+            },
+        }
+    }
+    let is_known = |name: &str| declared.iter().any(|parameter| parameter.name == name);
+    for name in given.keys().filter(|name| !is_known(name)) {
+        checked.problems.push(format!("`{name}` is not an output of this process"));
+    }
+    checked
+}
+
+fn fault(parameter: &Parameter, value: &Value) -> Option<String> {
+    let (name, kind) = (&parameter.name, parameter.kind.as_str());
+    let fits = match kind {
+        "string" => value.is_string(),
+        "number" => value.is_number(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "boolean" => value.is_boolean(),
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        _ => true,
+    };
+    if !fits {
+        return Some(format!("`{name}` must be of type {kind}"));
+    }
+    let written = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let is_listed = parameter.options.is_empty() || parameter.options.contains(&written);
+    (!is_listed)
+        .then(|| format!("`{name}` is {written:?}, but it must be one of {}", parameter.options.join(", ")))
+}
+
+/// The JSON Schema of the outputs.
+pub(super) fn schema(declared: &[Parameter]) -> Value {
+    let property = |parameter: &Parameter| {
+        let mut property = json!({});
+        if super::component::TYPES.contains(&parameter.kind.as_str()) {
+            property["type"] = parameter.kind.as_str().into();
+        }
+        if let Some(description) = &parameter.description {
+            property["description"] = description.as_str().into();
+        }
+        if !parameter.options.is_empty() && parameter.kind == "string" {
+            property["enum"] = parameter.options.clone().into();
+        }
+        (parameter.name.clone(), property)
+    };
+    let properties: Map<String, Value> = declared.iter().map(property).collect();
+    let required: Vec<&str> = declared.iter().map(|parameter| parameter.name.as_str()).collect();
+    json!({"type": "object", "properties": properties, "required": required})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn declared() -> Vec<Parameter> {
+        let one = |name: &str, kind: &str, options: &[&str]| Parameter {
+            name: name.into(),
+            kind: kind.into(),
+            options: options.iter().map(|option| (*option).to_owned()).collect(),
+            ..Parameter::default()
+        };
+        vec![
+            one("urgency", "string", &["high", "low"]),
+            one("score", "integer", &[]),
+            one("ok", "boolean", &[]),
+        ]
+    }
+
+    fn problems(given: Value, expected: &[&str]) {
+        assert_eq!(check(&declared(), Some(&given)).problems, expected, "{given}");
+    }
+
+    #[test]
+    fn outputs_have_their_types_and_values() {
+        problems(json!({"urgency": "high", "score": 3, "ok": true}), &[]);
+        problems(
+            json!({"urgency": "HIGH", "score": 3.5, "extra": 1}),
+            &[
+                "`urgency` is \"HIGH\", but it must be one of high, low",
+                "`score` must be of type integer",
+                "`ok` is missing",
+                "`extra` is not an output of this process",
+            ],
+        );
+        problems(json!("text"), &["`urgency` is missing", "`score` is missing", "`ok` is missing"]);
+        assert_eq!(
+            check(&declared(), Some(&json!({"score": 3, "ok": 1}))).outputs,
+            *json!({"score": 3}).as_object().unwrap()
+        );
+    }
+
+    #[test]
+    fn the_schema_says_the_same() {
+        let schema = schema(&declared());
+        assert_eq!(schema["properties"]["urgency"], json!({"type": "string", "enum": ["high", "low"]}));
+        assert_eq!(schema["required"], json!(["urgency", "score", "ok"]));
+    }
+}

@@ -1,0 +1,184 @@
+//! The clocks of cron triggers: fires what is due into the queue, once even where several processes share a store, and makes up for what was
+//! missed while none ran. The last time that each clock fired for is in the store.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::catalog::{Catalog, Current, Snapshot};
+use super::hooks::new_id;
+use super::manifest::{Trigger, TriggerKind};
+use super::trigger::{Event, Schedule, Watch, invocation};
+use crate::store::{Clock, ClockTime, Enqueued, NewEntry, Queue, StoreError};
+
+/// The clocks are looked at so often, and when one is due.
+const EVERY: Duration = Duration::from_secs(1);
+/// After a longer pause between two looks, in milliseconds, the machine was asleep: what came due meanwhile was missed.
+const LONGEST_PAUSE: u64 = 60_000;
+
+/// The clocks of all experts.
+pub struct Scheduler {
+    catalog: Arc<Catalog>,
+    queue: Arc<dyn Queue>,
+    clocks: HashMap<(String, String), Armed>,
+    /// The state of the catalog that the clocks are of.
+    generation: Option<u64>,
+    watch: Option<Looks>,
+}
+
+/// When the clocks were looked at, in milliseconds since 1970.
+#[derive(Clone, Copy, Debug)]
+struct Looks {
+    since: u64,
+    last: u64,
+}
+
+/// One clock.
+#[derive(Clone, Debug)]
+struct Armed {
+    clock: Clock,
+    schedule: Schedule,
+    mark: u64,
+    next: Option<u64>,
+}
+
+impl Scheduler {
+    /// The clocks of these experts; what is due goes to the queue.
+    pub fn new(catalog: Arc<Catalog>, queue: Arc<dyn Queue>) -> Self {
+        Self { catalog, queue, clocks: HashMap::new(), generation: None, watch: None }
+    }
+
+    /// Works until `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut is_failing = false;
+        loop {
+            let now = now();
+            match self.look(now).await {
+                Ok(_) => is_failing = false,
+                Err(error) if !is_failing => {
+                    is_failing = true;
+                    tracing::error!(target: "respool::expert", %error, "cron triggers cannot fire; they are tried again every second");
+                }
+                Err(_) => {}
+            }
+            let pause = self.next().map_or(EVERY, |next| Duration::from_millis(next.saturating_sub(now)));
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(pause.clamp(Duration::from_millis(10), EVERY)) => {}
+            }
+        }
+    }
+
+    /// When the next clock is due.
+    fn next(&self) -> Option<u64> {
+        self.clocks.values().filter_map(|armed| armed.next).min()
+    }
+
+    /// Fires what is due now, in milliseconds since 1970. Tells how many entries were queued.
+    ///
+    /// # Errors
+    /// When the store cannot be used; what could not be queued is due at the next look.
+    pub async fn look(&mut self, now: u64) -> Result<usize, StoreError> {
+        let since = match self.watch {
+            Some(looks) if now.saturating_sub(looks.last) <= LONGEST_PAUSE => looks.since,
+            _ => now,
+        };
+        let current = self.catalog.current();
+        if self.generation != Some(current.generation) {
+            self.arm(&current, now).await?;
+        }
+        let mut fired = 0;
+        let mut due: Vec<(u64, (String, String))> = Vec::new();
+        for (key, armed) in &self.clocks {
+            if armed.next.is_some_and(|next| next <= now) {
+                let times = armed.schedule.due(Watch { mark: armed.mark, since, now });
+                due.extend(times.into_iter().map(|time| (time, key.clone())));
+            }
+        }
+        due.sort();
+        for (time, key) in due {
+            fired += usize::from(self.fire(&current, &key, time, now).await?);
+        }
+        for armed in self.clocks.values_mut().filter(|armed| armed.next.is_some_and(|next| next <= now)) {
+            armed.next = armed.schedule.next_after(now);
+        }
+        self.watch = Some(Looks { since, last: now });
+        Ok(fired)
+    }
+
+    /// Takes the clocks of a catalog that has changed. One that stays as it was keeps its mark.
+    async fn arm(&mut self, current: &Current, now: u64) -> Result<(), StoreError> {
+        let mut clocks = HashMap::new();
+        for (name, trigger) in current.experts.values().flat_map(|snapshot| cron_triggers(snapshot)) {
+            let Some((clock, schedule)) = clock_of(&name, trigger) else { continue };
+            let key = (name, trigger.name.value.clone());
+            let before = self.clocks.remove(&key).filter(|armed| armed.clock == clock);
+            let mark = match before {
+                Some(armed) => armed.mark,
+                None => self.queue.clock_mark(&clock, now).await?,
+            };
+            let next = schedule.next_after(mark);
+            clocks.insert(key, Armed { clock, schedule, mark, next });
+        }
+        self.clocks = clocks;
+        self.generation = Some(current.generation);
+        Ok(())
+    }
+
+    /// Queues one time of a clock. False when another process was first.
+    async fn fire(
+        &mut self,
+        current: &Current,
+        key: &(String, String),
+        time: u64,
+        now: u64,
+    ) -> Result<bool, StoreError> {
+        let Some(armed) = self.clocks.get_mut(key) else { return Ok(false) };
+        let found = current.experts.get(&key.0).and_then(|found| Some((found, found.trigger(&key.1)?)));
+        let Some((snapshot, trigger)) = found else { return Ok(false) };
+        let payload =
+            json!({"scheduled_at": armed.schedule.written(time), "fired_at": armed.schedule.written(now)});
+        let event = Event { id: new_id(), payload, delivery: None, at: now };
+        let invocation = invocation(&snapshot.package.manifest, &snapshot.digest, trigger, event);
+        let clock = Some(ClockTime { clock: armed.clock.clone(), time });
+        let entry = NewEntry { clock, ..invocation.into_entry(now) };
+        let queued = self.queue.enqueue(entry, now).await?;
+        armed.mark = time;
+        let is_first = queued == Enqueued::Accepted;
+        if is_first {
+            tracing::info!(
+                target: "respool::expert", expert = key.0, trigger = key.1, scheduled_at = armed.schedule.written(time), "a cron trigger fires"
+            );
+        }
+        Ok(is_first)
+    }
+}
+
+fn cron_triggers(snapshot: &Snapshot) -> impl Iterator<Item = (String, &Trigger)> {
+    let triggers = snapshot.package.manifest.triggers.items.iter();
+    let cron = triggers.filter(|trigger| trigger.kind == Some(TriggerKind::Cron));
+    cron.map(|trigger| (snapshot.name().to_owned(), trigger))
+}
+
+fn clock_of(expert: &str, trigger: &Trigger) -> Option<(Clock, Schedule)> {
+    let expr = trigger.expr.as_ref()?.value.trim();
+    let zone = trigger.zone.as_ref().map(|zone| zone.value.as_str());
+    let schedule = Schedule::new(expr, zone).ok()?;
+    let clock = Clock {
+        queue: expert.to_owned(),
+        name: trigger.name.value.clone(),
+        schedule: format!("{expr} {}", zone.unwrap_or("UTC")),
+    };
+    Some((clock, schedule))
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

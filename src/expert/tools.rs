@@ -1,0 +1,257 @@
+//! The tools of one run of an expert: the operations of its bound tools, the files of its workspace, and in a process the ways to end it.
+//! Which call needs consent, and which ends the run, is decided in `agent` by what [`supervision`] says. Called by `experts` and `execution`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures::future::BoxFuture;
+use serde_json::{Map, Value, json};
+
+use super::bound::{BoundTools, OfferedOperation};
+use super::component::Parameter;
+use super::outputs;
+use super::package::Package;
+use super::policy::{OnTimeout, Tier};
+use super::workspace::Workspace;
+use crate::agent::{self, ApprovalRules, EndsRun, OnRejection, Supervision};
+use crate::tools::{Approver, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
+
+/// Ends a process with its results.
+pub(super) const FINISH: &str = "finish_process";
+/// Ends a process by handing a decision to a person.
+pub(super) const ESCALATE: &str = "escalate";
+/// Ends an attempt that cannot go on.
+pub(super) const FAIL: &str = "fail_process";
+
+/// What a run is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// A conversation with the expert.
+    Conversation,
+    /// A process that gives these outputs.
+    Process(Vec<Parameter>),
+}
+
+/// The tools of one run.
+pub(super) struct ExpertTools {
+    bound: BoundTools,
+    files: Arc<Workspace>,
+    role: Role,
+    /// Outputs were corrected once.
+    has_corrected: AtomicBool,
+    is_dry: bool,
+    policy: super::policy::Policy,
+}
+
+impl ExpertTools {
+    pub(super) fn new(
+        package: &Package,
+        bound: BoundTools,
+        files: Arc<Workspace>,
+        role: Role,
+        is_dry: bool,
+    ) -> Self {
+        let policy = package.manifest.policy.clone();
+        Self { bound, files, role, has_corrected: AtomicBool::new(false), is_dry, policy }
+    }
+
+    fn operation(&self, name: &str) -> Option<(usize, OfferedOperation)> {
+        let found = |(index, tool): (usize, &super::bound::BoundTool)| {
+            Some((index, tool.operations().into_iter().find(|operation| operation.spec.name == name)?))
+        };
+        self.bound.iter().enumerate().find_map(found)
+    }
+
+    async fn run(&self, invocation: &Invocation) -> Result<ToolOutput, ToolError> {
+        if let Some((index, operation)) = self.operation(&invocation.name) {
+            return match self.dry_answer(&operation, invocation) {
+                Some(described) => Ok(output(described)),
+                None => self.bound[index].call(&operation, invocation).await,
+            };
+        }
+        let text = |name: &str| invocation.arguments.get(name).and_then(Value::as_str).unwrap_or_default();
+        let (path, files) = (text("path").to_owned(), Arc::clone(&self.files));
+        let done = match invocation.name.as_str() {
+            "read" => blocking(move || files.read(&path)).await,
+            "write" => {
+                let content = text("content").to_owned();
+                blocking(move || files.write(&path, &content).map(|()| format!("{path} is written"))).await
+            }
+            "edit" => {
+                let (old, new) = (text("old").to_owned(), text("new").to_owned());
+                blocking(move || files.edit(&path, &old, &new).map(|()| format!("{path} is changed"))).await
+            }
+            FINISH => self.finish(&invocation.arguments),
+            ESCALATE | FAIL => Ok(text("reason").to_owned()),
+            other => Err(format!("there is no tool {other}")),
+        };
+        done.map(output).map_err(ToolError::Failed)
+    }
+
+    /// Wrong outputs are sent back once; then the process ends with those that are right.
+    fn finish(&self, arguments: &Map<String, Value>) -> Result<String, String> {
+        let Role::Process(declared) = &self.role else { return Err("no process is run here".to_owned()) };
+        let checked = outputs::check(declared, arguments.get("outputs"));
+        if !checked.problems.is_empty() && !self.has_corrected.swap(true, Ordering::Relaxed) {
+            return Err(format!(
+                "the process has not ended, because its outputs are not as declared: {}. Call {FINISH} again with all of them",
+                checked.problems.join("; ")
+            ));
+        }
+        Ok(arguments.get("summary").and_then(Value::as_str).unwrap_or_default().to_owned())
+    }
+
+    /// In a dry run only what an `auto` operation reads is done; everything else is described.
+    fn dry_answer(&self, operation: &OfferedOperation, invocation: &Invocation) -> Option<String> {
+        if !self.is_dry {
+            return None;
+        }
+        let (tool, name) = operation.title.split_once('.').unwrap_or_default();
+        let tier = self.policy.tier(tool, name);
+        if tier == Tier::Auto && operation.spec.is_repeatable {
+            return None;
+        }
+        let arguments = Value::Object(invocation.arguments.clone());
+        Some(format!(
+            "[dry run: {} ({tier}) was not called; its inputs would be {arguments}. Go on as if it had worked]",
+            operation.title
+        ))
+    }
+}
+
+impl Tools for ExpertTools {
+    fn specs(&self) -> Vec<ToolSpec> {
+        let operations =
+            self.bound.iter().flat_map(super::bound::BoundTool::operations).map(|operation| operation.spec);
+        operations.chain(file_tools()).chain(process_tools(&self.role)).collect()
+    }
+
+    fn call<'a>(
+        &'a self,
+        invocation: &'a Invocation,
+        _: Option<&'a dyn Approver>,
+    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        Box::pin(self.run(invocation))
+    }
+}
+
+async fn blocking(work: impl FnOnce() -> Result<String, String> + Send + 'static) -> Result<String, String> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(error.to_string()))
+}
+
+fn output(text: String) -> ToolOutput {
+    ToolOutput { text, display: None }
+}
+
+fn spec(
+    name: &str,
+    description: &str,
+    properties: Value,
+    required: &[&str],
+    is_repeatable: bool,
+) -> ToolSpec {
+    ToolSpec {
+        name: name.to_owned(),
+        description: description.to_owned(),
+        parameters: json!({"type": "object", "properties": properties, "required": required}),
+        is_repeatable,
+        timeout: None,
+        result_limit: None,
+    }
+}
+
+fn file_tools() -> [ToolSpec; 3] {
+    let path = json!({"type": "string", "description": "Such as functions/NAME.md or state/NAME.md"});
+    [
+        spec("read", "Reads a file of the workspace.", json!({"path": path}), &["path"], true),
+        spec(
+            "write",
+            "Writes a file below state/ or scratch/, whole. A file that is there has to be read before.",
+            json!({"path": path, "content": {"type": "string"}}),
+            &["path", "content"],
+            true,
+        ),
+        spec(
+            "edit",
+            "Replaces a text that is in a file below state/ or scratch/ exactly once. The file has to be read before.",
+            json!({"path": path, "old": {"type": "string"}, "new": {"type": "string"}}),
+            &["path", "old", "new"],
+            false,
+        ),
+    ]
+}
+
+fn process_tools(role: &Role) -> Vec<ToolSpec> {
+    let Role::Process(declared) = role else { return Vec::new() };
+    let text = |description: &str| json!({"type": "string", "description": description});
+    let summary = text("What was found and done, in a few sentences for a person");
+    let finish = json!({"summary": summary, "outputs": outputs::schema(declared)});
+    let required: &[&str] = if declared.is_empty() { &["summary"] } else { &["summary", "outputs"] };
+    let escalation = json!({
+        "reason": text("Why a person has to decide"),
+        "context": text("What that person needs to know"),
+        "recommendation": text("The action you recommend"),
+    });
+    vec![
+        spec(
+            FINISH,
+            "Ends the process with its results. Call it once, when all steps are done.",
+            finish,
+            required,
+            true,
+        ),
+        spec(
+            ESCALATE,
+            "Ends the process by handing the decision to a person, when you are not sure enough to act.",
+            escalation,
+            &["reason", "context", "recommendation"],
+            true,
+        ),
+        spec(
+            FAIL,
+            "Ends this attempt as failed, when the process cannot go on; a later attempt may work.",
+            json!({"reason": text("What is in the way")}),
+            &["reason"],
+            true,
+        ),
+    ]
+}
+
+/// What people decide of the calls of a run, and what ends it.
+pub(super) fn supervision(package: &Package, bound: &BoundTools, role: &Role, is_dry: bool) -> Supervision {
+    let policy = &package.manifest.policy;
+    let is_process = matches!(role, Role::Process(_));
+    let (mut tiers, mut ends_run) = (BTreeMap::new(), BTreeMap::new());
+    for operation in bound.iter().flat_map(super::bound::BoundTool::operations) {
+        let (tool, name) = operation.title.split_once('.').unwrap_or_default();
+        let tier = if is_dry { Tier::Auto } else { policy.tier(tool, name) };
+        tiers.insert(operation.spec.name.clone(), tier_of(tier));
+        if is_process {
+            ends_run.insert(operation.spec.name, EndsRun::OnFault);
+        }
+    }
+    ends_run.extend([FINISH, ESCALATE, FAIL].map(|name| (name.to_owned(), EndsRun::OnSuccess)));
+    let timeout = policy.timeout.as_ref().map(|timeout| millis(timeout.length()));
+    let rules = ApprovalRules {
+        timeout,
+        on_timeout: match policy.on_timeout {
+            OnTimeout::Reject => agent::OnTimeout::Reject,
+            OnTimeout::Escalate => agent::OnTimeout::Escalate,
+        },
+        on_rejection: if is_process { OnRejection::EndRun } else { OnRejection::TellModel },
+    };
+    Supervision { tiers, rules, ends_run, ..Supervision::default() }
+}
+
+fn tier_of(tier: Tier) -> agent::Tier {
+    match tier {
+        Tier::Auto => agent::Tier::Auto,
+        Tier::Confirm => agent::Tier::Confirm,
+        Tier::Manual => agent::Tier::Manual,
+    }
+}
+
+fn millis(length: std::time::Duration) -> u64 {
+    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
+}

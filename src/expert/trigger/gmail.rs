@@ -1,0 +1,120 @@
+//! The preset `gmail`: what OpenClaw's watcher of a mailbox sends → one event per letter, with the fields that triggers name. Pure.
+//!
+//! The watcher sends `{messages: [{id, threadId?, from, subject, snippet, body}]}` with one letter or many (its documentation, 2026.9.6).
+//! Each event is the payload with that letter alone in `messages`, and `message_id`, `thread_id`, `sender_id` and `contact_id` beside it.
+
+use serde_json::{Map, Value};
+
+/// So many letters one request may bring; OpenClaw sends 200 at most.
+const MOST_LETTERS: usize = 1_000;
+
+/// The events of a payload.
+///
+/// # Errors
+/// What is wrong with its form, for people.
+pub(super) fn events(payload: Value) -> Result<Vec<Value>, String> {
+    const FORM: &str = "send {\"messages\": [{\"id\": …, \"from\": …, \"subject\": …}]}";
+    let Value::Object(mut fields) = payload else {
+        return Err(format!("the payload is not an object: {FORM}"));
+    };
+    // Not `remove`, which would change the order of the others.
+    let Some(Value::Array(letters)) = fields.get_mut("messages").map(Value::take) else {
+        return Err(format!("`messages` is not a list: {FORM}"));
+    };
+    if letters.len() > MOST_LETTERS {
+        return Err(format!(
+            "`messages` has {} letters, and {MOST_LETTERS} are the most: send them in several requests",
+            letters.len()
+        ));
+    }
+    if letters.iter().any(|letter| !letter.is_object()) {
+        return Err(format!("`messages` has an entry that is not an object: {FORM}"));
+    }
+    Ok(letters.into_iter().map(|letter| event(fields.clone(), letter)).collect())
+}
+
+fn event(mut fields: Map<String, Value>, letter: Value) -> Value {
+    let of_letter = |name: &str| letter.get(name).cloned().unwrap_or_default();
+    let sender =
+        letter.get("from").and_then(Value::as_str).and_then(address).map_or(Value::Null, Value::from);
+    let added = [
+        ("message_id", of_letter("id")),
+        ("thread_id", of_letter("threadId")),
+        ("sender_id", sender.clone()),
+        ("contact_id", sender),
+    ];
+    for (name, value) in added {
+        fields.insert(name.to_owned(), value);
+    }
+    fields.insert("messages".to_owned(), Value::Array(vec![letter]));
+    Value::Object(fields)
+}
+
+/// The bare address of a `From` line, in lower case. The name before it is chosen by the sender, and may look like an address.
+fn address(from: &str) -> Option<String> {
+    let from = from.trim();
+    let bare = match from.strip_suffix('>').and_then(|rest| rest.rsplit_once('<')) {
+        Some((_, address)) => address.trim(),
+        None => from,
+    };
+    let is_address = bare.split_once('@').is_some_and(|(user, host)| !user.is_empty() && !host.is_empty())
+        && !bare
+            .contains(|c: char| c.is_whitespace() || c.is_control() || matches!(c, '<' | '>' | ',' | '"'));
+    is_address.then(|| bare.to_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_letter_is_an_event_of_its_own() {
+        let letter = |id: &str, from: &str| json!({"id": id, "threadId": "t", "from": from, "body": "b"});
+        let payload = json!({"source": "gmail", "messages": [letter("m1", "Sarah <Sarah@Acme.com>"), letter("m2", "bob@x.org")]});
+        let found = events(payload).unwrap();
+        assert_eq!(found.len(), 2);
+        let expected = json!({
+            "source": "gmail", "messages": [letter("m1", "Sarah <Sarah@Acme.com>")],
+            "message_id": "m1", "thread_id": "t", "sender_id": "sarah@acme.com", "contact_id": "sarah@acme.com",
+        });
+        assert_eq!(found[0], expected);
+        assert_eq!(found[1]["message_id"], "m2");
+        assert_eq!(found[1]["messages"], json!([letter("m2", "bob@x.org")]));
+        assert_eq!(events(json!({"messages": []})), Ok(Vec::new()));
+    }
+
+    /// The fields that respool adds are its own: a payload cannot choose the contact whose lane it runs in.
+    #[test]
+    fn what_is_added_is_never_taken_from_the_payload() {
+        let payload = json!({"contact_id": "victim@x", "message_id": "z", "messages": [{"id": "m1"}]});
+        let found = events(payload).unwrap();
+        assert_eq!((&found[0]["contact_id"], &found[0]["message_id"]), (&Value::Null, &json!("m1")));
+    }
+
+    #[test]
+    fn other_forms_are_refused() {
+        for payload in
+            [json!([]), json!({}), json!({"messages": {}}), json!({"messages": ["m1"]}), json!("x")]
+        {
+            assert!(events(payload.clone()).is_err(), "{payload}");
+        }
+        let many: Vec<Value> = (0..=MOST_LETTERS).map(|_| json!({})).collect();
+        assert!(events(json!({"messages": many})).is_err());
+    }
+
+    #[test]
+    fn the_address_is_the_last_one_in_brackets() {
+        let check = |from: &str, expected: Option<&str>| {
+            assert_eq!(address(from).as_deref(), expected, "{from}");
+        };
+        check("a@b.c", Some("a@b.c"));
+        check(" \"Doe, Jane\" <Jane.Doe@Example.ORG> ", Some("jane.doe@example.org"));
+        check("\"boss@acme.com <boss@acme.com>\" <evil@x.org>", Some("evil@x.org"));
+        check("<a@b>", Some("a@b"));
+        for from in ["", "Jane", "@", "a@", "@b", "a b@c", "a@b, c@d", "<>", "a@b>"] {
+            check(from, None);
+        }
+    }
+}

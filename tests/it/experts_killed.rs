@@ -1,0 +1,162 @@
+//! The end of the process at any moment, and two processes on one store: the real program executes the sales desk's processes with real MCP
+//! servers. Nothing is lost, and nothing that must not be is done twice: a call whose outcome the model was told is unknown happened once or
+//! not at all.
+//!
+//! `RESPOOL_KILLS=100` kills more often than the few times of every test run.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Stdio;
+use std::time::Duration;
+
+use respool::expert::InvocationLane;
+use respool::store::{EntryState, RunsConfig, Store, StoreConfig};
+use serde_json::{Value, json};
+use tokio::process::{Child, Command};
+
+use crate::experts_run::{Desk, calls, enqueue, invocation, is_over, messages, results, triage, until};
+use crate::support::fake_vllm::FakeVllm;
+use crate::support::script::Script;
+
+fn desk(upstream: &str) -> (Desk, Store) {
+    let desk = Desk::new(upstream);
+    let toml =
+        fs::read_to_string(desk.path("respool.toml")).unwrap().replace("lease = \"2s\"", "lease = \"600ms\"");
+    fs::write(desk.path("respool.toml"), toml).unwrap();
+    let store =
+        Store::open(&StoreConfig { state_dir: desk.path("state"), runs: RunsConfig::default() }).unwrap();
+    (desk, store)
+}
+
+fn start(desk: &Desk, log: &str) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_respool"));
+    command
+        .args(["serve", "--config", "respool.toml", "--listen", "127.0.0.1:0"])
+        .current_dir(desk.path("."));
+    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).kill_on_drop(true);
+    command.stdin(Stdio::null()).stderr(fs::File::create(desk.path(log)).unwrap()).spawn().unwrap()
+}
+
+/// One flow to its end with so many kills at most; tells how many there were.
+async fn killed(most: usize, faults: Value, life: impl Fn(usize) -> Duration) -> usize {
+    let fake = FakeVllm::thinking(triage).await;
+    fake.allow_cut_requests();
+    let (desk, store) = desk(&fake.url());
+    desk.faults(&faults);
+    let payload = json!({"message_id": "m1", "contact_id": "sarah@acme.example"});
+    enqueue(&store, invocation("i1", "inbound-email-triage", payload)).await;
+    let mut kills = 0;
+    let row = loop {
+        let mut child = start(&desk, "log");
+        let most_life = if kills < most { life(kills) } else { Duration::from_mins(1) };
+        let over = tokio::time::timeout(most_life, until(&store, "i1", is_over)).await;
+        child.kill().await.unwrap();
+        match over {
+            Ok(row) => break row,
+            Err(_) => kills += 1,
+        }
+        assert!(kills <= most, "it hangs: {}", fs::read_to_string(desk.path("log")).unwrap());
+    };
+    assert_eq!(row.state, EntryState::Done, "{row:?}");
+    let effects = desk.effects();
+    let count = |tool: &str| effects.iter().filter(|effect| *effect == tool).count();
+    let prompts: Vec<String> = fake.requests().iter().map(|seen| seen.json().to_string()).collect();
+    let is_told = prompts.iter().any(|prompt| prompt.contains("outcome is unknown"));
+    assert_eq!(count("send"), 0, "a draft is never sent");
+    assert!(count("create_note") == 1 || (is_told && count("create_note") == 0), "{effects:?}");
+    for tool in ["get_email", "get_contact", "get_deal"] {
+        assert!(count(tool) >= 1, "{tool} is missing: {effects:?}");
+    }
+    let told = messages(&store, "i1").await;
+    let kinds: Vec<&str> = told.iter().map(|message| message["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["draft", "result"], "each once");
+    assert!(!desk.state("scratch/triage-m1.md").exists());
+    assert_eq!(fs::read_to_string(desk.state("state/pipeline.md")).unwrap(), "## Moving\n\n- Acme: demo\n");
+    kills
+}
+
+fn wanted(default: usize) -> usize {
+    std::env::var("RESPOOL_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(default)
+}
+
+/// Lives of the processes: spread over the time that a process needs from its start to the end of the flow.
+fn life(kill: usize) -> Duration {
+    Duration::from_millis(700 + (kill as u64 * 379) % 1_500)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kills_at_any_step_of_the_good_flow_lose_and_double_nothing() {
+    killed(wanted(4), json!({}), life).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kills_at_any_step_of_the_failing_flow_lose_and_double_nothing() {
+    killed(wanted(4), json!({"get_deal": ["error"]}), |kill| life(kill + 2)).await;
+}
+
+/// A hundred kills over as many flows as that takes.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes minutes"]
+async fn a_hundred_kills() {
+    let mut kills = 0;
+    let mut round = 0;
+    while kills < wanted(100) {
+        let faults = if round % 2 == 0 {
+            json!({})
+        } else {
+            json!({"get_deal": ["error"], "create_note": ["die-after"]})
+        };
+        kills += killed(10, faults, |kill| life(kill * 7 + round * 3)).await;
+        round += 1;
+    }
+}
+
+/// Leaves a note with the id of its mail.
+fn noting(request: &Value) -> Script {
+    let messages = request["messages"].as_array().unwrap();
+    let task =
+        messages.iter().find(|message| message["role"] == "user").unwrap()["content"].as_str().unwrap();
+    let id = task.split("\"message_id\": \"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    match results(request).len() {
+        0 => calls(&[("crm__create_note", json!({"deal_id": "d-1", "text": id}))])
+            .delay(Duration::from_millis(30)),
+        _ => calls(&[(
+            "finish_process",
+            json!({"summary": "s", "outputs": {"intent": "other", "next_action": "none"}}),
+        )]),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_processes_share_the_work_of_one_store() {
+    let fake = FakeVllm::thinking(noting).await;
+    fake.allow_cut_requests();
+    let (desk, store) = desk(&fake.url());
+    for number in 0..12 {
+        let id = format!("{number:02}");
+        let mut one = invocation(&id, "inbound-email-triage", json!({"message_id": id}));
+        one.lane =
+            Some(InvocationLane::Key { path: "contact_id".into(), value: format!("lane-{}", number % 3) });
+        enqueue(&store, one).await;
+    }
+    let (mut one, mut two) = (start(&desk, "log-1"), start(&desk, "log-2"));
+    for number in 0..12 {
+        let row = until(&store, &format!("{number:02}"), is_over).await;
+        assert_eq!(row.state, EntryState::Done, "{row:?}");
+    }
+    one.kill().await.unwrap();
+    two.kill().await.unwrap();
+    let journal = fs::read_to_string(desk.path("journal")).unwrap();
+    let mut lanes: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for line in journal.lines() {
+        let number: usize = serde_json::from_str::<Value>(line).unwrap()["arguments"]["text"]
+            .as_str()
+            .unwrap()
+            .parse()
+            .unwrap();
+        lanes.entry(number % 3).or_default().push(number);
+    }
+    for (lane, order) in lanes {
+        assert_eq!(order, (lane..12).step_by(3).collect::<Vec<_>>(), "each once and in order");
+    }
+}

@@ -1,0 +1,509 @@
+//! Experts at work: bound to real MCP servers over standard input and output, served as models, and with processes executed from the queue.
+//! The model is scripted: what it does next follows from its prompt alone, so that any process gets the same.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use respool::agent::Decision;
+use respool::expert::{Invocation, InvocationLane, Origin, message_json};
+use respool::store::{EntryRow, EntryState, MessageFilter, Queue as _, Store};
+use serde_json::{Value, json};
+
+use crate::support::client::{Request, exchange};
+use crate::support::fake_vllm::FakeVllm;
+use crate::support::replies;
+use crate::support::respool::Respool;
+use crate::support::script::Script;
+
+const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
+
+/// The installed sales desk with its fake servers, in a directory of its own.
+pub struct Desk {
+    dir: tempfile::TempDir,
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &target)
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+impl Desk {
+    pub fn new(upstream: &str) -> Self {
+        let desk = Self { dir: tempfile::tempdir().unwrap() };
+        copy(&Path::new(EXAMPLES).join("experts/sales-desk"), &desk.path("experts/sales-desk"));
+        desk.bind("tools:\n  crm: {type: mcp, server: crm-fake}\n  email: {type: mcp, server: mail-fake}\n");
+        fs::write(desk.path("respool.toml"), desk.toml(upstream)).unwrap();
+        desk
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn bind(&self, bindings: &str) {
+        fs::write(self.path("experts/sales-desk/bindings.yaml"), bindings).unwrap();
+    }
+
+    pub fn toml(&self, upstream: &str) -> String {
+        let dir = self.dir.path().display();
+        let server = |name: &str, tools: &str| {
+            format!(
+                "[tools.mcp.{name}]\ncommand = \"python3\"\nargs = [\"{EXAMPLES}/experts-demo/servers/fake_mcp.py\", \
+                 \"{EXAMPLES}/experts-demo/servers/{tools}\", \"{dir}/journal\"]\n"
+            )
+        };
+        format!(
+            "state_dir = \"{dir}/state\"\n[log]\nformat = \"json\"\nerrors_dir = \"{dir}/logs\"\n[[upstream]]\nname = \"box\"\nurl = \"{upstream}\"\n\
+             [models.\"gpt-oss-20b\"]\ncontext_window = 65536\n\
+             [experts]\ndir = \"{dir}/experts\"\nworkspace = \"{dir}/workspace\"\nmodel = \"gpt-oss-20b\"\nlease = \"2s\"\n{}{}",
+            server("crm-fake", "crm.json"),
+            server("mail-fake", "email.json"),
+        )
+    }
+
+    pub async fn started(&self, fake: &FakeVllm) -> Respool {
+        Respool::configured(&self.toml(&fake.url())).await
+    }
+
+    pub fn state(&self, name: &str) -> PathBuf {
+        self.path("workspace/expert-state/sales-desk").join(name)
+    }
+
+    /// The calls that reached the servers, as `tool`.
+    pub fn effects(&self) -> Vec<String> {
+        let journal = fs::read_to_string(self.path("journal")).unwrap_or_default();
+        let tool =
+            |line: &str| serde_json::from_str::<Value>(line).unwrap()["tool"].as_str().unwrap().to_owned();
+        journal.lines().map(tool).collect()
+    }
+
+    pub fn faults(&self, faults: &Value) {
+        fs::write(self.path("journal.faults"), faults.to_string()).unwrap();
+    }
+}
+
+pub fn invocation(id: &str, process: &str, payload: Value) -> Invocation {
+    Invocation {
+        id: id.into(),
+        expert: "sales-desk".into(),
+        digest: String::new(),
+        process: process.into(),
+        payload,
+        mapped: serde_json::Map::new(),
+        origin: Origin::Person,
+        lane: Some(InvocationLane::Key { path: "contact_id".into(), value: "sarah@acme.example".into() }),
+        dedupe: None,
+        asked: now(),
+        warnings: Vec::new(),
+    }
+}
+
+pub fn now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    u64::try_from(since.as_millis()).unwrap()
+}
+
+pub async fn enqueue(store: &Store, invocation: Invocation) {
+    let asked = invocation.asked;
+    store.enqueue(invocation.into_entry(0), asked).await.unwrap();
+}
+
+/// Waits until an entry is as it should be.
+pub async fn until(store: &Store, id: &str, is_so: impl Fn(&EntryRow) -> bool) -> EntryRow {
+    let mut last = None;
+    for _ in 0..1_200 {
+        let row = store.entry(id).await.unwrap().unwrap();
+        if is_so(&row) {
+            return row;
+        }
+        last = Some(row);
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    panic!("it stays {last:?}");
+}
+
+pub fn is_over(row: &EntryRow) -> bool {
+    matches!(row.state, EntryState::Done | EntryState::Failed | EntryState::DeadLetter)
+}
+
+pub async fn messages(store: &Store, id: &str) -> Vec<Value> {
+    let filter = MessageFilter { entry: Some(id.to_owned()), ..MessageFilter::default() };
+    let mut all: Vec<Value> = store.messages(filter, 100).await.unwrap().iter().map(message_json).collect();
+    all.reverse();
+    all
+}
+
+pub fn calls(calls: &[(&str, Value)]) -> Script {
+    let calls: Vec<(&str, String)> =
+        calls.iter().map(|(name, arguments)| (*name, arguments.to_string())).collect();
+    let calls: Vec<(&str, &str)> =
+        calls.iter().map(|(name, arguments)| (*name, arguments.as_str())).collect();
+    Script::json(200, &replies::calls(&calls))
+}
+
+/// The texts of the tool results in a prompt.
+pub fn results(request: &Value) -> Vec<String> {
+    let messages = request["messages"].as_array().unwrap();
+    let tool = messages.iter().filter(|message| message["role"] == "tool");
+    tool.map(|message| message["content"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+fn task(request: &Value) -> String {
+    let messages = request["messages"].as_array().unwrap();
+    messages.iter().find(|message| message["role"] == "user").unwrap()["content"].as_str().unwrap().to_owned()
+}
+
+/// The seed's flow: three look-ups, three functions, a draft, a note, state, the end. A later attempt reads the scratchpad and goes on.
+pub fn triage(request: &Value) -> Script {
+    let done = results(request).len();
+    let is_later = !task(request).contains("This is attempt 1.");
+    let pad = "scratch/triage-m1.md";
+    let first: Vec<(&str, Value)> = vec![
+        ("email__get_email", json!({"message_id": "m1"})),
+        ("crm__get_contact", json!({"email": "sarah@acme.example"})),
+        ("write", json!({"path": pad, "content": "- [x] mail\n- [x] contact c-1\n"})),
+    ];
+    let again: Vec<(&str, Value)> = vec![("read", json!({"path": pad}))];
+    let rest: Vec<(&str, Value)> = vec![
+        ("crm__get_deal", json!({"contact_id": "c-1"})),
+        ("read", json!({"path": "functions/classify-email-intent.md"})),
+        ("read", json!({"path": "functions/determine-next-action.md"})),
+        ("read", json!({"path": "functions/compose-response.md"})),
+        (
+            "email__send",
+            json!({"to": "sarah@acme.example", "text": "Dear Sarah, how about a demo on Thursday?"}),
+        ),
+        ("crm__create_note", json!({"deal_id": "d-1", "text": "buying signal"})),
+        ("read", json!({"path": "state/pipeline.md"})),
+        ("write", json!({"path": "state/pipeline.md", "content": "## Moving\n\n- Acme: demo\n"})),
+        (
+            "finish_process",
+            json!({"summary": "Buying signal from Sarah at Acme.", "outputs": {"intent": "buying_signal", "next_action": "schedule a demo"}}),
+        ),
+    ];
+    let steps = [if is_later { again } else { first }, rest].concat();
+    match steps.get(done) {
+        Some(step) => calls(std::slice::from_ref(step)),
+        None => panic!("asked after the end: {request:#}"),
+    }
+}
+
+fn mail() -> Value {
+    json!({"message_id": "m1", "contact_id": "sarah@acme.example"})
+}
+
+#[tokio::test]
+async fn a_mail_becomes_a_draft_a_note_and_a_result() {
+    let fake = FakeVllm::thinking(triage).await;
+    let desk = Desk::new(&fake.url());
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "inbound-email-triage", mail())).await;
+    let row = until(store, "i1", is_over).await;
+    assert_eq!((row.state, row.attempt), (EntryState::Done, 1), "{row:?}");
+    assert_eq!(
+        desk.effects(),
+        ["get_email", "get_contact", "get_deal", "create_note"],
+        "a draft is not sent"
+    );
+    assert!(!desk.state("scratch/triage-m1.md").exists(), "the scratchpad goes on success");
+    assert_eq!(fs::read_to_string(desk.state("state/pipeline.md")).unwrap(), "## Moving\n\n- Acme: demo\n");
+    let told = messages(store, "i1").await;
+    let kinds: Vec<&str> = told.iter().map(|message| message["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["draft", "result"]);
+    assert_eq!(told[0]["body"]["operation"], "email.send");
+    assert_eq!(told[0]["body"]["inputs"]["to"], "sarah@acme.example");
+    let result = &told[1]["body"];
+    assert_eq!(result["summary"], "Buying signal from Sarah at Acme.");
+    assert_eq!(result["outputs"], json!({"intent": "buying_signal", "next_action": "schedule a demo"}));
+    assert_eq!(result["drafts"][0]["operation"], "email.send");
+    let first = fake.requests()[0].json();
+    let names: Vec<&str> = first["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| tool["function"]["name"].as_str().unwrap())
+        .collect();
+    assert!(names.contains(&"crm__get_contact") && names.contains(&"email__send"), "{names:?}");
+    let task = task(&first);
+    assert!(
+        task.contains("## Moving")
+            && task.contains("\"message_id\": \"m1\"")
+            && task.contains("scratch/triage-m1.md"),
+        "{task}"
+    );
+    let system = first["messages"][0]["content"].as_str().unwrap();
+    assert!(!system.contains("margins") && system.contains("email.send: call `email__send`"), "{system}");
+    respool.killed().await;
+}
+
+#[tokio::test]
+async fn a_failed_step_is_repeated_later_and_nothing_before_it() {
+    let fake = FakeVllm::thinking(triage).await;
+    let desk = Desk::new(&fake.url());
+    desk.faults(&json!({"get_deal": ["error"]}));
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "inbound-email-triage", mail())).await;
+    let failed = until(store, "i1", |row| row.state == EntryState::Waiting && row.attempt == 1).await;
+    assert!(failed.note.unwrap().contains("timed out"), "the reason is kept");
+    assert!(desk.state("scratch/triage-m1.md").exists(), "the scratchpad stays for the next attempt");
+    let row = until(store, "i1", is_over).await;
+    assert_eq!((row.state, row.attempt), (EntryState::Done, 2));
+    assert_eq!(desk.effects(), ["get_email", "get_contact", "get_deal", "create_note"]);
+    let later = fake
+        .requests()
+        .iter()
+        .map(|seen| task(&seen.json()))
+        .find(|task| task.contains("This is attempt 2."))
+        .unwrap();
+    assert!(
+        later.contains("It failed.") && later.contains("email__get_email") && later.contains("read it first"),
+        "{later}"
+    );
+    let kinds: Vec<String> =
+        messages(store, "i1").await.iter().map(|one| one["kind"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(kinds, ["draft", "result"]);
+    respool.killed().await;
+}
+
+/// What is not repeatable and succeeded is answered from the record, also where a later attempt makes the call again.
+#[tokio::test]
+async fn an_operation_that_succeeded_is_not_made_again_by_a_later_attempt() {
+    let model = |request: &Value| {
+        let is_later = !task(request).contains("This is attempt 1.");
+        match (results(request).len(), is_later) {
+            (0, _) => calls(&[
+                ("crm__create_note", json!({"text": "once", "deal_id": "d-1"})),
+                ("email__send", json!({"to": "a", "text": "b"})),
+            ]),
+            (2, false) => calls(&[("fail_process", json!({"reason": "the moon is wrong"}))]),
+            _ => calls(&[(
+                "finish_process",
+                json!({"summary": "s", "outputs": {"intent": "nonsense", "next_action": "n"}}),
+            )]),
+        }
+    };
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "inbound-email-triage", mail())).await;
+    let row = until(store, "i1", is_over).await;
+    assert_eq!((row.state, row.attempt), (EntryState::Done, 2));
+    assert_eq!(desk.effects(), ["create_note"]);
+    let last = results(&fake.requests().last().unwrap().json());
+    assert!(last[0].contains("[recorded in an earlier attempt, not made again]"), "{last:?}");
+    assert!(last[1].contains("in an earlier attempt, and not again"), "{last:?}");
+    assert!(last[2].contains("must be one of buying_signal, question, other"), "one correction: {last:?}");
+    let told = messages(store, "i1").await;
+    let kinds: Vec<&str> = told.iter().map(|message| message["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["draft", "result"], "a draft is handed over once");
+    assert_eq!(told[1]["body"]["outputs"], json!({"next_action": "n"}));
+    assert!(told[1]["body"]["problems"][0].as_str().unwrap().contains("`intent`"));
+    respool.killed().await;
+}
+
+#[tokio::test]
+async fn after_the_last_attempt_the_person_is_told() {
+    let model = |_: &Value| calls(&[("crm__get_deal", json!({"contact_id": "c-1"}))]);
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    desk.faults(&json!({"get_deal": ["error", "error", "error", "error"]}));
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "inbound-email-triage", mail())).await;
+    let row = until(store, "i1", is_over).await;
+    assert_eq!((row.state, row.attempt), (EntryState::Failed, 3));
+    let told = messages(store, "i1").await;
+    assert_eq!((told.len(), &told[0]["kind"]), (1, &json!("escalation")));
+    assert!(told[0]["body"]["reason"].as_str().unwrap().contains("crm__get_deal"), "{told:?}");
+    respool.killed().await;
+}
+
+/// The model moves a deal, which needs consent.
+fn moving(request: &Value) -> Script {
+    match results(request).len() {
+        0 => calls(&[("crm__update_deal_stage", json!({"deal_id": "d-1", "stage": "4"}))]),
+        _ => calls(&[("finish_process", json!({"summary": "moved"}))]),
+    }
+}
+
+#[tokio::test]
+async fn consent_is_asked_survives_a_restart_and_holds_the_lane() {
+    let fake = FakeVllm::thinking(moving).await;
+    let desk = Desk::new(&fake.url());
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
+    enqueue(store, invocation("i2", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
+    until(store, "i1", |row| row.state == EntryState::Held).await;
+    assert_eq!(desk.effects(), Vec::<String>::new(), "it stops before the call");
+    assert!(store.entry("i2").await.unwrap().unwrap().is_blocked, "the lane is held");
+    let told = messages(store, "i1").await;
+    assert_eq!((told.len(), &told[0]["kind"]), (1, &json!("approval")));
+    respool.killed().await;
+
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    let waiting = respool.agents.approvals(10).await.unwrap();
+    assert_eq!(waiting.len(), 1);
+    assert_eq!(waiting[0].1.calls[0].arguments, json!({"deal_id": "d-1", "stage": "4"}).to_string());
+    respool.agents.decide(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
+    let row = until(store, "i1", is_over).await;
+    assert_eq!((row.state, row.attempt), (EntryState::Done, 1));
+    assert_eq!(desk.effects(), ["update_deal_stage"]);
+    until(store, "i2", |row| row.state == EntryState::Held).await;
+    let waiting = respool.agents.approvals(10).await.unwrap();
+    let no = Decision { request: waiting[0].1.id.clone(), by: "anna".into(), ..Decision::default() };
+    respool.agents.decide(&no).await.unwrap();
+    let row = until(store, "i2", is_over).await;
+    assert_eq!((row.state, row.attempt), (EntryState::Failed, 1), "a rejection is not retried");
+    assert_eq!(desk.effects(), ["update_deal_stage"]);
+    assert_eq!(messages(store, "i2").await.last().unwrap()["kind"], "escalation");
+    respool.killed().await;
+}
+
+#[tokio::test]
+async fn events_wait_while_a_server_is_down_or_nothing_is_bound() {
+    let fake = FakeVllm::thinking(triage).await;
+    let desk = Desk::new(&fake.url());
+    desk.bind("tools:\n  crm: {type: mcp, server: crm-fake}\n");
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "inbound-email-triage", mail())).await;
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    assert_eq!(store.entry("i1").await.unwrap().unwrap().state, EntryState::Waiting);
+    let experts = respool.experts.as_ref().unwrap();
+    let problems = experts.problems(&experts.get("sales-desk").unwrap()).await;
+    assert_eq!((problems.len(), problems[0].tool.as_str(), problems[0].is_final), (1, "email", true));
+    desk.bind("tools:\n  crm: {type: mcp, server: crm-fake}\n  email: {type: mcp, server: mail-fake}\n");
+    assert_eq!(until(store, "i1", is_over).await.state, EntryState::Done);
+    respool.killed().await;
+}
+
+#[tokio::test]
+async fn an_expert_is_a_model_without_the_clients_instructions_and_tools() {
+    let model = |request: &Value| match results(request).len() {
+        0 => calls(&[("read", json!({"path": "state/pipeline.md"}))]),
+        _ => Script::json(200, &replies::text("Nothing moves.")),
+    };
+    let fake = FakeVllm::thinking(model).await;
+    fake.serve_models(&["gpt-oss-20b"]);
+    let desk = Desk::new(&fake.url());
+    let respool = desk.started(&fake).await;
+    let tool = json!({"type": "function", "function": {"name": "crm__delete_all", "parameters": {"type": "object"}}});
+    let body = json!({"model": "expert/sales-desk", "tools": [tool], "messages": [
+        {"role": "system", "content": "You are another agent."}, {"role": "user", "content": "What moves?"}]});
+    let reply = exchange(respool.address, &Request::chat(&body)).await;
+    assert_eq!(reply.json()["choices"][0]["message"]["content"], "Nothing moves.");
+    let asked = fake.requests()[0].json();
+    assert!(
+        !asked.to_string().contains("another agent") && !asked.to_string().contains("delete_all"),
+        "{asked}"
+    );
+    assert!(results(&fake.requests()[1].json())[0].contains("## Moving"));
+    let listed = exchange(respool.address, &Request::get("/v1/models")).await.json();
+    let ids: Vec<&str> =
+        listed["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
+    assert!(ids.contains(&"expert/sales-desk"), "{ids:?}");
+    respool.killed().await;
+}
+
+fn respool(desk: &Desk, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_respool"));
+    command.args(["expert", "--config", "respool.toml"]).args(arguments).current_dir(desk.dir.path());
+    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).output().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_line_binds_validates_and_runs() {
+    let fake = FakeVllm::thinking(moving).await;
+    let desk = Desk::new(&fake.url());
+    fs::remove_file(desk.path("experts/sales-desk/bindings.yaml")).unwrap();
+    let text = |out: &Output| {
+        format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
+    };
+    let unbound = respool(&desk, &["validate", "sales-desk"]);
+    assert_eq!(unbound.status.code(), Some(1));
+    assert!(
+        text(&unbound)
+            .contains("not ready: crm: it is not bound: run `respool expert bind sales-desk crm SERVER`"),
+        "{}",
+        text(&unbound)
+    );
+    let wrong = respool(&desk, &["bind", "sales-desk", "calendar", "x"]);
+    assert!(
+        text(&wrong).contains("requires no tool \"calendar\": it requires crm, email"),
+        "{}",
+        text(&wrong)
+    );
+    for (tool, server) in [("crm", "crm-fake"), ("email", "mail-fake")] {
+        let bound = respool(&desk, &["bind", "sales-desk", tool, server]);
+        assert!(bound.status.success(), "{}", text(&bound));
+    }
+    let out = respool(&desk, &["validate", "sales-desk", "--format", "json"]);
+    let found: Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|_| panic!("{}", text(&out)));
+    assert_eq!((&found["binding"]["ready"], out.status.code()), (&json!(true), Some(0)), "{found:#}");
+    let mapped =
+        respool(&desk, &["bind", "sales-desk", "crm", "crm-fake", "--operation", "get_deal=no_such"]);
+    assert!(mapped.status.success());
+    let out = respool(&desk, &["validate", "sales-desk"]);
+    assert!(
+        out.status.success() && text(&out).contains("crm.get_deal: crm-fake has no mcp:crm-fake/no_such"),
+        "{}",
+        text(&out)
+    );
+    let dry = respool(&desk, &["run", "sales-desk", "--process", "move-deal", "--dry-run"]);
+    let report: Value = serde_json::from_slice(&dry.stdout).unwrap_or_else(|_| panic!("{}", text(&dry)));
+    assert_eq!(report["end"], "done");
+    assert!(
+        report["calls"][0]["result"]
+            .as_str()
+            .unwrap()
+            .contains("dry run: crm.update_deal_stage (confirm) was not called")
+    );
+    let run = respool(
+        &desk,
+        &["run", "sales-desk", "--process", "move-deal", "--payload", "{\"deal_id\":\"d-1\"}"],
+    );
+    assert!(text(&run).contains("waits for a person's approval"), "{}", text(&run));
+    assert_eq!(desk.effects(), Vec::<String>::new());
+    let queue = respool(&desk, &["queue"]);
+    assert!(
+        text(&queue).contains("held") && text(&queue).contains("sales-desk move-deal"),
+        "{}",
+        text(&queue)
+    );
+}
+
+/// The command of docs/experts.md.
+#[test]
+fn the_documented_example_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new("sh");
+    command.arg(format!("{EXAMPLES}/experts-demo/try.sh")).arg(dir.path());
+    let out = command
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("RESPOOL", env!("CARGO_BIN_EXE_respool"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(out.status.success(), "{text}{}", String::from_utf8_lossy(&out.stderr));
+    assert!(
+        text.contains("\"topic\": \"outage\"") && text.contains("\"operation\": \"tickets.reply\""),
+        "{text}"
+    );
+    let journal = fs::read_to_string(dir.path().join("journal")).unwrap();
+    assert_eq!(journal.lines().count(), 3, "find, current and add_note: {journal}");
+}
