@@ -155,6 +155,9 @@ pub const FRAGMENTS: [&str; 128] = [
     "<atem:function_calls><atem:invoke name=\"read.read\">",
 ];
 
+/// A longer input tells nothing more and takes its time.
+const LONGEST: usize = 4096;
+
 /// What the bytes of a fuzz target mean: a byte of options, two of cuts, and a text, as it is or as numbers of pieces.
 struct Input {
     text: String,
@@ -168,11 +171,12 @@ impl Input {
     fn read(input: &[u8]) -> Option<Self> {
         let [flags, one, two, body @ ..] = input else { return None };
         let flag = |bit: u8| flags & (1 << bit) != 0;
-        let text = match (flag(7), flag(6)) {
+        let mut text: String = match (flag(7), flag(6)) {
             (true, true) => body.iter().map(|byte| PIECES[usize::from(*byte) % PIECES.len()]).collect(),
             (true, false) => body.iter().map(|byte| fragment(*byte)).collect(),
             (false, _) => String::from_utf8_lossy(body).into_owned(),
         };
+        text.truncate(text.floor_char_boundary(LONGEST));
         let options = Options {
             calls_wanted: !flag(0),
             parallel: !flag(1),

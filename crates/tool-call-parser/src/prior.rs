@@ -64,8 +64,7 @@ impl Prior {
         self.0 == 0
     }
 
-    /// True when the opener's dialect is among them.
-    pub(super) fn prefers(self, opener: &Opener) -> bool {
+    fn prefers(self, opener: &Opener) -> bool {
         opener.index < 64 && self.0 & (1 << opener.index) != 0
     }
 

@@ -155,7 +155,7 @@ pub(super) const FAMILIES: &[Family] = &[
         &["hermes", "bare_json", "phi", "apertus"],
         &["own-int-01", "own-lon-01", "own-xla-01", "own-phi-01"],
     ),
-    family("ERNIE 4.5", "vLLM `ernie45`", &["hermes", "ernie_frames"], &["own-ern-01", "own-ern-02"]),
+    family("ERNIE 4.5", "vLLM `ernie45`", &["hermes"], &["own-ern-01", "own-ern-02"]),
     family(
         "Solar Open 2",
         "vLLM `solar_open2`",

@@ -71,16 +71,6 @@ pub(super) static ANSWERS: Dialect = Dialect {
     read: answer,
 };
 
-pub(super) static ERNIE: Dialect = Dialect {
-    name: "ernie_frames",
-    models: "ERNIE 4.5, where its name or its server says so.",
-    families: &["ernie"],
-    grammar: "`<response>` at the start of the answer and `</response>` at its end are dropped. Of other models they are text.",
-    example: "",
-    opens: Opens::Anywhere(&["<response>", "</response>"]),
-    read: ernie,
-};
-
 pub(super) static END_OF_REASONING: Dialect = Dialect {
     name: "bare_think",
     models: "Reasoning models whose chat template writes the opening mark and whose server has no reasoning parser.",
@@ -130,20 +120,6 @@ fn answer(view: &View<'_>) -> Step {
         None => Step::More(Wait::Any),
         Some(true) => Step::Not(view.mark + 1),
         Some(false) => Step::Read(Found::Skip, view.mark),
-    }
-}
-
-fn ernie(view: &View<'_>) -> Step {
-    let opens = view.text.starts_with("<response>");
-    if !view.expected || opens && !view.first {
-        return Step::Not(view.mark);
-    }
-    let next = view.skip_space(view.mark);
-    match view.text.len() == next {
-        _ if opens => Step::Read(Found::Skip, view.mark),
-        true if view.eof => Step::Read(Found::Skip, view.mark),
-        true if next <= view.mark + SPACE => Step::More(Wait::Any),
-        _ => Step::Not(view.mark),
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use super::calls::RawCall;
 use super::ledger::Objects;
 use super::repairs;
-use super::scanner::Lane;
+use super::scanner::{Lane, is_plainly_no_space};
 use super::tools::Tools;
 use crate::event::Dropped;
 
@@ -112,8 +112,6 @@ pub(crate) struct View<'a> {
     pub(crate) first: bool,
     /// True when only space stands between the mark and a call or token before it.
     pub(crate) after_call: bool,
-    /// True when the model is known to write this dialect.
-    pub(crate) expected: bool,
     /// True when the client asked for JSON.
     pub(crate) json_wanted: bool,
     /// True for text that is being searched for calls after the turn turned out to have no answer.
@@ -211,7 +209,6 @@ pub static TABLE: &[&Dialect] = &[
     &wrapped::LM_STUDIO,
     &framing::END_OF_REASONING,
     &framing::ANSWERS,
-    &framing::ERNIE,
     &framing::ENDINGS,
     &marker::DIALECT,
     &bracket::DIALECT,
@@ -231,6 +228,9 @@ impl View<'_> {
 
     /// The offset of the first byte at or after `from` that is no whitespace.
     pub(crate) fn skip_space(&self, from: usize) -> usize {
+        if self.text.as_bytes().get(from).copied().is_some_and(is_plainly_no_space) {
+            return from;
+        }
         let rest = &self.text[from..];
         from + rest.len() - rest.trim_start().len()
     }
@@ -404,7 +404,7 @@ optional one may be missing with the tag. SGLang refuses it always, vLLM takes i
 that the server split off (vllm#39056), a call at its very end is one. SGLang's `trinity` takes the tags away and reads calls in\n  \
 reasoning like others; here an agent's `read_first = \"reasoning\"` does.\n\
 - **K2 Horizon's group of calls** gives its valid calls when one of them is broken; vLLM shows the whole group as text.\n\
-- **ERNIE's `<response>`** is a frame only where the model's name or server says ERNIE: any other model may answer in XML.\n";
+- **ERNIE's `<response>`** around an answer stays in the text: any other model may answer in XML.\n";
 
 #[cfg(test)]
 mod tests {

@@ -122,7 +122,6 @@ fn every_dialect_with_calls_has_a_writer() {
         "harmony_glued",
         "bare_think",
         "answer_frames",
-        "ernie_frames",
         "end_tokens",
         "gemma_stripped",
         "fuzzy",

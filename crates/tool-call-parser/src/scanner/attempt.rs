@@ -147,7 +147,6 @@ impl Scanner {
     fn ask(&self, open: &Open, opener: &Opener, spaced: bool, io: &Io<'_>) -> Step {
         let text = &self.buffer[open.at..];
         let mut view = self.view(open, spaced, io);
-        view.expected = io.options.prior.prefers(opener);
         view.mark = match (opener.dialect.opens, view.mark_at(0, &[opener.mark])) {
             (Opens::Name, _) => 0,
             (_, MarkAt::Here(length)) => length,
@@ -170,7 +169,6 @@ impl Scanner {
         View {
             text: &self.buffer[open.at..end],
             mark: 0,
-            expected: false,
             eof: self.eof && whole,
             cut: self.cut && whole,
             tools: io.tools,
