@@ -17,7 +17,7 @@ use crate::config::{Loaded, Settings};
 use crate::expert::Experts;
 use crate::observe::{self, Recording};
 use crate::relay::{Relay, RelayLimits};
-use crate::server::{Access, App, Listen, Stop, router, run};
+use crate::server::{Access, App, BodyRoom, Listen, Stop, router, run};
 use crate::tools::{Sources, Tools};
 use crate::translate::GuardLimits;
 use crate::units::{Unusable, both};
@@ -165,6 +165,7 @@ async fn assembled(
         agents,
         experts: served,
         access,
+        bodies: BodyRoom::new(settings.server.limits.max_bodies.max(settings.server.limits.max_body)),
         hooks,
         limits: settings.server.limits.clone(),
         recording,

@@ -188,6 +188,7 @@ pub const KEYS: &[Key] = &[
     Key::optional("models.<ID>.dialects", Scalar::Text, "what its name and the server's list tell", r#"["harmony"]"#, "The ways of writing tool calls that it uses (docs/dialects.md). They are tried first; others are still read.").of(Shape::List),
     Key::optional("models.<ID>.context_window", Scalar::Count(1), "what the upstream's `/v1/models` says (`max_model_len`)", "32768", "How many tokens prompt and reply may have together."),
     Key::new("limits.max_body", Scalar::Size, r#""32MiB""#, "The largest request body; over it the answer is 413."),
+    Key::new("limits.max_bodies", Scalar::Size, r#""512MiB""#, "All request bodies together, of requests that are read, wait or stream. One that finds no room waits a few seconds; then the answer is 503 with `Retry-After`."),
     Key::new("limits.max_tool_results", Scalar::Count(1), "500", "Tool results since the last real user message after which respool ends the loop."),
     Key::new("limits.max_repeats", Scalar::Count(1), "8", "Identical consecutive tool calls (or cycles of two or three) after which respool ends the loop; the model is warned at half of it. Four times as many for one tool in vain with other arguments."),
     Key::new("limits.commit_after", Scalar::Duration(true), r#""2s""#, "How long a silent upstream's true status is waited for before a stream's head is sent."),

@@ -82,6 +82,8 @@ pub struct RequestLine {
     pub heartbeats: u32,
     /// The dialects that calls were read in.
     pub dialects: Vec<&'static str>,
+    /// How many calls were read in each.
+    calls_by_dialect: Vec<(&'static str, usize)>,
     /// Repairs made to calls.
     pub repairs: Vec<&'static str>,
     /// Calls that did not leave, by reason.
@@ -133,6 +135,7 @@ impl RequestLine {
             retries: 0,
             heartbeats: 0,
             dialects: vec![],
+            calls_by_dialect: vec![],
             repairs: vec![],
             dropped: vec![],
             calls: 0,
@@ -162,6 +165,7 @@ impl RequestLine {
     /// What the engine made of a turn.
     pub fn turn(&mut self, turn: &Turn) {
         self.calls += turn.calls.len();
+        self.calls_by_dialect.extend(calls_by_dialect(turn));
         for note in &turn.notes {
             match note {
                 Note::Dialect(name) => self.dialects.push(name),
@@ -279,17 +283,12 @@ impl RequestLine {
         for (metric, kind) in loops {
             kind.iter().for_each(|kind| ::metrics::counter!(metric, "kind" => *kind).increment(1));
         }
-        let native = self.calls.saturating_sub(self.dialects.len());
-        let counts = [
-            (metrics::CALLS, "dialect", &self.dialects),
-            (metrics::REPAIRS, "kind", &self.repairs),
-            (metrics::DROPPED, "reason", &self.dropped),
-        ];
+        for (dialect, count) in &self.calls_by_dialect {
+            ::metrics::counter!(metrics::CALLS, "dialect" => *dialect).increment(*count as u64);
+        }
+        let counts = [(metrics::REPAIRS, "kind", &self.repairs), (metrics::DROPPED, "reason", &self.dropped)];
         for (metric, label, names) in counts {
             names.iter().for_each(|name| ::metrics::counter!(metric, label => *name).increment(1));
-        }
-        if native > 0 {
-            ::metrics::counter!(metrics::CALLS, "dialect" => "native").increment(native as u64);
         }
     }
 }
@@ -325,6 +324,23 @@ impl SharedLine {
             tracing::info!(target: "respool::content", request_id = id, what, text = text.as_ref(), "content");
         }
     }
+}
+
+/// The calls of a turn by the dialect that they were read in. A turn with a dialect's note has its calls from text: a server that
+/// reads calls itself leaves none there. Of several dialects each read one call, and the last one the rest.
+fn calls_by_dialect(turn: &Turn) -> Vec<(&'static str, usize)> {
+    let dialects = turn.notes.iter().filter_map(|note| match note {
+        Note::Dialect(name) => Some(*name),
+        _ => None,
+    });
+    let mut counts: Vec<_> = dialects.take(turn.calls.len()).map(|dialect| (dialect, 1)).collect();
+    let rest = turn.calls.len() - counts.len();
+    match counts.last_mut() {
+        Some((_, count)) => *count += rest,
+        None if rest > 0 => counts.push(("native", rest)),
+        None => {}
+    }
+    counts
 }
 
 fn list(names: &[&'static str]) -> Option<String> {
@@ -385,5 +401,27 @@ impl Drop for RequestLine {
         if let Some(sink) = self.sink.take() {
             sink.record(self.take_row(total, usage));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::turn::ToolCall;
+
+    fn check(dialects: &[&'static str], calls: usize, expected: &[(&'static str, usize)]) {
+        let notes = dialects.iter().map(|name| Note::Dialect(name)).collect();
+        let turn = Turn { calls: vec![ToolCall::default(); calls], notes, ..Turn::default() };
+        assert_eq!(calls_by_dialect(&turn), expected);
+    }
+
+    /// Issue 10: three Hermes calls of one reply were counted as one of Hermes and two native ones.
+    #[test]
+    fn calls_are_counted_by_their_dialect() {
+        check(&["hermes"], 3, &[("hermes", 3)]);
+        check(&["hermes", "mistral"], 3, &[("hermes", 1), ("mistral", 2)]);
+        check(&[], 2, &[("native", 2)]);
+        check(&["hermes"], 0, &[]);
+        check(&[], 0, &[]);
     }
 }

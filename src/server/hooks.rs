@@ -45,7 +45,7 @@ pub(super) async fn receive(
             body::discard(BodyExt::into_data_stream(body)).await;
             return Err(error_of(error));
         }
-        let body = body::read(body, &app.limits).await?;
+        let body = body::read(body, &app.limits, &app.bodies).await?;
         hooks.receive(&hook, &proof, &body, now()).await.map_err(error_of)
     };
     match received.await {

@@ -7,6 +7,7 @@ mod approvals;
 mod body;
 mod chat;
 pub mod config;
+mod heartbeat;
 mod hooks;
 mod key_file;
 mod key_limits;
@@ -14,7 +15,6 @@ mod key_reading;
 mod keys;
 mod meter;
 mod models;
-mod openclaw;
 mod pages;
 mod patient;
 mod permission;
@@ -43,6 +43,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 pub use access::Access;
+pub use body::BodyRoom;
 pub use config::{LimitsConfig, Listen, ServerConfig};
 pub use run::{Stop, run};
 
@@ -72,6 +73,8 @@ pub struct App {
     pub recording: Recording,
     /// What was used, and what may be spent.
     pub usage: Arc<Ledger>,
+    /// The room for request bodies.
+    pub bodies: BodyRoom,
     /// Ends what is still running, once the time for draining is over.
     pub abort: CancellationToken,
 }

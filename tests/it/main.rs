@@ -15,6 +15,7 @@ mod agents_kept;
 mod agents_killed;
 mod architecture;
 mod audit;
+mod body_room;
 mod captures;
 mod captures_page;
 mod cases;
