@@ -514,7 +514,7 @@ fn second(text: &str) -> u8 {
 
 /// The marks at the beginning of a text, in any case.
 fn marks_at(text: &str) -> impl Iterator<Item = &'static Mark> {
-    let begins = |mark: &&Mark| {
+    let begins = move |mark: &&Mark| {
         let start = text.as_bytes().get(..mark.text.len());
         start.is_some_and(|start| start.eq_ignore_ascii_case(mark.text.as_bytes()))
     };
