@@ -173,7 +173,7 @@ pub const TEMPLATES: &[Template] = &[
     },
     Template {
         name: "GLM, Poolside",
-        dialects: &["glm"],
+        dialects: &["glm", "named_tag"],
         turns: &[
             "[gMASK]",
             "[sMASK]",
@@ -202,7 +202,7 @@ pub const TEMPLATES: &[Template] = &[
     },
     Template {
         name: "Hunyuan",
-        dialects: &["hunyuan", "hermes"],
+        dialects: &["hunyuan", "hunyuan_suffixed", "hermes"],
         turns: &[
             "<｜hy_begin▁of▁sentence｜>",
             "<｜hy_end▁of▁sentence｜>",
@@ -267,6 +267,31 @@ pub const TEMPLATES: &[Template] = &[
             "<|content_model_end_sampling|>",
         ],
         calls: &["<|content_invoke_tool_json|>", "<|content_invoke_tool_text|>"],
+    },
+    Template {
+        name: "K2 Horizon",
+        dialects: &["k2_horizon"],
+        turns: &["<|im_start|>", "<|im_end|>"],
+        calls: &["<ifm|", "</ifm|"],
+    },
+    Template {
+        name: "IQuest",
+        dialects: &["iquest"],
+        turns: &["<|im_start|>", "<|im_end|>"],
+        calls: &["</iquest_tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"],
+    },
+    Template {
+        name: "Solar Open",
+        dialects: &["solar", "solar_1"],
+        turns: &["<|begin|>", "<|end|>", "<|content|>", "<|think|>", "<|flush|>"],
+        calls: &["<|tool_arg:start|>", "<|tool_call:end|>"],
+    },
+    Template { name: "PLaMo 3", dialects: &["plamo"], turns: &["<|plamo:"], calls: &[] },
+    Template {
+        name: "CWM",
+        dialects: &["cwm"],
+        turns: &["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
+        calls: &["</tool>"],
     },
     Template {
         name: "MiniCPM5",
