@@ -14,8 +14,10 @@ mod experts;
 mod reference;
 mod runs;
 mod say;
+mod sealing;
 mod serve;
 mod service;
+mod setup;
 mod usage;
 mod version;
 
@@ -99,6 +101,9 @@ enum Command {
         command: expert::ExpertCommand,
     },
     /// Run respool as a service of this user: install it, remove it, show its state and its log.
+    /// Make an agent client ask respool: shows the change of its settings, tries one turn, undoes it.
+    Setup(setup::SetupArgs),
+    /// Run respool as a service of this user: install, remove, look at it.
     Service {
         #[command(subcommand)]
         command: service::ServiceCommand,
@@ -217,6 +222,7 @@ fn run(command: Command) -> Result<(), Failure> {
             std::process::exit(crate::tools::launch(&stage, &spec, &words).into())
         }
         Command::Expert { flags, command } => expert::expert(flags, command),
+        Command::Setup(args) => setup::setup(args),
         Command::Config { command: ConfigCommand::Show { flags } } => {
             say::say_piece(&flags.load(None)?.show());
             Ok(())
