@@ -131,7 +131,7 @@ async fn models(app: &App, headers: &HeaderMap) -> Models {
     found.retain(|model| aliases.iter().all(|alias| alias["id"] != model["id"]));
     found.extend(aliases);
     found.extend(app.agents.iter().map(|agent| of_agent(&agent.name, &agent.config.model)));
-    for experts in &app.experts {
+    if let Some(experts) = &app.experts {
         found.extend(experts.models().iter().map(|(name, model)| of_agent(name, model)));
     }
     Models { found, failed }

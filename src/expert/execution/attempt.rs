@@ -352,7 +352,7 @@ impl<'a> Attempt<'a> {
     fn clear_scratch(&self, experts: &Experts) {
         let root = experts.config.state_of(self.expert.name());
         let files = Workspace::new(&root, Arc::clone(&self.package), &self.invocation.id, &[]);
-        for path in &self.scratchpad {
+        if let Some(path) = &self.scratchpad {
             files.delete_scratch(path);
         }
         files.end_session();
