@@ -29,6 +29,14 @@ generate:
     UPDATE_DOCS=1 cargo test --test it faults::page
     INSTA_UPDATE=always cargo test
 
+# What is shipped: static binary, archive, Debian package, checksums, bill of materials (into DIR). Needs musl-tools and cargo-cyclonedx.
+dist DIR="target/dist-out":
+    deploy/dist.sh {{DIR}}
+
+# Install what `just dist` made on clean roots (as root).
+dist-test DIR="target/dist-out":
+    tests/dist/run.sh {{DIR}}
+
 # The real OpenClaw against respool (installs into DIR, about 1 GB).
 openclaw DIR:
     tests/openclaw/run.sh {{DIR}}

@@ -40,6 +40,7 @@ use crate::store::{RunsConfig, StoreConfig};
 use crate::tools::{AuditConfig, ToolsConfig, audit};
 use crate::units::{Secret, Unusable};
 use crate::upstream::UpstreamConfig;
+use crate::usage::{BudgetsConfig, PriceConfig, UsageConfig};
 use experts::ExpertsDocument;
 use tree::Table;
 
@@ -65,6 +66,12 @@ pub struct Settings {
     pub tools: ToolsConfig,
     /// `[experts]`.
     pub experts: ExpertsConfig,
+    /// `[usage]`.
+    pub usage: UsageConfig,
+    /// `[prices]`, by model; `own` stands for one's own hardware.
+    pub prices: BTreeMap<String, PriceConfig>,
+    /// `[budgets]`.
+    pub budgets: BudgetsConfig,
 }
 
 impl Default for Settings {
@@ -213,6 +220,9 @@ struct Document {
     agents: BTreeMap<String, AgentConfig>,
     tools: ToolsConfig,
     experts: ExpertsDocument,
+    usage: UsageConfig,
+    prices: BTreeMap<String, PriceConfig>,
+    budgets: BudgetsConfig,
 }
 
 impl Document {
@@ -252,6 +262,9 @@ impl Document {
             agents: self.agents,
             tools: self.tools,
             experts: self.experts.settings(environment),
+            usage: self.usage,
+            prices: self.prices,
+            budgets: self.budgets,
         }
     }
 }

@@ -20,5 +20,6 @@ pub mod translate;
 pub mod turn;
 pub mod units;
 pub mod upstream;
+pub mod usage;
 mod visible;
 pub mod wire;

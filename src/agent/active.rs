@@ -23,7 +23,7 @@ use super::run::Run;
 use super::stored::or_log;
 use super::telemetry::Telemetry;
 use super::watch::{ActiveRun, Watch, WorkReport};
-use crate::observe::{Accounts, ErrorReport};
+use crate::observe::{Accounts, ErrorReport, Recording};
 use crate::store::{Append, ClaimScope, EntryLease, NewRun, Store, StoreError, Whose};
 
 /// Progress lines that a slow client may be behind; it loses older ones, but not the answer.
@@ -39,6 +39,8 @@ pub(super) struct ActiveRuns {
     report: ErrorReport,
     log_content: bool,
     pub(super) accounts: OnceLock<Arc<dyn Accounts>>,
+    /// What becomes of model calls in the log and in the rows of what was used.
+    pub(super) recording: OnceLock<Recording>,
     runs: Mutex<HashMap<String, Arc<ActiveRun>>>,
     parked: Mutex<Vec<Parked>>,
     tasks: TaskTracker,
@@ -95,6 +97,7 @@ impl ActiveRuns {
             report,
             log_content,
             accounts: OnceLock::new(),
+            recording: OnceLock::new(),
             runs: Mutex::default(),
             parked: Mutex::default(),
             tasks: TaskTracker::new(),
@@ -257,6 +260,9 @@ impl ActiveRuns {
         driver.model.authorization = authorization;
         let accounts = self.accounts.get().zip(client.as_ref());
         driver.model.account = accounts.and_then(|(accounts, client)| accounts.of_client(client));
+        if let Some(recording) = self.recording.get() {
+            driver.model.recording.clone_from(recording);
+        }
         driver.is_detached = work.options.is_detached || agent.config.on_disconnect == OnDisconnect::Detach;
         if let Some(first) = first {
             driver.record(&mut run, first).await;

@@ -20,7 +20,7 @@ use super::resume;
 use super::run::Run;
 use super::stored::{new_run_id, now, or_log};
 use super::watch::Watch;
-use crate::observe::{Accounts, ErrorReport};
+use crate::observe::{Accounts, ErrorReport, Recording};
 use crate::store::{ApprovalRow, ApprovalState, NewRun, Status, Store, StoreError, Whose, WokenRun};
 
 /// How often it is looked whether an approval has been decided by another process, or its time is over.
@@ -84,6 +84,11 @@ impl Agents {
     /// From now on the model calls of a run are told to its client's account. The first call counts.
     pub fn tell_accounts(&self, accounts: Arc<dyn Accounts>) {
         let _ = self.active.accounts.set(accounts);
+    }
+
+    /// From now on the rows of model calls go where this says. The first call counts.
+    pub fn record_in(&self, recording: Recording) {
+        let _ = self.active.recording.set(recording);
     }
 
     /// The ids of the runs that are being worked on.

@@ -25,6 +25,7 @@ use super::run::Run;
 use super::step::{Action, CallPurpose, ModelStep, Step, Suspension, ToolStep, UnexpectedEvent};
 use super::stored::now;
 use super::telemetry::Telemetry;
+use crate::observe::{Recording, RowFacts};
 use crate::store::{NewRun, Status};
 use crate::tools::{Approver, Caller, Invocation, ToolError, ToolOutput, Tools};
 use crate::wire::ErrorCode;
@@ -102,7 +103,12 @@ impl Driver {
                 authorization: None,
                 account: None,
                 streams: false,
-                log_content: telemetry.content,
+                recording: Recording::only_logged(telemetry.content),
+                row: RowFacts {
+                    agent: agent.name.to_string(),
+                    run: journal.run().to_owned(),
+                    ..RowFacts::default()
+                },
             },
             journal,
             telemetry,

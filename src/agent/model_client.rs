@@ -17,7 +17,7 @@ use super::event::{EventKind, ModelReply};
 use super::failure::{FailureKind, ModelFailure};
 use super::reading;
 use super::step::{CallPurpose, ModelStep};
-use crate::observe::{Account, Outcome as LineOutcome, RequestLine, SharedLine};
+use crate::observe::{Account, Outcome as LineOutcome, Recording, RequestLine, RowFacts, SharedLine};
 use crate::relay::{Batch, Opened, Origin, Relay, ReplyStream, WaitClock};
 use crate::sse::Frames;
 use crate::translate::Reply;
@@ -36,8 +36,10 @@ pub(super) struct ModelClient {
     pub(super) account: Option<Arc<dyn Account>>,
     /// Replies are asked for as streams, so that their pieces can be reported.
     pub(super) streams: bool,
-    /// Message text may be logged.
-    pub(super) log_content: bool,
+    /// What becomes of its calls in the log and in the rows of what was used.
+    pub(super) recording: Recording,
+    /// The agent's name and its run, for those rows.
+    pub(super) row: RowFacts,
 }
 
 impl ModelClient {
@@ -50,6 +52,11 @@ impl ModelClient {
         let asked = Box::pin(self.ask(step, &line, observer, &waiting));
         let asked = within_model_time(within, &waiting, asked).await;
         let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let error_code = match &asked {
+            Some(Err(error)) => error.code.map(ErrorCode::as_str),
+            Some(Ok(_)) => None,
+            None => Some(ErrorCode::ModelTimeout.as_str()),
+        };
         let reply = |turn| ModelReply {
             earlier_prompts: line.with(|line| line.discarded.prompt),
             ..reply(turn, took)
@@ -64,7 +71,10 @@ impl ModelClient {
         line.with(|line| {
             let is_reply = matches!(kind, EventKind::ModelReplied(_) | EventKind::Summarised(_));
             line.outcome = if is_reply { LineOutcome::Ok } else { LineOutcome::Error };
-            if let (Some(account), Some(usage)) = (&self.account, line.all_usage()) {
+            line.error_code = error_code;
+            line.row.key = self.account.as_ref().map(|account| account.name().to_owned());
+            line.row.usage = line.all_usage();
+            if let (Some(account), Some(usage)) = (&self.account, line.row.usage) {
                 account.spent(&line.model, usage);
             }
             // The client's own line has the sum.
@@ -77,7 +87,8 @@ impl ModelClient {
         let mut line = RequestLine::start(id, "agent model call".to_owned());
         line.route = "agent_model";
         line.model.clone_from(&self.model);
-        SharedLine::new(line, self.log_content)
+        line.row = self.row.clone();
+        SharedLine::new(line, &self.recording)
     }
 
     /// `None`: the loop guard found that the conversation repeats itself.

@@ -29,13 +29,8 @@ pub(super) struct Neutral(pub(super) Prior);
 impl Neutral {
     /// A tool's result. Where something was broken, the model is told, so that it can write the original.
     pub(super) fn result(self, text: &str) -> String {
-        let marks = breaks(text, self.0, Scope::All);
-        let mut places = marks.clone();
-        places.extend(OWN.find_iter(text).map(|found| found.start() + 1));
-        places.sort_unstable();
-        places.dedup();
-        let mut out = with_spaces(text, &places);
-        match marks.len() {
+        let (mut out, marks) = self.shown(text);
+        match marks {
             0 => {}
             1 => out.push_str(ONE_BROKEN),
             count => {
@@ -47,6 +42,16 @@ impl Neutral {
             }
         }
         out
+    }
+
+    /// The text of a result with its marks broken, and how many of them are a template's.
+    pub(super) fn shown(self, text: &str) -> (String, usize) {
+        let mut places = breaks(text, self.0, Scope::All);
+        let marks = places.len();
+        places.extend(OWN.find_iter(text).map(|found| found.start() + 1));
+        places.sort_unstable();
+        places.dedup();
+        (with_spaces(text, &places), marks)
     }
 
     /// What a tool's declaration says in words, or respool itself of what others wrote.

@@ -74,6 +74,12 @@ impl AgentRequest {
         self
     }
 
+    /// The same request with the name of its client's key, for the audit log.
+    #[must_use]
+    pub fn with_key(self, name: Option<String>) -> Self {
+        Self { key: name, ..self }
+    }
+
     /// What counts of it where the agent is somebody else's expert: what was said. The client's own instructions, its tools and their calls
     /// are left out.
     #[must_use]
@@ -93,12 +99,6 @@ impl AgentRequest {
     /// A task that respool itself gives to an agent. `stands_for`: the work that it belongs to.
     pub fn of_work(text: &str, stands_for: &str) -> Self {
         Self { fingerprint: stands_for.to_owned(), ..Self::of_task(text) }
-    }
-
-    /// The same request with the name of its client's key, for the audit log.
-    #[must_use]
-    pub fn with_key(self, name: Option<String>) -> Self {
-        Self { key: name, ..self }
     }
 
     /// A task that respool itself gives to an agent.

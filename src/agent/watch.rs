@@ -81,7 +81,10 @@ impl WorkReport {
         match &self.end {
             WorkEnd::Finished(outcome) => {
                 let failure = outcome.failure.as_ref().filter(|_| outcome.content.trim().is_empty())?;
-                Some(ApiError::new(failure.status, ErrorCode::from_name(&failure.code), failure.text.clone()))
+                let code = ErrorCode::from_name(&failure.code);
+                let error = ApiError::new(failure.status, code, failure.text.clone());
+                // The run has tried again where that could help.
+                Some(ApiError { is_final: failure.status >= 500, ..error })
             }
             WorkEnd::Suspended(_) | WorkEnd::AwaitingApproval(_) => None,
             WorkEnd::Left => Some(ApiError::new(

@@ -11,9 +11,13 @@ mod check;
 mod demo;
 mod expert;
 mod experts;
+mod reference;
 mod runs;
 mod say;
 mod serve;
+mod service;
+mod usage;
+mod version;
 
 pub use agents::OpenTools;
 pub use serve::{app, app_with};
@@ -32,7 +36,7 @@ const BAD_CONFIG: u8 = 78;
 
 /// Stands between OpenClaw (or any OpenAI client) and vLLM, so that tool calls work.
 #[derive(Debug, Parser)]
-#[command(version, arg_required_else_help = true)]
+#[command(version, long_version = version::long(), arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -48,8 +52,8 @@ enum Command {
         #[arg(long, value_name = "HOST:PORT")]
         listen: Option<String>,
     },
-    /// Show what the relay does, on recorded replies: needs no model, no network and no configuration.
-    Demo,
+    /// Show what respool does, on recorded replies: needs no model, no network and no configuration.
+    Demo(demo::DemoArgs),
     /// Check the configuration, try the upstreams, and say what to do about each finding.
     Check {
         #[command(flatten)]
@@ -63,6 +67,13 @@ enum Command {
         flags: Configured,
         #[command(subcommand)]
         command: runs::RunsCommand,
+    },
+    /// Show what was used, by model, key, agent and day, and what it cost.
+    Usage {
+        #[command(flatten)]
+        flags: Configured,
+        #[command(flatten)]
+        arguments: usage::UsageArgs,
     },
     /// Look at what tools did and what was refused, and check that the log of it is whole.
     Audit {
@@ -87,10 +98,23 @@ enum Command {
         #[command(subcommand)]
         command: expert::ExpertCommand,
     },
+    /// Run respool as a service of this user: install, remove, look at it.
+    Service {
+        #[command(subcommand)]
+        command: service::ServiceCommand,
+    },
     /// Look at the configuration.
     Config {
         #[command(subcommand)]
         command: ConfigCommand,
+    },
+    /// Print a shell's completions of respool's commands, to be sourced or put where the shell looks for them.
+    Completions { shell: clap_complete::Shell },
+    /// Print respool's man page, or write the pages of all commands.
+    Man {
+        /// Write all pages into this directory
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
     },
 }
 
@@ -103,7 +127,7 @@ enum ConfigCommand {
     },
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 struct Configured {
     /// The model server: a vLLM base URL with or without /v1, or replay:DIR for recorded replies
     #[arg(long, value_name = "URL", global = true)]
@@ -178,7 +202,7 @@ pub fn main() -> ExitCode {
 fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Serve { flags, listen } => serve::serve(&flags.load(listen)?.without_unread()?),
-        Command::Demo => Ok(demo::demo()?),
+        Command::Demo(arguments) => Ok(demo::demo(arguments)?),
         Command::Check { flags } => check::check(&flags.load(None)?),
         Command::Chat(arguments) => chat::chat(&arguments),
         Command::Runs { flags, command } => {
@@ -186,6 +210,7 @@ fn run(command: Command) -> Result<(), Failure> {
             unread_note(&loaded).iter().for_each(|note| say::tell(&format!("respool: {note}")));
             runs::runs(&loaded, command)
         }
+        Command::Usage { flags, arguments } => usage::usage(&flags.load(None)?, &arguments),
         Command::Audit { flags, command } => audit::audit(&flags.load(None)?, command),
         // It is no command of a person's, and its exit code is that of what it starts.
         Command::SandboxExec { stage, spec, words } => {
@@ -196,5 +221,11 @@ fn run(command: Command) -> Result<(), Failure> {
             say::say_piece(&flags.load(None)?.show());
             Ok(())
         }
+        Command::Service { command } => service::service(command),
+        Command::Completions { shell } => {
+            reference::completions(shell);
+            Ok(())
+        }
+        Command::Man { dir } => Ok(reference::man(dir.as_deref())?),
     }
 }

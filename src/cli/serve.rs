@@ -11,13 +11,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::advice::{self, Advice, advice};
 use super::agents::{Equipped, OpenTools, agents, equipped, model_accesses};
-use super::{Failure, experts, log_problem};
+use super::{Failure, experts, log_problem, usage};
 use crate::agent::AgentConfig;
 use crate::config::{Loaded, Settings};
 use crate::expert::Experts;
-use crate::observe;
+use crate::observe::{self, Recording};
 use crate::relay::{Relay, RelayLimits};
-use crate::server::{Access, App, Listen, Stop, router, run};
+use crate::server::{Access, App, BodyRoom, Listen, Stop, router, run};
 use crate::tools::{Sources, Tools};
 use crate::translate::GuardLimits;
 use crate::units::{Unusable, both};
@@ -66,6 +66,7 @@ async fn run_server(loaded: &Loaded) -> Result<(), Failure> {
     // A file at its size limit (`LimitFSIZE=` of systemd) is then an error of the write, and not the end of the process.
     let _ = signal(SignalKind::from_raw(nix::libc::SIGXFSZ));
     let (agents, access, experts) = (Arc::clone(&app.agents), Arc::clone(&app.access), app.experts.clone());
+    let usage = Arc::clone(&app.usage);
     agents.start().await;
     if let Some(experts) = &experts {
         experts.start(&stop.abort);
@@ -77,6 +78,7 @@ async fn run_server(loaded: &Loaded) -> Result<(), Failure> {
         experts.ended().await;
     }
     access.save().await;
+    usage.flush().await;
     tracing::info!(target: "respool::server", "stopped");
     Ok(())
 }
@@ -134,9 +136,17 @@ async fn assembled(
     let ((fleet, equipped, sources), access) = both(parts, access)?;
     let access = Arc::new(access);
     let bounds = bounds(settings);
+    let usage = usage::ledger(settings).await?;
     let relay = Arc::new(Relay::new(settings.relay.clone(), Arc::clone(&fleet), bounds));
     let agents = agents(settings, &relay, &fleet, bounds, equipped, abort.clone());
     agents.tell_accounts(access.clone());
+    let recording = Recording {
+        content: settings.log.content,
+        sink: Some(usage.clone()),
+        in_flight: Some(Arc::clone(&usage.in_flight)),
+    };
+    agents.record_in(recording.clone());
+    tokio::spawn(Arc::clone(&usage).keep(abort.clone()));
     if let Some(store) = agents.store() {
         access.keep_in(Arc::clone(store)).await;
     }
@@ -155,9 +165,11 @@ async fn assembled(
         agents,
         experts: served,
         access,
+        bodies: BodyRoom::new(settings.server.limits.max_bodies.max(settings.server.limits.max_body)),
         hooks,
         limits: settings.server.limits.clone(),
-        log_content: settings.log.content,
+        recording,
+        usage,
         abort: abort.clone(),
     })
 }
@@ -228,13 +240,13 @@ async fn bind(listen: &Listen) -> Result<TcpListener, String> {
     })
 }
 
-fn signals() -> Result<[Signal; 2], String> {
+pub(super) fn signals() -> Result<[Signal; 2], String> {
     let handler = |kind| signal(kind).map_err(|error| format!("signals cannot be handled: {error}"));
     Ok([handler(SignalKind::terminate())?, handler(SignalKind::interrupt())?])
 }
 
 /// The first signal drains, the second one ends what is left at once.
-async fn on_signals(stop: Stop, [mut terminate, mut interrupt]: [Signal; 2]) {
+pub(super) async fn on_signals(stop: Stop, [mut terminate, mut interrupt]: [Signal; 2]) {
     let mut next = async || tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} };
     next().await;
     tracing::info!(target: "respool::server", "stopping: no new requests; those in flight may finish");

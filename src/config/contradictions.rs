@@ -12,6 +12,8 @@ use crate::server::ServerConfig;
 use crate::store::RunsConfig;
 use crate::tools::McpConfig;
 use crate::units::Secret;
+use crate::usage::UsageConfig;
+use crate::usage::config::OWN;
 use tool_call_parser::dialects;
 
 /// Checks the whole and fills in what `*_env` keys name.
@@ -30,6 +32,8 @@ pub(super) fn check(
     check.gateway(settings);
     check.experts(settings);
     check.runs(settings);
+    check.usage(settings);
+    check.prices(settings);
     for (name, agent) in &settings.agents {
         check.agent(name, agent, settings);
     }
@@ -125,6 +129,39 @@ impl Check<'_> {
                 &["runs", "max_size"],
                 format!("\"{found}\" is too small; it must be at least \"{least}\""),
             );
+        }
+    }
+
+    fn usage(&mut self, settings: &Settings) {
+        let (found, least) = (settings.usage.max_size, UsageConfig::LEAST_SIZE);
+        if found < least {
+            self.report(
+                &["usage", "max_size"],
+                format!("\"{found}\" is too small; it must be at least \"{least}\""),
+            );
+        }
+    }
+
+    /// Hardware has other prices than tokens.
+    fn prices(&mut self, settings: &Settings) {
+        for (model, price) in &settings.prices {
+            let tokens =
+                [("input", price.input), ("cached_input", price.cached_input), ("output", price.output)];
+            let hardware = [("monthly", price.monthly), ("watts", price.watts), ("kwh", price.kwh)];
+            let (wrong, why) = if model == OWN {
+                (
+                    tokens,
+                    "`own` stands for one's own hardware, which has monthly, watts and kwh; write a model's prices in [prices.\"MODEL\"]",
+                )
+            } else {
+                (
+                    hardware,
+                    "a model has input, cached_input and output; write what one's own hardware costs in [prices.own]",
+                )
+            };
+            for (key, _) in wrong.into_iter().filter(|(_, value)| value.is_some()) {
+                self.report(&["prices", model, key], why);
+            }
         }
     }
 

@@ -132,6 +132,9 @@ const HOST: Scalar = Scalar::Form("a host name", host);
 const HEADER: Scalar = Scalar::Form("text that fits into an HTTP header", header);
 const PARSER: Scalar = Scalar::Form("a parser", |text| text.parse::<Parser>().map(drop));
 
+/// An amount, in the currency of all prices.
+const MONEY: Scalar = Scalar::Number(0.0, 1_000_000_000.0);
+
 fn http_url(text: &str) -> Result<(), String> {
     match text.parse::<Address>()? {
         Address::Http { .. } => Ok(()),
@@ -185,6 +188,7 @@ pub const KEYS: &[Key] = &[
     Key::optional("models.<ID>.dialects", Scalar::Text, "what its name and the server's list tell", r#"["harmony"]"#, "The ways of writing tool calls that it uses (docs/dialects.md). They are tried first; others are still read.").of(Shape::List),
     Key::optional("models.<ID>.context_window", Scalar::Count(1), "what the upstream's `/v1/models` says (`max_model_len`)", "32768", "How many tokens prompt and reply may have together."),
     Key::new("limits.max_body", Scalar::Size, r#""32MiB""#, "The largest request body; over it the answer is 413."),
+    Key::new("limits.max_bodies", Scalar::Size, r#""512MiB""#, "All request bodies together, of requests that are read, wait or stream. One that finds no room waits a few seconds; then the answer is 503 with `Retry-After`."),
     Key::new("limits.max_tool_results", Scalar::Count(1), "500", "Tool results since the last real user message after which respool ends the loop."),
     Key::new("limits.max_repeats", Scalar::Count(1), "8", "Identical consecutive tool calls (or cycles of two or three) after which respool ends the loop; the model is warned at half of it. Four times as many for one tool in vain with other arguments."),
     Key::new("limits.commit_after", Scalar::Duration(true), r#""2s""#, "How long a silent upstream's true status is waited for before a stream's head is sent."),
@@ -204,6 +208,22 @@ pub const KEYS: &[Key] = &[
     Key::new("log.errors_dir", Scalar::Path, r#""logs""#, "The directory of the daily error reports of agents, `YYYY-MM-DD-errors.md`."),
     Key::new("runs.keep", Scalar::Duration(false), r#""30d""#, "How long after its last event a run is deleted."),
     Key::new("runs.max_size", Scalar::Size, r#""1GiB""#, "How much all runs may take; over it those that ended are deleted, the oldest first. At least `1MiB`."),
+    Key::new("usage.keep", Scalar::Duration(true), r#""90d""#, "How long the rows of what was used are kept, one for each request and model call, without content; `0s` keeps none."),
+    Key::new("usage.max_size", Scalar::Size, r#""1GiB""#, "How much the rows may take; over it the oldest are deleted. At least `1MiB`."),
+    Key::new("usage.compare", Scalar::Text, r#"["gpt-5.6", "gpt-5-mini", "claude-sonnet-5-5", "groq/gpt-oss-120b"]"#, "The models whose prices the same tokens are compared with: those of `[prices]` and of the list of public prices.").of(Shape::List),
+    Key::optional("usage.price_list", Scalar::Path, "the list that comes with respool", r#""/etc/respool/prices.toml""#, "A list of public prices (docs/operating.md)."),
+    Key::optional("prices.<NAME>.input", MONEY, "nothing is paid", "0.15", "What a million prompt tokens of this model cost. A model without a price runs on one's own hardware."),
+    Key::optional("prices.<NAME>.cached_input", MONEY, "as `input`", "0.075", "What a million cached prompt tokens cost."),
+    Key::optional("prices.<NAME>.output", MONEY, "nothing is paid", "0.6", "What a million reply tokens cost, reasoning included."),
+    Key::optional("prices.<NAME>.monthly", MONEY, "nothing is counted", "120.0", "In `[prices.own]` alone: what one's own hardware costs a month."),
+    Key::optional("prices.<NAME>.watts", MONEY, "nothing is counted", "350.0", "In `[prices.own]` alone: what it draws while a model works."),
+    Key::optional("prices.<NAME>.kwh", MONEY, "nothing is counted", "0.3", "In `[prices.own]` alone: what a kilowatt-hour costs."),
+    Key::optional("budgets.day", MONEY, "no limit", "5.0", "What all requests together may cost in a UTC day. Prices are those of `[prices]`; of one's own hardware the electricity counts."),
+    Key::optional("budgets.key", MONEY, "no limit", "2.0", "What the requests of each key may cost in a UTC day."),
+    Key::optional("budgets.agent", MONEY, "no limit", "1.0", "What the runs of each agent may cost in a UTC day."),
+    Key::new("budgets.keys", MONEY, "{}", "The same for certain keys, by their names.").of(Shape::Table).example("{ alice = 3.0 }"),
+    Key::new("budgets.agents", MONEY, "{}", "The same for certain agents, by their names.").of(Shape::Table).example("{ helper = 0.5 }"),
+    Key::new("budgets.warn_at", Scalar::Number(0.0, 1.0), "0.8", "The share of a budget from which on a warning is given."),
     Key::optional("experts.dir", Scalar::Path, "`~/.openclaw/experts`", r#""~/.openclaw/experts""#, "The directory of expert packages (docs/experts.md)."),
     Key::optional("experts.workspace", Scalar::Path, "`~/.openclaw/workspace`", r#""~/.openclaw/workspace""#, "The directory in whose `expert-state/NAME` an expert keeps its state."),
     Key::optional("experts.model", Scalar::Text, "experts are not served", r#""gpt-oss-120b""#, "The upstream model that thinks for experts. With it they are served as `expert/NAME`, and their processes are executed."),

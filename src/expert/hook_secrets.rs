@@ -89,7 +89,7 @@ fn encoded(name: &str) -> String {
     if encoded.len() <= LONGEST {
         return encoded;
     }
-    Sha256::digest(name.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    Sha256::digest(name.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
 }
 
 /// Writes a new secret, unless another process has written one meanwhile.

@@ -51,8 +51,8 @@ impl LearningEntry {
             ("correction", &self.correction),
             ("confidence", &self.confidence),
         ];
-        let lines: String =
-            fields.iter().map(|(name, text)| format!("- {name}: {}\n", one_line(text))).collect();
+        let lines = fields.iter().map(|(name, text)| format!("- {name}: {}\n", one_line(text)));
+        let lines = lines.collect::<Vec<_>>().concat();
         let title = one_line(&self.title);
         format!("## {}\n{lines}", if title.is_empty() { "(no title)" } else { &title })
     }
@@ -96,7 +96,7 @@ impl Learnings {
         let count = self.entries.len();
         let preamble =
             if self.preamble.is_empty() { String::new() } else { format!("\n{}\n", self.preamble) };
-        let entries: String = self.entries.iter().map(|entry| format!("\n{entry}")).collect();
+        let entries = self.entries.iter().map(|entry| format!("\n{entry}")).collect::<Vec<_>>().concat();
         // JSON's texts are YAML's too; a function's name may hold a colon.
         let scope = serde_json::Value::from(self.scope.as_str());
         format!("---\nscope: {scope}\nentry_count: {count}\n---\n{preamble}{entries}")

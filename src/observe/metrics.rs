@@ -57,6 +57,9 @@ pub const LOOPS_WARNED: &str = "respool_loops_warned_total";
 /// Loops that were ended, by kind.
 pub const LOOPS_STOPPED: &str = "respool_loops_stopped_total";
 
+/// Rows of what was used that could not be kept.
+pub const USAGE_LOST: &str = "respool_usage_rows_lost_total";
+
 static HANDLE: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
 static COMMON: OnceLock<Common> = OnceLock::new();
 
@@ -87,6 +90,15 @@ pub fn page() -> String {
 struct Common {
     in_flight: Gauge,
     of_requests: RwLock<Vec<Arc<OfRequests>>>,
+    of_tokens: RwLock<Vec<Arc<OfTokens>>>,
+}
+
+/// The tokens of one model at one upstream.
+struct OfTokens {
+    model: String,
+    upstream: String,
+    prompt: Counter,
+    completion: Counter,
 }
 
 /// The series of all requests that share these labels.
@@ -101,7 +113,25 @@ struct OfRequests {
 
 impl Common {
     fn registered() -> Self {
-        Self { in_flight: gauge!(IN_FLIGHT), of_requests: RwLock::default() }
+        Self { in_flight: gauge!(IN_FLIGHT), of_requests: RwLock::default(), of_tokens: RwLock::default() }
+    }
+
+    fn tokens_of(&self, model: &str, upstream: &str) -> Arc<OfTokens> {
+        let is_it = |series: &&Arc<OfTokens>| series.model == model && series.upstream == upstream;
+        let known = self.of_tokens.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(series) = known.iter().find(is_it) {
+            return Arc::clone(series);
+        }
+        drop(known);
+        let counter = |kind: &'static str| counter!(TOKENS, "kind" => kind, "model" => model.to_owned(), "upstream" => upstream.to_owned());
+        let series = Arc::new(OfTokens {
+            model: model.to_owned(),
+            upstream: upstream.to_owned(),
+            prompt: counter("prompt"),
+            completion: counter("completion"),
+        });
+        self.of_tokens.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&series));
+        series
     }
 
     fn of(&self, route: &'static str, outcome: &'static str, model: &str) -> Arc<OfRequests> {
@@ -187,10 +217,12 @@ pub(super) fn request(
 
 /// Tokens of one reply.
 pub(super) fn tokens(usage: Usage, model: &str, upstream: &str) {
-    let counts = [("prompt", usage.prompt), ("completion", usage.completion)];
-    for (kind, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
-        counter!(TOKENS, "kind" => kind, "model" => model.to_owned(), "upstream" => upstream.to_owned())
-            .increment(count);
+    let Some(common) = COMMON.get() else { return };
+    let series = common.tokens_of(model, upstream);
+    for (counter, count) in [(&series.prompt, usage.prompt), (&series.completion, usage.completion)] {
+        if count > 0 {
+            counter.increment(count);
+        }
     }
 }
 
@@ -198,6 +230,11 @@ pub(super) fn tokens(usage: Usage, model: &str, upstream: &str) {
 pub fn rescue(fault: &'static str, rescued: bool) {
     let rescued = if rescued { "yes" } else { "no" };
     counter!(RESCUES, "fault" => fault, "rescued" => rescued).increment(1);
+}
+
+/// Rows of what was used could not be kept.
+pub fn usage_rows_lost(count: u64) {
+    counter!(USAGE_LOST).increment(count);
 }
 
 /// How much reasoning is remembered.
@@ -228,6 +265,7 @@ fn tidy() {
 }
 
 fn describe() {
+    metrics::describe_counter!(USAGE_LOST, "Rows of what was used that could not be kept");
     metrics::describe_counter!(REQUESTS, "Requests, by route, model and outcome");
     metrics::describe_gauge!(IN_FLIGHT, "Requests being served");
     metrics::describe_histogram!(DURATION, "Seconds from request to the last byte");

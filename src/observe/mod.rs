@@ -9,6 +9,7 @@ mod json;
 pub mod metrics;
 mod on_terminal;
 mod request_line;
+mod usage;
 mod writer;
 
 pub use account::{Account, Accounts};
@@ -16,3 +17,4 @@ pub use config::{Level, LogConfig, LogFormat};
 pub use error_report::{ErrorReport, Failure};
 pub use init::{Flush, init, init_file};
 pub use request_line::{Outcome, RequestLine, SharedLine};
+pub use usage::{InFlight, LiveRequest, Recording, RowFacts, UsageRow, UsageSink};

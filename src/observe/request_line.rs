@@ -1,8 +1,9 @@
 //! The canonical line: one per request, written when the request's guard is dropped, so also when the client hangs up.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use super::usage::{LiveRequest, Recording, RowFacts, UsageRow, UsageSink};
 use super::{Account, metrics};
 use crate::turn::{Note, Turn, Usage};
 
@@ -81,6 +82,8 @@ pub struct RequestLine {
     pub heartbeats: u32,
     /// The dialects that calls were read in.
     pub dialects: Vec<&'static str>,
+    /// How many calls were read in each.
+    calls_by_dialect: Vec<(&'static str, usize)>,
     /// Repairs made to calls.
     pub repairs: Vec<&'static str>,
     /// Calls that did not leave, by reason.
@@ -97,6 +100,11 @@ pub struct RequestLine {
     pub outcome: Outcome,
     /// The error's code and text for people.
     pub error: Option<String>,
+    /// The error's code.
+    pub error_code: Option<&'static str>,
+    /// What its row says otherwise than the line.
+    pub row: RowFacts,
+    sink: Option<Arc<dyn UsageSink>>,
     started: Instant,
     first_byte: Option<Duration>,
 }
@@ -127,6 +135,7 @@ impl RequestLine {
             retries: 0,
             heartbeats: 0,
             dialects: vec![],
+            calls_by_dialect: vec![],
             repairs: vec![],
             dropped: vec![],
             calls: 0,
@@ -135,6 +144,9 @@ impl RequestLine {
             discarded: Usage::default(),
             outcome: Outcome::default(),
             error: None,
+            error_code: None,
+            row: RowFacts::default(),
+            sink: None,
             started: Instant::now(),
             first_byte: None,
         }
@@ -153,6 +165,7 @@ impl RequestLine {
     /// What the engine made of a turn.
     pub fn turn(&mut self, turn: &Turn) {
         self.calls += turn.calls.len();
+        self.calls_by_dialect.extend(calls_by_dialect(turn));
         for note in &turn.notes {
             match note {
                 Note::Dialect(name) => self.dialects.push(name),
@@ -193,6 +206,68 @@ impl RequestLine {
         }
     }
 
+    /// How often an upstream was asked.
+    fn attempts(&self) -> u32 {
+        let again = u32::try_from(self.recovery.len() / 2).unwrap_or(u32::MAX);
+        u32::from(!self.upstream.is_empty()) + self.retries + again
+    }
+
+    /// What is to be seen of it while it is under way.
+    pub(super) fn live(&self) -> LiveRequest {
+        let phase = match (self.first_byte, self.upstream_status) {
+            (Some(_), Some(_)) => "replying",
+            (Some(_), None) => "waiting, kept alive",
+            (None, Some(_)) => "reading the reply",
+            (None, None) if self.upstream.is_empty() => "arrived",
+            (None, None) => "waiting for the model",
+        };
+        let RowFacts { agent, run, .. } = self.row.clone();
+        LiveRequest {
+            id: self.id.clone(),
+            route: self.route,
+            key: self.account.as_ref().map(|account| account.name().to_owned()).unwrap_or_default(),
+            model: self.model.clone(),
+            upstream: self.upstream.clone(),
+            agent,
+            run,
+            phase,
+            elapsed: self.elapsed(),
+            attempts: self.attempts(),
+            tokens: self.all_usage().map(|usage| usage.total()),
+        }
+    }
+
+    /// The row of this request. It takes what it needs: the line is written already.
+    fn take_row(&mut self, duration: Duration, usage: Option<Usage>) -> UsageRow {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let RowFacts { agent, run, key, usage: own } = std::mem::take(&mut self.row);
+        let of_account = || self.account.as_ref().map(|account| account.name().to_owned());
+        UsageRow {
+            at: u64::try_from(now.saturating_sub(duration).as_millis()).unwrap_or(u64::MAX),
+            id: std::mem::take(&mut self.id),
+            route: self.route.into(),
+            key: key.or_else(of_account).unwrap_or_default(),
+            model: std::mem::take(&mut self.model),
+            attempts: self.attempts(),
+            upstream: std::mem::take(&mut self.upstream),
+            agent,
+            run,
+            stream: self.stream,
+            status: self.status,
+            usage: own.or(usage),
+            first_byte: self.first_byte,
+            duration,
+            waited: self.queued + self.waited,
+            dialects: self.dialects.join(","),
+            repairs: self.repairs.join(","),
+            recovery: self.recovery.join(","),
+            loop_stopped: self.loop_stopped.unwrap_or_default().to_owned(),
+            outcome: self.outcome.as_str().into(),
+            error_code: self.error_code.unwrap_or_default().to_owned(),
+            error: self.error.take().unwrap_or_default(),
+        }
+    }
+
     /// One more heartbeat.
     pub fn heartbeat(&mut self) {
         self.heartbeats += 1;
@@ -208,17 +283,12 @@ impl RequestLine {
         for (metric, kind) in loops {
             kind.iter().for_each(|kind| ::metrics::counter!(metric, "kind" => *kind).increment(1));
         }
-        let native = self.calls.saturating_sub(self.dialects.len());
-        let counts = [
-            (metrics::CALLS, "dialect", &self.dialects),
-            (metrics::REPAIRS, "kind", &self.repairs),
-            (metrics::DROPPED, "reason", &self.dropped),
-        ];
+        for (dialect, count) in &self.calls_by_dialect {
+            ::metrics::counter!(metrics::CALLS, "dialect" => *dialect).increment(*count as u64);
+        }
+        let counts = [(metrics::REPAIRS, "kind", &self.repairs), (metrics::DROPPED, "reason", &self.dropped)];
         for (metric, label, names) in counts {
             names.iter().for_each(|name| ::metrics::counter!(metric, label => *name).increment(1));
-        }
-        if native > 0 {
-            ::metrics::counter!(metrics::CALLS, "dialect" => "native").increment(native as u64);
         }
     }
 }
@@ -231,9 +301,14 @@ pub struct SharedLine {
 }
 
 impl SharedLine {
-    /// `content`: message text may be logged.
-    pub fn new(line: RequestLine, content: bool) -> Self {
-        Self { line: Arc::new(Mutex::new(line)), content }
+    /// `recording`: whether message text may be logged, and where the request's row goes.
+    pub fn new(mut line: RequestLine, recording: &Recording) -> Self {
+        line.sink.clone_from(&recording.sink);
+        let line = Arc::new(Mutex::new(line));
+        if let Some(in_flight) = &recording.in_flight {
+            in_flight.add(&line);
+        }
+        Self { line, content: recording.content }
     }
 
     /// Reads or changes the line.
@@ -249,6 +324,23 @@ impl SharedLine {
             tracing::info!(target: "respool::content", request_id = id, what, text = text.as_ref(), "content");
         }
     }
+}
+
+/// The calls of a turn by the dialect that they were read in. A turn with a dialect's note has its calls from text: a server that
+/// reads calls itself leaves none there. Of several dialects each read one call, and the last one the rest.
+fn calls_by_dialect(turn: &Turn) -> Vec<(&'static str, usize)> {
+    let dialects = turn.notes.iter().filter_map(|note| match note {
+        Note::Dialect(name) => Some(*name),
+        _ => None,
+    });
+    let mut counts: Vec<_> = dialects.take(turn.calls.len()).map(|dialect| (dialect, 1)).collect();
+    let rest = turn.calls.len() - counts.len();
+    match counts.last_mut() {
+        Some((_, count)) => *count += rest,
+        None if rest > 0 => counts.push(("native", rest)),
+        None => {}
+    }
+    counts
 }
 
 fn list(names: &[&'static str]) -> Option<String> {
@@ -306,5 +398,30 @@ impl Drop for RequestLine {
             total_ms = millis(total),
             "request"
         );
+        if let Some(sink) = self.sink.take() {
+            sink.record(self.take_row(total, usage));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::turn::ToolCall;
+
+    fn check(dialects: &[&'static str], calls: usize, expected: &[(&'static str, usize)]) {
+        let notes = dialects.iter().map(|name| Note::Dialect(name)).collect();
+        let turn = Turn { calls: vec![ToolCall::default(); calls], notes, ..Turn::default() };
+        assert_eq!(calls_by_dialect(&turn), expected);
+    }
+
+    /// Issue 10: three Hermes calls of one reply were counted as one of Hermes and two native ones.
+    #[test]
+    fn calls_are_counted_by_their_dialect() {
+        check(&["hermes"], 3, &[("hermes", 3)]);
+        check(&["hermes", "mistral"], 3, &[("hermes", 1), ("mistral", 2)]);
+        check(&[], 2, &[("native", 2)]);
+        check(&["hermes"], 0, &[]);
+        check(&[], 0, &[]);
     }
 }

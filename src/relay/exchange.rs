@@ -12,9 +12,8 @@ use super::attempt::{Attempt, Changed};
 use super::candidates::{Candidates, Seat, more_telling, no_upstream};
 use super::completion;
 use super::decide::{Change, Decision, Known, Limits, Lookup, Place, When, decide};
-use super::final_error::{Tried, for_client};
 use super::fit::Fit;
-use super::outcome::{AttemptOutcome, Finding, History, Refusal};
+use super::outcome::{AttemptOutcome, Finding, History, Refusal, Whole, with_efforts};
 use super::record::{Record, Sent};
 use super::reply_stream::ReplyStream;
 use super::request::{ClientRequest, Route};
@@ -33,29 +32,39 @@ pub(super) struct Exchange {
     relay: Arc<Relay>,
     pub(super) request: Arc<ClientRequest>,
     pub(super) record: Record,
-    limits: Limits,
     pub(super) history: History,
     candidates: Candidates,
-    round: u32,
     /// The request as a remedy changed it.
     changed: Option<Changed>,
-    /// What the next change is to be, once it was looked up.
-    planned: Option<Changed>,
-    /// The current attempt, its size, and the place it holds while it is refused in one form and sent in another.
-    pub(super) attempt: Option<Attempt>,
-    fit: Fit,
-    smaller: Option<Fit>,
-    queue_place: Option<QueuePlace>,
+    /// What the next attempt is to change, once it was looked up.
+    planned: Planned,
+    /// `None` before the first attempt.
+    current: Option<Current>,
     /// Upstreams that refused a parameter of this request.
     learnt: Vec<Arc<Upstream>>,
-    /// The replies of attempts, where they were whole.
-    kept: Vec<Option<Whole>>,
     /// Something of a reply has reached the client.
     pub(super) has_spoken: bool,
     /// A stream was begun, so that only another stream can take its place.
     expects_stream: bool,
-    /// The head of the current attempt's answer was a success.
-    has_answered: bool,
+}
+
+/// What belongs to one attempt. The next one replaces it, and takes over what it has in common with it.
+#[derive(Debug)]
+struct Current {
+    attempt: Attempt,
+    /// How it is made to fit the model's window.
+    fit: Fit,
+    /// Bytes of its body, which may have been let go.
+    size: usize,
+    /// Its place at the upstream. It keeps it while it is refused in one form and sent in another.
+    queue_place: Option<QueuePlace>,
+}
+
+/// Changes that were looked up.
+#[derive(Debug, Default)]
+struct Planned {
+    remedy: Option<Changed>,
+    smaller: Option<Fit>,
 }
 
 /// A reply, as the loop hands it over.
@@ -66,15 +75,6 @@ pub(super) enum Got {
     Whole(Whole),
     /// The current stream's own reply, for want of a better one.
     Current(Shows),
-}
-
-/// A whole reply.
-#[derive(Debug)]
-pub(super) enum Whole {
-    /// It was read.
-    Reply(Box<Reply>),
-    /// It was not; these bytes are to leave.
-    Body(Bytes),
 }
 
 /// An answer of one attempt, before it is known whether it is of any use.
@@ -108,32 +108,28 @@ impl Relay {
 
 impl Exchange {
     fn new(relay: Arc<Relay>, request: Arc<ClientRequest>, record: Record) -> Self {
-        let recovery = &request.settings.recovery;
-        let limits = Limits {
-            second_attempts: recovery.attempts,
-            within: recovery.within,
-            wait: recovery.wait_for_upstream,
-        };
         let candidates = Candidates::new(Arc::clone(&request.upstreams), Some(request.who));
         Self {
             relay,
             request,
             record,
-            limits,
             history: History::default(),
             candidates,
-            round: 0,
             changed: None,
-            planned: None,
-            attempt: None,
-            fit: Fit::default(),
-            smaller: None,
-            queue_place: None,
+            planned: Planned::default(),
+            current: None,
             learnt: Vec::new(),
-            kept: Vec::new(),
             has_spoken: false,
             expects_stream: false,
-            has_answered: false,
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        let recovery = &self.request.settings.recovery;
+        Limits {
+            second_attempts: recovery.attempts,
+            within: recovery.within,
+            wait: recovery.wait_for_upstream,
         }
     }
 
@@ -189,8 +185,9 @@ impl Exchange {
             another_upstream: self.history.last().is_some() && self.candidates.has_another(),
             ..Known::default()
         };
+        let limits = self.limits();
         loop {
-            match decide(&self.history, known, &self.limits, self.request.elapsed()) {
+            match decide(&self.history, known, &limits, self.request.elapsed()) {
                 // Boxed as it is rare: every request pays for the size of its future.
                 Decision::LookUp(lookup) => Box::pin(self.look_up(lookup, &mut known)).await,
                 decision => return decision,
@@ -212,12 +209,12 @@ impl Exchange {
                 });
             }
             Lookup::Remedy => {
-                self.planned = self.remedy();
-                known.remedy = Some(self.planned.is_some());
+                self.planned.remedy = self.remedy();
+                known.remedy = Some(self.planned.remedy.is_some());
             }
             Lookup::Smaller => {
-                self.smaller = Box::pin(self.next_smaller()).await;
-                known.smaller = Some(self.smaller.is_some());
+                self.planned.smaller = Box::pin(self.next_smaller()).await;
+                known.smaller = Some(self.planned.smaller.is_some());
             }
             Lookup::Leaner => known.leaner = Some(self.learn_refused_parameters()),
         }
@@ -251,7 +248,7 @@ impl Exchange {
                 None => false,
             },
         };
-        let waited = if is_up { began.elapsed() } else { began.elapsed().max(self.limits.wait) };
+        let waited = if is_up { began.elapsed() } else { began.elapsed().max(self.limits().wait) };
         self.history.waited += waited;
         self.record.waited(began.elapsed());
         is_up
@@ -266,7 +263,7 @@ impl Exchange {
 
     fn note_retry(&self, change: Change, place: Place) {
         let Some(last) = self.history.last() else { return };
-        let remedy = self.planned.as_ref().map(|planned| planned.remedy.name());
+        let remedy = self.planned.remedy.as_ref().map(|planned| planned.remedy.name());
         match (change, place) {
             (Change::Remedy, _) => self.record.asks_again(last, remedy.unwrap_or_default()),
             (Change::Smaller, _) => self.record.repeats("context"),
@@ -281,26 +278,29 @@ impl Exchange {
 
     /// Makes ready what the next attempt is made from.
     fn prepare(&mut self, change: Change, place: Place) {
+        let planned = std::mem::take(&mut self.planned);
         match change {
-            Change::Remedy => self.changed = self.planned.take().or(self.changed.take()),
-            Change::Smaller => self.fit = self.smaller.take().unwrap_or(self.fit),
+            Change::Remedy => self.changed = planned.remedy.or(self.changed.take()),
+            Change::Smaller => {
+                if let Some((current, smaller)) = self.current.as_mut().zip(planned.smaller) {
+                    current.fit = smaller;
+                }
+            }
             Change::Nothing | Change::Leaner => {}
         }
-        match place {
-            Place::Anew => {
-                if !self.history.attempts.is_empty() && change == Change::Nothing {
-                    self.round += 1;
-                }
-                self.candidates.begin_round();
-                if let Some(last) = self.history.last()
-                    && matches!(last.finding, Finding::Failed(Failure::Broken, _))
-                {
-                    self.candidates.pass_over(&Arc::clone(&last.upstream));
-                }
-                self.queue_place = None;
+        if place == Place::Anew {
+            if !self.history.attempts.is_empty() && change == Change::Nothing {
+                self.history.round += 1;
             }
-            Place::Next => self.queue_place = None,
-            Place::Same => {}
+            self.candidates.begin_round();
+            if let Some(last) = self.history.last()
+                && matches!(last.finding, Finding::Failed(Failure::Broken, _))
+            {
+                self.candidates.pass_over(&Arc::clone(&last.upstream));
+            }
+        }
+        if let Some(current) = self.current.as_mut().filter(|_| place != Place::Same) {
+            current.queue_place = None;
         }
     }
 
@@ -309,44 +309,46 @@ impl Exchange {
         let (upstream, trial) = match self.choose(place).await {
             Ok(chosen) => chosen,
             Err((upstream, error)) => {
-                self.conclude(upstream, Finding::Refused(Refusal::NotHere), None, None, Some(error));
+                self.conclude(upstream, Finding::Refused(Refusal::NotHere)).error = Some(error);
                 return None;
             }
         };
-        let read = self.read_in_time(&upstream).await;
+        let read = self.read_in_time().await;
         // An attempt that was given up says nothing about its upstream.
         if let Some(read) = &read {
             self.relay.note(read.as_ref().err(), trial);
         }
         match read {
-            None => self.conclude(upstream, Finding::OutOfTime, None, None, None),
+            None => {
+                self.conclude(upstream, Finding::OutOfTime);
+            }
             Some(Ok(Read::Stream(answer))) => {
-                self.conclude(upstream, Finding::Useful, None, None, None);
+                self.conclude(upstream, Finding::Useful);
                 return Some(answer);
             }
             Some(Ok(Read::Whole(whole, usage, fault))) => {
                 let finding = fault.map_or(Finding::Useful, |(fault, shows)| Finding::Mistake(fault, shows));
-                self.conclude(upstream, finding, Some(whole), usage, None);
+                let outcome = self.conclude(upstream, finding);
+                (outcome.reply, outcome.usage) = (Some(whole), usage);
             }
             Some(Err(error)) => {
-                let limit = self.token_limit();
-                let finding = finding_of(&error, limit);
-                let finding = if self.has_answered { finding.after_head() } else { finding };
-                self.conclude(upstream, finding, None, None, Some(error));
+                let finding = finding_of(&error, self.token_limit());
+                self.conclude(upstream, finding).error = Some(error);
             }
         }
         None
     }
 
-    /// The upstream of the next attempt, and the attempt for it.
+    /// The upstream of the next attempt; the attempt for it is the current one then.
     async fn choose(
         &mut self,
         place: Place,
     ) -> Result<(Arc<Upstream>, Trial), (Arc<Upstream>, UpstreamError)> {
-        if let (Place::Same, Some(attempt)) = (place, &self.attempt) {
-            let upstream = Arc::clone(&attempt.upstream);
+        if let (Place::Same, Some(current)) = (place, &mut self.current) {
+            let upstream = Arc::clone(&current.attempt.upstream);
             if self.learnt.iter().any(|learnt| Arc::ptr_eq(learnt, &upstream)) {
-                self.attempt = Some(Attempt::new(&self.request, self.changed.as_ref(), &upstream));
+                current.attempt = Attempt::new(&self.request, self.changed.as_ref(), &upstream);
+                current.size = current.attempt.body.len();
             }
             let trial = upstream.begin();
             return Ok((upstream, trial));
@@ -359,7 +361,6 @@ impl Exchange {
         if self.history.attempts.is_empty() {
             upstream.standing.count_request();
         }
-        (self.queue_place, self.fit) = (queue_place, Fit::default());
         let is_first = Arc::ptr_eq(&upstream, &self.request.first.upstream) && self.changed.is_none();
         let attempt = if is_first && self.learnt.is_empty() {
             self.request.first.clone()
@@ -368,69 +369,32 @@ impl Exchange {
             Box::pin(upstream.probe_version()).await;
             Attempt::new(&self.request, self.changed.as_ref(), &upstream)
         };
-        self.attempt = Some(attempt);
+        let size = attempt.body.len();
+        self.current = Some(Current { attempt, fit: Fit::default(), size, queue_place });
         Ok((upstream, trial))
     }
 
     /// Sends the attempt; one that follows a mistake ends when `recovery.within` is over (`None`).
-    async fn read_in_time(&mut self, upstream: &Arc<Upstream>) -> Option<Result<Read, UpstreamError>> {
-        let deadline = self.request.received + self.limits.within.min(Duration::from_hours(24));
+    async fn read_in_time(&mut self) -> Option<Result<Read, UpstreamError>> {
+        let deadline = self.request.received + self.limits().within.min(Duration::from_hours(24));
         let has_deadline = self.history.mistakes() > 0;
-        let work = Box::pin(self.send_and_read(upstream));
+        let work = Box::pin(self.send_and_read());
         if has_deadline { timeout_at(deadline, work).await.ok() } else { Some(work.await) }
     }
 
-    async fn send_and_read(&mut self, upstream: &Arc<Upstream>) -> Result<Read, UpstreamError> {
-        let Some(attempt) = self.attempt.take() else { return Err(no_upstream()) };
-        let sent = self.send(&attempt).await;
-        self.has_answered = sent.is_ok();
+    async fn send_and_read(&mut self) -> Result<Read, UpstreamError> {
+        let Some(current) = &mut self.current else { return Err(no_upstream()) };
+        let sent = current.send(&self.request, &self.record).await;
+        let attempt = &mut current.attempt;
         let model = &self.request.facts.model;
-        if self.has_answered && !self.request.facts.model_is_known && attempt.upstream.knows_model(model) {
+        if sent.is_ok() && !self.request.facts.model_is_known && attempt.upstream.knows_model(model) {
             self.record.serves(model);
         }
-        let limit = self.fit.lowered_limit(attempt.token_limit);
-        self.attempt = Some(Attempt { token_limit: limit, ..attempt });
-        let answer = sent.map_err(|error| match &self.attempt {
-            Some(attempt) => Relay::as_overflow(attempt, error),
-            None => error,
-        })?;
-        let answer = answer.holding(self.queue_place.take());
+        attempt.token_limit = current.fit.lowered_limit(attempt.token_limit);
+        let answer = sent.map_err(|error| Relay::as_overflow(attempt, error))?;
+        let answer = answer.holding(current.queue_place.take());
+        let upstream = Arc::clone(&attempt.upstream);
         self.read(answer, &upstream.name).await
-    }
-
-    /// Sends the attempt; its answer's head is a success and its body has begun when this returns.
-    async fn send(&mut self, attempt: &Attempt) -> Result<Answer, UpstreamError> {
-        let (fit, counted) = if self.fit == Fit::default() {
-            Relay::fit_ahead(&self.request, attempt).await
-        } else {
-            (self.fit, None)
-        };
-        self.fit = fit;
-        let fitted = fit.apply(&attempt.body);
-        let edits = [&attempt.edits[..], &fitted.edits[..]].concat();
-        self.record.sends(&Sent { edits, counted, trimmed: fitted.trimmed }, &fitted.body);
-        let call = Call {
-            method: Method::POST,
-            path_and_query: self.request.path_and_query.clone(),
-            headers: self.request.headers.clone(),
-            body: fitted.body.into(),
-            verbatim: false,
-        };
-        let sending = std::pin::pin!(attempt.upstream.send(call));
-        let mut answer = along(sending, Relay::learn_windows(&self.request, attempt)).await?;
-        let status = answer.status();
-        self.record.status(status.as_u16());
-        if status.is_success() {
-            // Nothing has left yet: an upstream that breaks off before the first byte can be replaced.
-            answer.begun().await?;
-            return Ok(answer);
-        }
-        let retry_after = retry_after(&answer);
-        let text = Box::pin(answer.excerpt()).await;
-        self.record.content("upstream error", text.as_bytes());
-        let mut error = UpstreamError::from_answer(&attempt.upstream.name, status.as_u16(), &text);
-        error.error.retry_after = retry_after;
-        Err(error)
     }
 
     async fn read(&self, answer: Answer, name: &str) -> Result<Read, UpstreamError> {
@@ -459,10 +423,10 @@ impl Exchange {
 
     fn interpret(&self, read: crate::wire::Completion) -> Read {
         self.learn_usage(read.usage);
-        if let (Some((_, fingerprint)), Some(attempt)) =
-            (read.tags.iter().find(|(key, _)| *key == "system_fingerprint"), &self.attempt)
+        if let (Some((_, fingerprint)), Some(current)) =
+            (read.tags.iter().find(|(key, _)| *key == "system_fingerprint"), &self.current)
         {
-            attempt.upstream.learn_fingerprint(fingerprint);
+            current.attempt.upstream.learn_fingerprint(fingerprint);
         }
         let limit = self.token_limit();
         let reply = completion::read(read, &self.request, limit);
@@ -476,35 +440,36 @@ impl Exchange {
 
     /// Learns from a reply's usage how many bytes of a request make a token.
     pub(super) fn learn_usage(&self, usage: Option<Usage>) {
-        let Some((attempt, usage)) = self.attempt.as_ref().zip(usage) else { return };
-        if !self.fit.is_trimmed() {
-            attempt.upstream.learn_usage(&self.request.target_model, attempt.body.len(), usage.prompt);
+        let Some((Current { attempt, fit, size, .. }, usage)) = self.current.as_ref().zip(usage) else {
+            return;
+        };
+        if !fit.is_trimmed() {
+            attempt.upstream.learn_usage(&self.request.target_model, *size, usage.prompt);
         }
     }
 
-    fn conclude(
-        &mut self,
-        upstream: Arc<Upstream>,
-        finding: Finding,
-        whole: Option<Whole>,
-        usage: Option<Usage>,
-        error: Option<UpstreamError>,
-    ) {
-        let attempt = self.attempt.as_ref();
-        self.history.attempts.push(AttemptOutcome {
-            upstream,
-            finding,
-            round: self.round,
-            is_changed: attempt.is_some_and(|attempt| attempt.is_changed),
-            error,
-            usage,
-        });
-        self.kept.push(whole);
+    /// A reply has reached the client, so nothing is sent again: the request's bytes are let go. A stream may last for an hour,
+    /// and holds the buffers that they came in.
+    pub(super) fn release_bytes(&mut self) {
+        if let Some(current) = &mut self.current {
+            current.attempt.body = Bytes::new();
+        }
+        self.changed = None;
+        // Nobody else has it, except for a moment.
+        if let Some(request) = Arc::get_mut(&mut self.request) {
+            request.release_bytes();
+        }
+    }
+
+    /// Notes what the current attempt came to; what else is known of it is added to what is given back.
+    fn conclude(&mut self, upstream: Arc<Upstream>, finding: Finding) -> &mut AttemptOutcome {
+        let is_changed = self.current.as_ref().is_some_and(|current| current.attempt.is_changed);
+        self.history.conclude(upstream, finding, is_changed)
     }
 
     /// The change that may keep the model from its last mistake.
     fn remedy(&self) -> Option<Changed> {
-        let (request, attempt) = (&self.request, self.attempt.as_ref()?);
+        let (request, attempt) = (&self.request, &self.current.as_ref()?.attempt);
         let last = self.history.last()?;
         let Finding::Mistake(fault, _) = &last.finding else { return None };
         if !may_be_asked_again(fault, request) {
@@ -529,15 +494,18 @@ impl Exchange {
     }
 
     async fn next_smaller(&self) -> Option<Fit> {
-        let (attempt, error) = (self.attempt.as_ref()?, self.history.last()?.error.as_ref()?);
-        let sent = self.fit.apply(&attempt.body).body;
-        let smaller = Relay::fit_again(self.fit, &self.request, attempt, &sent, error).await?;
+        let Current { attempt, fit, .. } = self.current.as_ref()?;
+        let error = self.history.last()?.error.as_ref()?;
+        let sent = fit.apply(&attempt.body).body;
+        let smaller = Relay::fit_again(*fit, &self.request, attempt, &sent, error).await?;
         (smaller.apply(&attempt.body).body != sent).then_some(smaller)
     }
 
     /// Remembers the parameters that the last error names, if they can be left out; tells whether that changes the request.
     fn learn_refused_parameters(&mut self) -> bool {
-        let (Some(attempt), Some(last)) = (&self.attempt, self.history.last()) else { return false };
+        let (Some(Current { attempt, .. }), Some(last)) = (&self.current, self.history.last()) else {
+            return false;
+        };
         let upstream = Arc::clone(&attempt.upstream);
         let Some(error) = last.error.as_ref().filter(|error| error.status == Some(400)) else { return false };
         if self.learnt.iter().any(|learnt| Arc::ptr_eq(learnt, &upstream)) {
@@ -557,7 +525,7 @@ impl Exchange {
             _ => Shows::Answer,
         };
         let usage = self.total_usage(self.history.last().and_then(|last| last.usage));
-        match self.kept.get_mut(place).and_then(Option::take) {
+        match self.history.attempts.get_mut(place).and_then(|past| past.reply.take()) {
             None => Got::Current(shows),
             Some(Whole::Reply(mut reply)) => {
                 if shows == Shows::CorrectableCall {
@@ -599,7 +567,7 @@ impl Exchange {
 
     /// The limit on the reply of the current attempt, in tokens.
     pub(super) fn token_limit(&self) -> Option<u64> {
-        self.attempt.as_ref().and_then(|attempt| attempt.token_limit)
+        self.current.as_ref().and_then(|current| current.attempt.token_limit)
     }
 
     /// The largest reply, in bytes.
@@ -614,46 +582,79 @@ impl Exchange {
         if reads_context { Usage { prompt: 0, ..spent } } else { spent }
     }
 
-    /// The error that the client is told.
+    /// The error that leaves.
     fn fail(&self) -> ApiError {
         Record::rescue(self.history.last_fault(), false);
-        let tried = self.tried();
         let last = self.history.last();
         let of_mistake = last.is_none_or(|last| match last.finding {
             Finding::Mistake(..) | Finding::OutOfTime => true,
             Finding::Refused(_) => last.is_changed && last.error.is_some(),
             _ => false,
         });
+        let Some(fault) = self.history.last_fault().filter(|_| of_mistake) else {
+            return self.fail_with(&self.telling_error());
+        };
         let glitch = last.and_then(|last| last.error.clone()).filter(|_| self.history.mistakes() < 2);
-        match self.history.last_fault().filter(|_| of_mistake) {
-            Some(fault) => {
-                let error = match glitch {
-                    Some(error) => for_client(error.error, None, &tried, &self.request),
-                    None => for_client(fault.error(self.history.asked()), None, &tried, &self.request),
-                };
-                self.record.fails(&error, None);
-                error
-            }
-            None => self.fail_with(&self.telling_error()),
-        }
+        let error = glitch.map_or_else(
+            || fault.error(self.history.asked()),
+            |glitch| ApiError { cause: glitch.cause(String::new()), ..glitch.error },
+        );
+        self.record.fails(&error, None);
+        ApiError { is_final: error.status >= 500, ..error }
     }
 
+    /// The error of which an upstream is the cause.
     pub(super) fn fail_with(&self, cause: &UpstreamError) -> ApiError {
-        let failure = cause.failure();
-        let error = for_client(cause.error.clone(), failure, &self.tried(), &self.request);
+        let error = with_efforts(cause, self.history.asked(), self.history.waited);
         self.record.fails(&error, Some(cause));
         error
     }
 
-    fn tried(&self) -> Tried {
-        Tried { asked: self.history.asked(), waited: self.history.waited }
-    }
-
     /// Of the last round's errors the one that tells the client most.
     fn telling_error(&self) -> UpstreamError {
-        let last_round = self.history.attempts.iter().filter(|past| past.round == self.round);
+        let round = self.history.round;
+        let last_round = self.history.attempts.iter().filter(|past| past.round == round);
         let errors = last_round.filter_map(|past| past.error.clone());
         errors.reduce(more_telling).unwrap_or_else(no_upstream)
+    }
+}
+
+impl Current {
+    /// Sends the attempt; its answer's head is a success and its body has begun when this returns.
+    async fn send(&mut self, request: &ClientRequest, record: &Record) -> Result<Answer, UpstreamError> {
+        let attempt = &self.attempt;
+        let counted = if self.fit == Fit::default() {
+            let (fit, counted) = Relay::fit_ahead(request, attempt).await;
+            self.fit = fit;
+            counted
+        } else {
+            None
+        };
+        let fitted = self.fit.apply(&attempt.body);
+        let edits = [&attempt.edits[..], &fitted.edits[..]].concat();
+        record.sends(&Sent { edits, counted, trimmed: fitted.trimmed }, &fitted.body);
+        let call = Call {
+            method: Method::POST,
+            path_and_query: request.path_and_query.clone(),
+            headers: request.headers.clone(),
+            body: fitted.body.into(),
+            verbatim: false,
+        };
+        let sending = std::pin::pin!(attempt.upstream.send(call));
+        let mut answer = along(sending, Relay::learn_windows(request, attempt)).await?;
+        let status = answer.status();
+        record.status(status.as_u16());
+        if status.is_success() {
+            // Nothing has left yet: an upstream that breaks off before the first byte can be replaced.
+            answer.begun().await?;
+            return Ok(answer);
+        }
+        let retry_after = retry_after(&answer);
+        let text = Box::pin(answer.excerpt()).await;
+        record.content("upstream error", text.as_bytes());
+        let mut error = UpstreamError::from_answer(&attempt.upstream.name, status.as_u16(), &text);
+        error.error.retry_after = retry_after;
+        Err(error)
     }
 }
 

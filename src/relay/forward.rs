@@ -8,11 +8,11 @@ use bytes::Bytes;
 use http::{HeaderMap, Method};
 
 use super::candidates::{Candidates, more_telling, no_upstream};
-use super::record::Record;
+use super::record::{Record, upstream_failed};
 use super::{Relay, conversation};
 use crate::observe::SharedLine;
 use crate::upstream::{Answer, Call, Outgoing, Serving, Upstream, UpstreamError, Who};
-use crate::wire::Object;
+use crate::wire::{ApiError, Object};
 
 /// A request to be passed on.
 #[derive(Debug)]
@@ -63,8 +63,19 @@ impl Relay {
     /// The answer, whatever its status; it holds a place at its upstream when the request was a `POST`.
     ///
     /// # Errors
-    /// When no upstream answers.
-    pub async fn forward(&self, mut request: Forward, line: &SharedLine) -> Result<Answer, UpstreamError> {
+    /// When no upstream answers: what the client is to be told.
+    pub async fn forward(&self, request: Forward, line: &SharedLine) -> Result<Answer, ApiError> {
+        let record = Record::new(line.clone());
+        match self.ask_in_turn(request, &record).await {
+            Ok(answer) => {
+                record.status(answer.status().as_u16());
+                Ok(answer)
+            }
+            Err(error) => Err(upstream_failed(error, line)),
+        }
+    }
+
+    async fn ask_in_turn(&self, mut request: Forward, record: &Record) -> Result<Answer, UpstreamError> {
         let (order, who) = self.order_for_any(&request);
         let mut candidates = Candidates::new(order.into(), (request.method == Method::POST).then_some(who));
         let mut failed: Option<UpstreamError> = None;
@@ -73,7 +84,7 @@ impl Relay {
                 Err((_, full)) => full,
                 Ok(seat) => {
                     let (tried, queued) = (candidates.tried(), seat.queued);
-                    Record::new(line.clone()).asks(&seat.upstream.name, tried, queued);
+                    record.asks(&seat.upstream.name, tried, queued);
                     let answer = seat.upstream.send(request.call()).await;
                     self.note(fault(&answer).as_ref(), seat.trial);
                     match answer {

@@ -20,6 +20,7 @@ mod forward;
 mod look_back;
 mod memory;
 mod outcome;
+mod recent;
 mod record;
 mod reply_stream;
 mod request;
@@ -28,14 +29,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-pub use client::{Origin, Program, WaitClock, Wire};
+pub use client::{Origin, WaitClock, Wire};
 pub use config::{
     ContextConfig, FinalErrors, ModelConfig, OnOverflow, ReasoningField, RecoveryConfig, RelayConfig,
     ToolParsing, ToolsMode,
 };
-pub use final_error::for_openclaw;
+pub use final_error::ErrorForm;
 pub use forward::{Forward, Passing};
 use memory::{Memory, MemoryLimits};
+use recent::{Recent, RecentLimits};
+pub use record::upstream_failed;
 pub use reply_stream::{Batch, ReplyStream};
 pub use request::{ClientRequest, Facts, Route};
 
@@ -51,6 +54,7 @@ pub struct Relay {
     max_body: usize,
     guard: GuardLimits,
     memory: Option<Arc<Memory>>,
+    recent: Recent,
 }
 
 /// Bounds that the relay keeps.
@@ -77,7 +81,14 @@ impl Relay {
     /// Relays to these upstreams.
     pub fn new(config: RelayConfig, fleet: Arc<Fleet>, limits: RelayLimits) -> Self {
         let memory = config.recovery.reasoning_memory.then(|| Arc::new(Memory::new(MemoryLimits::default())));
-        Self { config: Arc::new(config), fleet, max_body: limits.max_body, guard: limits.guard, memory }
+        let recent = Recent::new(RecentLimits::default());
+        let (max_body, guard) = (limits.max_body, limits.guard);
+        Self { config: Arc::new(config), fleet, max_body, guard, memory, recent }
+    }
+
+    /// The form of errors that leave after all that could be tried.
+    pub fn final_errors(&self) -> FinalErrors {
+        self.config.recovery.final_errors
     }
 
     /// The upstreams, the default one first.

@@ -1,11 +1,15 @@
-//! What one attempt came to, as a value. `decide` reads outcomes; `record` fills the log line, metrics and usage from them.
+//! What one attempt came to, as a value. `decide` reads outcomes; `record` fills the log line, metrics and usage from them; the
+//! error of the last one leaves with what was tried.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::translate::{Fault, Shows};
+use bytes::Bytes;
+
+use crate::translate::{Fault, Reply, Shows};
 use crate::turn::Usage;
 use crate::upstream::{Failure, Upstream, UpstreamError};
+use crate::wire::ApiError;
 
 /// What an attempt came to.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,18 +24,6 @@ pub(super) enum Finding {
     Refused(Refusal),
     /// The attempt was given up because `recovery.within` was over.
     OutOfTime,
-}
-
-impl Finding {
-    /// The same of an upstream that had begun to answer: it is there, and it is not starting.
-    pub(super) fn after_head(self) -> Self {
-        match self {
-            Self::Failed(Failure::Absent | Failure::Unavailable | Failure::GatewayTimeout, pause) => {
-                Self::Failed(Failure::Failed, pause)
-            }
-            other => other,
-        }
-    }
 }
 
 /// Why an upstream refuses a request.
@@ -59,17 +51,44 @@ pub(super) struct AttemptOutcome {
     /// The error, when there is one.
     pub(super) error: Option<UpstreamError>,
     pub(super) usage: Option<Usage>,
+    /// The reply, where it was whole; `deliver` takes it.
+    pub(super) reply: Option<Whole>,
+}
+
+/// A whole reply.
+#[derive(Clone, Debug)]
+pub(super) enum Whole {
+    /// It was read.
+    Reply(Box<Reply>),
+    /// It was not; these bytes are to leave.
+    Body(Bytes),
 }
 
 /// The attempts of one request so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
     pub(super) attempts: Vec<AttemptOutcome>,
+    /// How often all upstreams have been gone through.
+    pub(super) round: u32,
     /// Time spent waiting for an upstream to come back, or to have room.
     pub(super) waited: Duration,
 }
 
 impl History {
+    /// One more attempt of this round is over.
+    pub(super) fn conclude(
+        &mut self,
+        upstream: Arc<Upstream>,
+        finding: Finding,
+        is_changed: bool,
+    ) -> &mut AttemptOutcome {
+        let round = self.round;
+        let (error, usage, reply) = (None, None, None);
+        let place = self.attempts.len();
+        self.attempts.push(AttemptOutcome { upstream, finding, round, is_changed, error, usage, reply });
+        &mut self.attempts[place]
+    }
+
     pub(super) fn last(&self) -> Option<&AttemptOutcome> {
         self.attempts.last()
     }
@@ -108,4 +127,22 @@ impl History {
         let prompts = self.attempts.iter().rev().filter_map(|past| past.usage).map(|usage| usage.prompt);
         prompts.into_iter().find(|prompt| *prompt > 0).unwrap_or_default()
     }
+}
+
+/// The error that an upstream is the cause of, and what was tried before: so many requests, and waiting.
+pub(super) fn with_efforts(cause: &UpstreamError, asked: u32, waited: Duration) -> ApiError {
+    let mut efforts = Vec::new();
+    if asked > 1 {
+        efforts.push(format!("asked {asked} times"));
+    }
+    if waited >= Duration::from_secs(1) {
+        efforts.push(format!("respool waited {} s for it", waited.as_secs()));
+    }
+    let efforts = efforts.join("; ");
+    let mut error = cause.error.clone();
+    if !efforts.is_empty() && cause.failure().is_some() {
+        error.message = format!("{} ({efforts})", error.message);
+    }
+    let (is_final, cause) = (error.status >= 500, cause.cause(efforts));
+    ApiError { is_final, cause, ..error }
 }

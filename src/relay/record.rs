@@ -7,6 +7,12 @@ use crate::turn::{Turn, Usage};
 use crate::upstream::UpstreamError;
 use crate::wire::ApiError;
 
+/// Notes in the line of a request that makes no attempts that its upstream failed, and gives the error that leaves.
+pub fn upstream_failed(error: UpstreamError, line: &SharedLine) -> ApiError {
+    Record::new(line.clone()).fails(&error.error, Some(&error));
+    error.error
+}
+
 /// How one attempt was sent.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sent {

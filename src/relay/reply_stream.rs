@@ -50,6 +50,8 @@ pub struct ReplyStream {
     /// The end of a reply that said nothing: it leaves only when asking again does not help.
     held: BytesMut,
     sent: bool,
+    /// What another attempt would need has been let go.
+    is_released: bool,
     /// The reply is whole, and of no use: nothing of it leaves beside an error.
     is_useless: bool,
     /// The head that respool itself has sent.
@@ -116,6 +118,7 @@ impl ReplyStream {
             out: BytesMut::new(),
             held: BytesMut::new(),
             sent: false,
+            is_released: false,
             is_useless: false,
             head: None,
             end_at: None,
@@ -187,6 +190,7 @@ impl ReplyStream {
             self.take_ready();
             if !self.out.is_empty() && self.reconsidering.is_none() {
                 self.sent = true;
+                self.release_request();
                 return Batch::Bytes(self.out.split().freeze());
             }
             if let Some(end) = self.end.clone() {
@@ -213,6 +217,17 @@ impl ReplyStream {
                 Some(at) => timeout_at(at, answer.piece()).await.unwrap_or(Ok(None)),
             };
             self.arrived(piece);
+        }
+    }
+
+    /// Once something has been said, nothing is asked again.
+    fn release_request(&mut self) {
+        if !self.is_released
+            && self.has_spoken()
+            && let Some(exchange) = &mut self.exchange
+        {
+            self.is_released = true;
+            exchange.release_bytes();
         }
     }
 
@@ -254,7 +269,9 @@ impl ReplyStream {
         self.frames = self.frames.anew();
         answer.upstream().clone_into(&mut self.upstream);
         self.reader = match &self.reader {
-            Reader::Passthrough(state) if self.sent => Reader::Passthrough(Box::new(state.anew())),
+            Reader::Passthrough(state) if self.sent => {
+                Reader::Passthrough(Box::new(state.anew(exchange.spent())))
+            }
             _ => {
                 let mut reader = reader(&exchange);
                 if let Some(head) = &self.head {
@@ -451,7 +468,7 @@ impl ReplyStream {
     /// The stream broke.
     fn broke(&mut self, error: UpstreamError) {
         let limit = self.exchange.as_ref().and_then(|exchange| exchange.token_limit());
-        self.reconsider(finding_of(&error, limit).after_head(), Some(error));
+        self.reconsider(finding_of(&error, limit), Some(error));
     }
 
     /// Nothing better is to be had.
@@ -481,7 +498,8 @@ fn reader(exchange: &Exchange) -> Reader {
     let facts = &exchange.request.facts;
     let keep = facts.keep.clone();
     if facts.route != Route::Live {
-        let rules = ChunkRules { reasoning: facts.reasoning, usage: facts.usage, keep };
+        let rules =
+            ChunkRules { reasoning: facts.reasoning, usage: facts.usage, keep, spent: exchange.spent() };
         return Reader::Passthrough(Box::new(StreamState::new(rules)));
     }
     let rules = LiveRules {

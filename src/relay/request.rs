@@ -9,18 +9,20 @@ use http::{HeaderMap, HeaderValue, header};
 use tokio::time::Instant;
 
 use super::attempt::{Attempt, Form};
-use super::client::{Origin, Program, WaitClock, Wire};
+use super::client::{Origin, WaitClock, Wire};
 use super::config::{Modes, ReasoningField, RelayConfig, ToolParsing, ToolsMode};
 use super::look_back::LookBack;
 use super::memory::Recollection;
+use super::recent::RecentRequest;
 use super::{Relay, conversation};
 use crate::observe::metrics;
 use crate::translate::{
-    Additions, LoopFound, Outbound, ReplyRules, Situation, hidden_tools, needs_version, token_limit,
+    Additions, ClientProgram, LoopFound, Outbound, ReplyRules, Situation, hidden_tools, needs_version,
+    token_limit,
 };
 use crate::turn::Turn;
 use crate::upstream::{Serving, Upstream, Who, choose};
-use crate::wire::{ApiError, ChatRequest, ErrorCode, Object, ToolChoice, array, decode_string};
+use crate::wire::{ApiError, ChatRequest, ErrorCode, ToolChoice, decode_string};
 use tool_call_parser::{Options, Prior, Tools};
 
 /// How a request is served.
@@ -53,7 +55,7 @@ pub struct Facts {
     /// The client's protocol.
     pub wire: Wire,
     /// The program that asked.
-    pub program: Program,
+    pub program: ClientProgram,
     /// The model's name as the client wrote it; empty when it gave none.
     pub model: String,
     /// True when the configuration names the model, or an upstream is known to serve it.
@@ -76,11 +78,12 @@ pub struct Facts {
     pub context_window: Option<u64>,
 }
 
-/// A client's request as it was read. It never changes: each try makes an `Attempt` from it.
+/// A client's request as it was read. It never changes: each try makes an `Attempt` from it, and when no other can follow, its
+/// bytes are let go.
 #[derive(Debug)]
 pub struct ClientRequest {
     /// What the client asked for.
-    pub facts: Facts,
+    pub facts: Arc<Facts>,
     /// Why the loop guard answers in the model's place.
     pub loop_found: Option<LoopFound>,
     /// What is added to the conversation.
@@ -95,7 +98,7 @@ pub struct ClientRequest {
     /// What the request says about its reply.
     pub(super) rules: ReplyRules,
     /// The ids of all calls in the conversation.
-    pub(super) taken_ids: HashSet<String>,
+    pub(super) taken_ids: Arc<HashSet<String>>,
     pub(super) outbound: Outbound,
     /// Unparsed text is wanted, where the model has any.
     pub(super) wants_raw: bool,
@@ -137,6 +140,12 @@ impl ClientRequest {
         }
     }
 
+    /// Lets go of what only another attempt would need.
+    pub(super) fn release_bytes(&mut self) {
+        (self.body, self.first.body) = (Bytes::new(), Bytes::new());
+        self.headers = HeaderMap::new();
+    }
+
     /// Time since the request came.
     pub(super) fn elapsed(&self) -> Duration {
         self.received.elapsed()
@@ -166,7 +175,11 @@ impl Relay {
         let mut looked_up = LookedUp::default();
         loop {
             match self.draft(&body, &origin, looked_up)? {
-                Draft::Ready(request) => return Ok(Arc::from(request)),
+                Draft::Ready(mut request) => {
+                    request.headers = outgoing(origin.headers, &origin.request_id, request.outbound);
+                    request.path_and_query = origin.path_and_query;
+                    return Ok(Arc::from(request));
+                }
                 Draft::NeedsVersion(upstream) => {
                     upstream.probe_version().await;
                     looked_up.version = true;
@@ -182,7 +195,10 @@ impl Relay {
     /// Everything that follows from the body. The form of the first attempt may depend on the upstream's version, and the
     /// upstream on lists of models: the draft says so when they are not known and were not looked up.
     fn draft(&self, body: &Bytes, origin: &Origin, looked_up: LookedUp) -> Result<Draft, ApiError> {
-        let mut request = ChatRequest::parse(body).map_err(|fault| ApiError::from(&fault))?;
+        let now = std::time::Instant::now();
+        let recent = self.recent.like(body, now);
+        let known = recent.as_deref().map(RecentRequest::known).unwrap_or_default();
+        let mut request = ChatRequest::parse_known(body, known).map_err(|fault| ApiError::from(&fault))?;
         let model = request.model();
         let target_model = self.config.target(&model).to_owned();
         let who = self.who(origin, &request);
@@ -205,7 +221,10 @@ impl Relay {
         let wants_raw = modes.tool_parsing == ToolParsing::Raw && Situation::is_free_to_call(&request);
         let prior = modes.dialects.or(Prior::of_model([facts.model.as_str(), target_model.as_str()]));
         let prior = prior.or(upstream.model_facts(&target_model).prior);
-        let (rules, taken_ids) = (rules(&request, prior), used_ids(&request));
+        let tools = declared_tools(&request, recent.as_deref());
+        // Before anything is edited.
+        self.recent.keep(body, &request, recent.as_ref(), &tools, now);
+        let (rules, taken_ids) = (rules(&request, tools, prior), Arc::new(used_ids(&request)));
         let (is_free, has_tools) = (Situation::is_free(&request), request.tools().is_some());
         let has_stop = request.object.get("stop").is_some();
         let form = Form {
@@ -234,12 +253,13 @@ impl Relay {
             has_stop,
             body: body.clone(),
             target_model,
-            headers: outgoing(origin, outbound == Outbound::Streamed),
-            path_and_query: origin.path_and_query.clone(),
+            // `read` moves them here.
+            headers: HeaderMap::new(),
+            path_and_query: String::new(),
             received: origin.received,
             waiting: Arc::clone(&origin.waiting),
             settings: Arc::clone(&self.config),
-            facts,
+            facts: Arc::new(facts),
         })))
     }
 
@@ -263,7 +283,7 @@ impl Relay {
         let stream = request.wants_stream();
         Facts {
             wire: origin.wire,
-            program: Program::of(request, origin.is_agent),
+            program: if origin.is_agent { ClientProgram::Agent } else { ClientProgram::of_chat(request) },
             model_is_known: self.config.models.contains_key(&model)
                 || self.fleet.iter().any(|upstream| upstream.standing.serves(target) == Some(true)),
             model,
@@ -311,9 +331,9 @@ fn route(request: &ChatRequest<'_>, mode: ToolsMode) -> Route {
     }
 }
 
-fn rules(request: &ChatRequest<'_>, prior: Prior) -> ReplyRules {
+fn rules(request: &ChatRequest<'_>, tools: Arc<Tools>, prior: Prior) -> ReplyRules {
     ReplyRules {
-        tools: Arc::new(tools(request)),
+        tools: with_hidden_tools(request, tools),
         options: Options {
             calls_wanted: request.tool_choice() != ToolChoice::None,
             parallel: !request.object.is_false("parallel_tool_calls"),
@@ -325,36 +345,43 @@ fn rules(request: &ChatRequest<'_>, prior: Prior) -> ReplyRules {
     }
 }
 
-/// The declared tools, and those that are called through OpenClaw's `tool_call`.
-fn tools(request: &ChatRequest<'_>) -> Tools {
-    let functions = request.functions.iter();
-    let declared = functions.filter_map(|tool| Some((decode_string(tool.name?)?, tool.parameters)));
-    let mut tools = Tools::from_parts(declared);
-    if tools.get("tool_call").is_some() {
-        hidden_tools(&request.messages).into_iter().for_each(|(name, schema)| tools.reveal(name, schema));
+/// The declared tools; those of an earlier request, where they are the same.
+fn declared_tools(request: &ChatRequest<'_>, recent: Option<&RecentRequest>) -> Arc<Tools> {
+    match recent.and_then(RecentRequest::tools).filter(|_| request.has_known_tools()) {
+        Some(tools) => Arc::clone(tools),
+        None => Arc::new(read_tools(request)),
     }
-    tools
+}
+
+fn read_tools(request: &ChatRequest<'_>) -> Tools {
+    let functions = request.functions.iter();
+    Tools::from_parts(functions.filter_map(|tool| Some((decode_string(tool.name?)?, tool.parameters))))
+}
+
+/// The declared tools, and those that are called through OpenClaw's `tool_call`.
+fn with_hidden_tools(request: &ChatRequest<'_>, declared: Arc<Tools>) -> Arc<Tools> {
+    let hidden = declared.get("tool_call").map(|_| hidden_tools(&request.messages)).unwrap_or_default();
+    if hidden.is_empty() {
+        return declared;
+    }
+    let mut tools = read_tools(request);
+    hidden.into_iter().for_each(|(name, schema)| tools.reveal(name, schema));
+    Arc::new(tools)
 }
 
 /// The ids of all calls in the conversation.
 fn used_ids(request: &ChatRequest<'_>) -> HashSet<String> {
-    let calls = request
-        .messages
-        .iter()
-        .filter_map(|message| message.object.get("tool_calls").and_then(array))
-        .flatten();
-    calls.filter_map(|call| Object::parse(call).ok()?.string("id")).collect()
+    request.messages.iter().flat_map(|message| message.call_ids()).cloned().collect()
 }
 
 /// The client's headers as they go upstream.
-fn outgoing(origin: &Origin, stream: bool) -> HeaderMap {
-    let mut headers = origin.headers.clone();
-    let accept = if stream { "text/event-stream" } else { "application/json" };
+fn outgoing(mut headers: HeaderMap, request_id: &str, outbound: Outbound) -> HeaderMap {
+    let accept = if outbound == Outbound::Streamed { "text/event-stream" } else { "application/json" };
     headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     // A compressed stream would wait in the compressor's buffer.
     headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    if let Ok(id) = HeaderValue::from_str(&origin.request_id) {
+    if let Ok(id) = HeaderValue::from_str(request_id) {
         headers.insert("x-request-id", id);
     }
     headers

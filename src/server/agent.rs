@@ -5,39 +5,40 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use async_stream::stream;
 use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::sleep;
 
-use super::chat::{frame, streamed};
+use super::heartbeat::{self, Source, frame};
 use super::{App, respond};
 use crate::agent::{
     Agent, AgentRequest, ApprovalRequest, RequestedCall, Watch, WatchEvent, WorkEnd, WorkReport,
 };
 use crate::expert::MODEL_PREFIX;
-use crate::observe::{Outcome, RequestLine, SharedLine};
-use crate::translate::{Head, Ids, Reply, ReplyChoice, Spool, completion_json};
+use crate::observe::{Outcome, SharedLine};
+use crate::relay::ErrorForm;
+use crate::translate::{ClientProgram, Head, Ids, Reply, ReplyChoice, Spool, completion_json};
 use crate::turn::{FinishReason, ToolCall, Turn, TurnEvent, Usage};
 use crate::wire::ChatRequest;
 
 /// The header that names a run.
 const RUN_ID: &str = "x-respool-run-id";
 
-/// The agent that a request body names, if it names one. Nearly free where there is none.
-pub(super) fn asked_for(app: &App, body: &Bytes) -> Option<Arc<Agent>> {
+/// The agent that a request body names, if it names one, and the program that asks. Nearly free where there is none.
+pub(super) fn asked_for(app: &App, body: &Bytes) -> Option<(Arc<Agent>, ClientProgram)> {
     let names = |name: &str| memchr::memmem::find(body, name.as_bytes()).is_some();
     let is_expert = app.experts.is_some() && names(MODEL_PREFIX);
     if !is_expert && !app.agents.iter().any(|agent| names(&agent.name)) {
         return None;
     }
-    app.agent(&ChatRequest::parse(body).ok()?.model())
+    let request = ChatRequest::parse(body).ok()?;
+    Some((app.agent(&request.model())?, ClientProgram::of_chat(&request)))
 }
 
 pub(super) async fn answer(
     app: App,
-    agent: Arc<Agent>,
+    (agent, program): (Arc<Agent>, ClientProgram),
     body: &Bytes,
     headers: &HeaderMap,
     line: SharedLine,
@@ -46,6 +47,9 @@ pub(super) async fn answer(
         line.route = "agent";
         line.model = agent.name.to_string();
         line.known_model.clone_from(&line.model);
+        line.row.agent.clone_from(&line.model);
+        // The rows of its model calls have them.
+        line.row.usage = Some(Usage::default());
         // The run tells what each of its model calls costs.
         line.account.iter().for_each(|account| account.counted_elsewhere());
     });
@@ -67,7 +71,9 @@ pub(super) async fn answer(
     let key = headers.get(header::AUTHORIZATION).cloned();
     let watch = app.agents.serve(&agent, request, key).await;
     let run = watch.run.clone();
-    let answer = Answer { app, agent, watch, line, usage };
+    line.with(|line| line.row.run.clone_from(&run));
+    let errors = ErrorForm { program, final_errors: app.relay.final_errors() };
+    let answer = Answer { app, agent, watch, line, usage, errors };
     let mut response = if stream { answer.streamed().await } else { answer.whole().await };
     if let Ok(id) = HeaderValue::from_str(&run) {
         response.headers_mut().insert(RUN_ID, id);
@@ -82,6 +88,7 @@ struct Answer {
     watch: Watch,
     line: SharedLine,
     usage: bool,
+    errors: ErrorForm,
 }
 
 impl Answer {
@@ -92,7 +99,7 @@ impl Answer {
             }
         };
         if let Some(error) = ended.error() {
-            return respond::error(&error, &self.line);
+            return respond::error(&self.errors.apply(error), &self.line);
         }
         self.answered(&ended).await;
         let reply = self.reply(&ended, self.head());
@@ -101,17 +108,17 @@ impl Answer {
 
     /// A failure has its own status until there is something to show, or `commit_after` is over.
     async fn streamed(mut self) -> Response {
-        let deadline = sleep_until(Instant::now() + self.app.limits.commit_after);
+        let deadline = sleep(self.app.limits.commit_after);
         tokio::pin!(deadline);
         loop {
             tokio::select! {
                 biased;
                 seen = self.watch.next() => match seen {
                     WatchEvent::End(ended) => match ended.error() {
-                        Some(error) => return respond::error(&error, &self.line),
+                        Some(error) => return respond::error(&self.errors.apply(error), &self.line),
                         None => return self.committed(Some(WatchEvent::End(ended))),
                     },
-                    WatchEvent::Progress(text) if self.shows() => return self.committed(Some(WatchEvent::Progress(text))),
+                    seen @ WatchEvent::Progress(_) if self.shows() => return self.committed(Some(seen)),
                     WatchEvent::Progress(_) => {}
                 },
                 () = &mut deadline => return self.committed(None),
@@ -123,51 +130,17 @@ impl Answer {
         self.agent.shows_progress() && self.agent.reasoning.is_some()
     }
 
-    fn committed(mut self, first: Option<WatchEvent>) -> Response {
-        let line = self.line.clone();
-        let chunks = stream! {
-            let head = self.head();
-            let spool = Spool::new(&head, self.agent.reasoning);
-            yield frame(&spool.role(0));
-            let mut next = first;
-            let heartbeat = self.app.limits.heartbeat;
-            let pulse = sleep(heartbeat);
-            tokio::pin!(pulse);
-            loop {
-                let seen = if let Some(seen) = next.take() { seen } else { tokio::select! {
-                    biased;
-                    seen = self.watch.next() => seen,
-                    () = &mut pulse => {
-                        self.line.with(RequestLine::heartbeat);
-                        pulse.as_mut().reset(Instant::now() + heartbeat);
-                        yield frame(&spool.heartbeat());
-                        continue;
-                    }
-                } };
-                match seen {
-                    WatchEvent::Progress(text) => if let Some(chunk) = self.shown(&spool, text) {
-                        pulse.as_mut().reset(Instant::now() + heartbeat);
-                        yield chunk;
-                    },
-                    WatchEvent::End(ended) => {
-                        yield self.rest(&spool, &ended, head.clone());
-                        self.answered(&ended).await;
-                        break;
-                    }
-                }
-            }
-        };
-        streamed(chunks, &line)
-    }
-
-    fn shown(&self, spool: &Spool, text: String) -> Option<Bytes> {
-        let event = TurnEvent::Reasoning(text);
-        self.shows().then(|| spool.event(0, &event, 0, None)).flatten().map(|chunk| frame(&chunk))
+    fn committed(self, seen: Option<WatchEvent>) -> Response {
+        let (every, line) = (self.app.limits.heartbeat, self.line.clone());
+        let head = self.head();
+        let spool = Spool::new(&head, self.agent.reasoning);
+        let first = frame(&spool.role(0));
+        heartbeat::streamed(Told { answer: self, spool, head, seen, ended: None }, first, every, &line)
     }
 
     fn rest(&self, spool: &Spool, ended: &WorkReport, head: Head) -> Bytes {
         match ended.error() {
-            Some(error) => respond::failed_tail(&error, &self.line),
+            Some(error) => respond::failed_tail(&self.errors.apply(error), &self.line),
             None => spool.rest(&self.reply(ended, head), true, self.usage).into(),
         }
     }
@@ -204,6 +177,50 @@ impl Answer {
             usage: Some(usage),
             kept: vec![],
         }
+    }
+}
+
+/// A run as it is told: the source of a stream.
+struct Told {
+    answer: Answer,
+    spool: Spool,
+    head: Head,
+    /// What was seen before the head left.
+    seen: Option<WatchEvent>,
+    /// The end has left.
+    ended: Option<Arc<WorkReport>>,
+}
+
+impl Source for Told {
+    async fn next(&mut self) -> Option<Bytes> {
+        if let Some(ended) = &self.ended {
+            self.answer.answered(ended).await;
+            return None;
+        }
+        let seen = match self.seen.take() {
+            Some(seen) => seen,
+            None => self.answer.watch.next().await,
+        };
+        Some(match seen {
+            WatchEvent::Progress(text) => self.shown(text).unwrap_or_default(),
+            WatchEvent::End(ended) => {
+                let rest = self.answer.rest(&self.spool, &ended, self.head.clone());
+                self.ended = Some(ended);
+                rest
+            }
+        })
+    }
+
+    fn heartbeat(&mut self) -> Option<Bytes> {
+        self.ended.is_none().then(|| frame(&self.spool.heartbeat()))
+    }
+}
+
+impl Told {
+    fn shown(&self, text: String) -> Option<Bytes> {
+        let event = TurnEvent::Reasoning(text);
+        let chunk = self.answer.shows().then(|| self.spool.event(0, &event, 0, None)).flatten()?;
+        Some(frame(&chunk))
     }
 }
 

@@ -140,7 +140,7 @@ fn line(app: &App, request: &Request, name: &str) -> SharedLine {
     let mut line = RequestLine::start(respond::request_id(request.headers()), name.to_owned());
     line.route = "approvals";
     line.account = permission::account(request.extensions());
-    SharedLine::new(line, app.log_content)
+    SharedLine::new(line, &app.recording)
 }
 
 fn leave(body: Result<Value, ApiError>, line: &SharedLine) -> Response {

@@ -1,12 +1,15 @@
-//! Reads a request's body within the configured bound.
+//! Reads a request's body within the configured bounds: of one body, and of all bodies together. A body counts until nothing
+//! holds its bytes any more, so the bodies of requests that wait or stream count too.
 
 use std::fmt::Display;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
 use http_body_util::{BodyDataStream, BodyExt as _};
 use hyper::body::Body;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::LimitsConfig;
 use crate::units::Size;
@@ -16,12 +19,102 @@ use crate::wire::{ApiError, ErrorCode};
 const DISCARDED: usize = 64 << 20;
 const DISCARD_WITHIN: Duration = Duration::from_secs(2);
 
+/// So long a body waits for room before anything of it is read.
+const ROOM_WITHIN: Duration = Duration::from_secs(5);
+/// What a client is told that found no room: bodies come and go within seconds.
+const RETRY_AFTER: u64 = 5;
+/// Room is counted in pieces of so many bytes.
+const PIECE: usize = 1 << 10;
+
+/// The room for all request bodies together.
+#[derive(Clone, Debug)]
+pub struct BodyRoom {
+    free: Arc<Semaphore>,
+    size: Size,
+}
+
+/// Room that is taken for one body.
+struct Taken<'a> {
+    room: &'a BodyRoom,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+/// A body, and the room that it takes until it is dropped.
+struct Counted {
+    bytes: Bytes,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl BodyRoom {
+    /// Room for so many bytes.
+    pub fn new(size: Size) -> Self {
+        let pieces = (size.bytes() / PIECE).clamp(1, u32::MAX as usize);
+        Self { free: Arc::new(Semaphore::new(pieces)), size }
+    }
+
+    /// Waits for the room of a body that declares its length. Nothing of it has been read, so those that wait hold nothing.
+    async fn take(&self, length: Option<u64>) -> Result<Taken<'_>, ApiError> {
+        let mut taken = Taken { room: self, permit: None };
+        let length = usize::try_from(length.unwrap_or_default()).unwrap_or(usize::MAX);
+        if !taken.grows_to(length) {
+            let waited =
+                tokio::time::timeout(ROOM_WITHIN, Arc::clone(&self.free).acquire_many_owned(pieces(length)));
+            let permit = waited.await.ok().and_then(Result::ok).ok_or_else(|| self.full())?;
+            taken.permit = Some(permit);
+        }
+        Ok(taken)
+    }
+
+    fn full(&self) -> ApiError {
+        let message = format!(
+            "the requests at work fill the room for request bodies ({}, `limits.max_bodies` in respool.toml): send this one \
+             again in {RETRY_AFTER} s",
+            self.size
+        );
+        let mut error = ApiError::new(503, ErrorCode::BodiesFull, message);
+        error.retry_after = Some(RETRY_AFTER);
+        error
+    }
+}
+
+impl Taken<'_> {
+    /// Takes room for a body of so many bytes, if there is any.
+    fn grows_to(&mut self, length: usize) -> bool {
+        let held = self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let more = (pieces(length) as usize).saturating_sub(held);
+        if more == 0 {
+            return true;
+        }
+        let more = u32::try_from(more).unwrap_or(u32::MAX);
+        let Ok(permit) = Arc::clone(&self.room.free).try_acquire_many_owned(more) else { return false };
+        match &mut self.permit {
+            Some(held) => held.merge(permit),
+            None => self.permit = Some(permit),
+        }
+        true
+    }
+
+    fn keep(self, bytes: Bytes) -> Bytes {
+        Bytes::from_owner(Counted { bytes, _permit: self.permit })
+    }
+}
+
+fn pieces(length: usize) -> u32 {
+    u32::try_from(length.div_ceil(PIECE)).unwrap_or(u32::MAX)
+}
+
 /// The whole body.
 ///
 /// # Errors
 /// 413 when it is larger than `max_body`, 408 when nothing of it comes for longer than `client_timeout`, 400 when it breaks
-/// off.
-pub(super) async fn read<B>(body: B, limits: &LimitsConfig) -> Result<Bytes, ApiError>
+/// off, 503 when there is no room for it.
+pub(super) async fn read<B>(body: B, limits: &LimitsConfig, room: &BodyRoom) -> Result<Bytes, ApiError>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Display,
@@ -32,22 +125,31 @@ where
     if declared.is_some_and(|size| size > max.0) {
         return Err(too_large(max, pieces).await);
     }
+    let mut taken = match room.take(declared).await {
+        Ok(taken) => taken,
+        Err(full) => return Err(refused(full, pieces).await),
+    };
     let Some(first) = next(&mut pieces, patience).await? else {
         return Ok(Bytes::new());
     };
     if declared == Some(first.len() as u64) {
-        return Ok(first);
+        return Ok(taken.keep(first));
     }
     let mut whole =
         BytesMut::with_capacity(declared.and_then(|size| usize::try_from(size).ok()).unwrap_or(first.len()));
-    whole.extend_from_slice(&first);
-    while let Some(piece) = next(&mut pieces, patience).await? {
-        if whole.len() + piece.len() > max.bytes() {
+    let mut piece = Some(first);
+    while let Some(bytes) = piece {
+        if whole.len() + bytes.len() > max.bytes() {
             return Err(too_large(max, pieces).await);
         }
-        whole.extend_from_slice(&piece);
+        if !taken.grows_to(whole.len() + bytes.len()) {
+            drop((whole, taken));
+            return Err(refused(room.full(), pieces).await);
+        }
+        whole.extend_from_slice(&bytes);
+        piece = next(&mut pieces, patience).await?;
     }
-    if whole.len() > max.bytes() { Err(too_large(max, pieces).await) } else { Ok(whole.freeze()) }
+    Ok(taken.keep(whole.freeze()))
 }
 
 async fn next<B>(pieces: &mut BodyDataStream<B>, patience: Duration) -> Result<Option<Bytes>, ApiError>
@@ -67,9 +169,13 @@ where
 }
 
 async fn too_large<B: Body<Data = Bytes> + Unpin>(max: Size, rest: BodyDataStream<B>) -> ApiError {
-    discard(rest).await;
     let message = format!("the request body is larger than {max} (`limits.max_body` in respool.toml)");
-    ApiError::new(413, ErrorCode::RequestTooLarge, message)
+    refused(ApiError::new(413, ErrorCode::RequestTooLarge, message), rest).await
+}
+
+async fn refused<B: Body<Data = Bytes> + Unpin>(error: ApiError, rest: BodyDataStream<B>) -> ApiError {
+    discard(rest).await;
+    error
 }
 
 /// Takes in some of what is still being sent: a client that is answered and cut off while it writes often sees a reset
@@ -85,4 +191,38 @@ pub(super) async fn discard<B: Body<Data = Bytes> + Unpin>(mut rest: BodyDataStr
         }
     };
     let _ = tokio::time::timeout(DISCARD_WITHIN, discard).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn room_is_free_again_when_the_last_of_a_body_is_dropped() {
+        let room = BodyRoom::new(Size(8 << 10));
+        let first = room.take(Some(5 << 10)).await.unwrap().keep(Bytes::from_static(b"a body"));
+        assert_eq!(&first[..], b"a body");
+        let part = first.slice(2..);
+        drop(first);
+        let full = room.take(Some(4 << 10)).await.err().unwrap();
+        assert_eq!((full.status, full.code, full.retry_after), (503, Some(ErrorCode::BodiesFull), Some(5)));
+        let mut small = room.take(Some(1)).await.unwrap();
+        assert!(small.grows_to(3 << 10) && !small.grows_to(4 << 10), "3 KiB were left");
+        drop((part, small));
+        room.take(Some(8 << 10)).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_waits_for_room_before_it_is_read() {
+        let room = BodyRoom::new(Size(8 << 10));
+        let held = room.take(Some(8 << 10)).await.unwrap();
+        let began = tokio::time::Instant::now();
+        let free = async {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            drop(held);
+        };
+        let (taken, ()) = tokio::join!(room.take(Some(8 << 10)), free);
+        assert!(taken.is_ok());
+        assert_eq!(began.elapsed().as_secs(), 3);
+    }
 }

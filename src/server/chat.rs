@@ -1,25 +1,26 @@
-//! `POST /v1/chat/completions`: decides when the head of a reply leaves, and keeps a silent stream alive.
+//! `POST /v1/chat/completions`: decides when the head of a reply leaves, and tells the reply as it comes.
 //!
 //! Up to `commit_after` a failure is a true HTTP status. Then the head and the role chunk leave, and heartbeats, until the
 //! upstream speaks. The client's going away drops everything here, and with it the upstream request.
 
 use std::borrow::Cow;
-use std::convert::Infallible;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
-use async_stream::stream;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use hyper::body::Incoming;
-use tokio::time::{Instant, Sleep, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 
+use super::heartbeat::{self, Source, frame};
 use super::{App, agent, body, permission, respond};
 use crate::observe::{Outcome, RequestLine, SharedLine};
-use crate::relay::{Batch, ClientRequest, Facts, Opened, Origin, ReplyStream, Wire, reply_json};
+use crate::relay::{Batch, ClientRequest, ErrorForm, Facts, Opened, Origin, ReplyStream, Wire, reply_json};
 use crate::sse::write_data;
 use crate::translate::{Head, Ids, Reply, Spool};
 use crate::wire::{ApiError, ErrorCode};
@@ -32,7 +33,7 @@ pub(super) async fn chat(app: App, request: http::Request<Incoming>, peer: Optio
     let id = respond::request_id(&parts.headers);
     let mut line = RequestLine::start(id.clone(), "POST /v1/chat/completions".to_owned());
     line.route = "chat";
-    let line = SharedLine::new(line, app.log_content);
+    let line = SharedLine::new(line, &app.recording);
     let body = match read(&app, &parts.headers, body, &line).await {
         Ok(body) => body,
         Err(error) => return respond::error(&error, &line),
@@ -40,7 +41,12 @@ pub(super) async fn chat(app: App, request: http::Request<Incoming>, peer: Optio
     if let Err(error) = permission::begin_chat(&app, &parts, &body, &line) {
         return respond::error(&error, &line);
     }
-    if let Some(agent) = agent::asked_for(&app, &body) {
+    let agent = agent::asked_for(&app, &body);
+    let name = agent.as_ref().map_or("", |(agent, _)| &*agent.name);
+    if let Err(error) = permission::within_budget(&app, &line, name, &body) {
+        return respond::error(&error, &line);
+    }
+    if let Some(agent) = agent {
         return agent::answer(app, agent, &body, &parts.headers, line).await;
     }
     let origin = Origin {
@@ -72,7 +78,7 @@ async fn read(app: &App, headers: &HeaderMap, body: Incoming, line: &SharedLine)
         let message = "the request body is compressed; send it with `content-encoding: identity`";
         return Err(ApiError::new(415, ErrorCode::UnsupportedContentEncoding, message));
     }
-    let body = body::read(body, &app.limits).await?;
+    let body = body::read(body, &app.limits, &app.bodies).await?;
     line.content("client request", &body);
     Ok(body)
 }
@@ -99,19 +105,20 @@ async fn read_request(
 }
 
 async fn answer(app: App, request: Arc<ClientRequest>, line: SharedLine) -> Response {
-    let facts = request.facts.clone();
+    let facts = Arc::clone(&request.facts);
     if let Some(found) = &request.loop_found {
         line.with(|line| (line.outcome, line.loop_stopped) = (Outcome::LoopGuard, Some(found.kind.as_str())));
         return spooled(&Reply::canned(own_head(&facts), &found.answer()), &facts, &line);
     }
     let relay = Arc::clone(&app.relay);
+    let errors = ErrorForm { program: facts.program, final_errors: relay.final_errors() };
     if facts.stream {
         let work = relay.answer(request, line.clone());
-        return Committer::new(app, facts, line).answer(Box::pin(work)).await;
+        return Committer { app, facts, errors, line }.answer(Box::pin(work)).await;
     }
     match until_abort(&app, relay.answer(request, line.clone())).await {
         Ok(opened) => whole(opened, &facts, line),
-        Err(error) => respond::error(&error, &line),
+        Err(error) => respond::error(&errors.apply(error), &line),
     }
 }
 
@@ -171,157 +178,157 @@ fn own_head(facts: &Facts) -> Head {
 /// Waits for a reply, and commits the head of a stream when it takes too long.
 struct Committer {
     app: App,
-    facts: Facts,
+    facts: Arc<Facts>,
+    errors: ErrorForm,
     line: SharedLine,
-    deadline: Instant,
 }
 
 impl Committer {
-    fn new(app: App, facts: Facts, line: SharedLine) -> Self {
-        let left = app.limits.commit_after.saturating_sub(line.with(|line| line.elapsed()));
-        Self { app, facts, line, deadline: Instant::now() + left }
-    }
-
+    /// A failure is a true status as long as no head has left.
     async fn answer(self, mut work: Pending<Opened>) -> Response {
-        let deadline = sleep_until(self.deadline);
+        let left = self.app.limits.commit_after.saturating_sub(self.line.with(|line| line.elapsed()));
+        let deadline = sleep(left);
         tokio::pin!(deadline);
         let opened = tokio::select! {
             biased;
             opened = &mut work => opened,
             () = self.app.abort.cancelled() => Err(stopped()),
-            () = &mut deadline => return self.committed_feed(Source::Opening(work)),
+            () = &mut deadline => return self.committed(|spool, head| Stage::Opening(work, spool, head)),
         };
-        let mut feed = match opened {
-            Ok(Opened::Stream(feed)) => feed,
+        let mut stream = match opened {
+            Ok(Opened::Stream(stream)) => stream,
             Ok(opened) => return whole(opened, &self.facts, self.line),
-            Err(error) => return respond::error(&error, &self.line),
+            Err(error) => return self.failed(error),
         };
         let first = tokio::select! {
             biased;
-            first = feed.batch() => first,
+            first = stream.batch() => first,
             () = self.app.abort.cancelled() => Batch::Failed(stopped()),
-            () = &mut deadline => return self.committed_feed(Source::Open(feed)),
+            () = &mut deadline => return self.committed(|_, head| {
+                stream.head_was_sent(&head);
+                Stage::Open(stream)
+            }),
         };
         match first {
-            Batch::Failed(error) => respond::error(&error, &self.line),
-            first => self.flowing_feed(feed, first),
-        }
-    }
-
-    /// The upstream spoke in time: its own head and chunks go through.
-    fn flowing_feed(self, feed: Box<ReplyStream>, first: Batch) -> Response {
-        let line = self.line.clone();
-        streamed(self.rest_of(feed, Some(first)), &line)
-    }
-
-    /// It did not: respool sends the head, and makes the upstream's chunks fit it.
-    fn committed_feed(self, source: Source) -> Response {
-        let line = self.line.clone();
-        let chunks = stream! {
-            let head = own_head(&self.facts);
-            let spool = Spool::new(&head, self.facts.reasoning);
-            yield roles(&spool, &self.facts);
-            let mut source = source;
-            let mut pulse = self.pulse();
-            while let Source::Opening(work) = &mut source {
-                tokio::select! {
-                    biased;
-                    opened = work => source = Source::from(opened),
-                    () = self.app.abort.cancelled() => source = Source::Failed(stopped()),
-                    () = &mut pulse => {
-                        self.beat(&mut pulse);
-                        yield frame(&spool.heartbeat());
-                    }
-                }
-            }
-            match source {
-                Source::Open(mut feed) => {
-                    feed.head_was_sent(&head);
-                    for await bytes in self.rest_of(feed, None) {
-                        yield bytes;
-                    }
-                }
-                Source::Whole(reply) => {
-                    self.line.with(|line| line.outcome = Outcome::Ok);
-                    yield spool.rest(&reply, true, self.facts.usage).into();
-                }
-                Source::Failed(error) => yield respond::failed_tail(&error, &self.line),
-                Source::Opening(_) => {}
-            }
-        };
-        streamed(chunks, &line)
-    }
-
-    fn rest_of(
-        self,
-        mut feed: Box<ReplyStream>,
-        first: Option<Batch>,
-    ) -> impl futures::Stream<Item = Bytes> + Send {
-        stream! {
-            let mut next = first;
-            let mut pulse = self.pulse();
-            loop {
-                let batch = if let Some(batch) = next.take() { batch } else { tokio::select! {
-                    biased;
-                    batch = feed.batch() => batch,
-                    () = self.app.abort.cancelled() => Batch::Failed(stopped()),
-                    () = &mut pulse => {
-                        if let Some(heartbeat) = feed.heartbeat() {
-                            self.line.with(RequestLine::heartbeat);
-                            yield frame(&heartbeat);
-                        }
-                        self.restart(&mut pulse);
-                        continue;
-                    }
-                } };
-                match batch {
-                    Batch::Bytes(bytes) => {
-                        self.restart(&mut pulse);
-                        yield bytes;
-                    }
-                    Batch::Failed(error) => {
-                        yield respond::failed_tail(&error, &self.line);
-                        break;
-                    }
-                    Batch::End => {
-                        self.line.with(|line| (line.outcome, line.usage) = (Outcome::Ok, feed.usage()));
-                        break;
-                    }
-                }
+            Batch::Failed(error) => self.failed(error),
+            // The upstream spoke in time: its own head and chunks go through.
+            first => {
+                let mut told = self.told(Stage::Open(stream));
+                let first = told.frames(first).unwrap_or_default();
+                told.streamed(first)
             }
         }
     }
 
-    fn pulse(&self) -> Pin<Box<Sleep>> {
-        Box::pin(sleep(self.app.limits.heartbeat))
+    fn failed(self, error: ApiError) -> Response {
+        respond::error(&self.errors.apply(error), &self.line)
     }
 
-    fn restart(&self, pulse: &mut Pin<Box<Sleep>>) {
-        pulse.as_mut().reset(Instant::now() + self.app.limits.heartbeat);
+    /// The upstream did not speak in time: respool sends the head, and the upstream's chunks are made to fit it.
+    fn committed(self, stage: impl FnOnce(Spool, Head) -> Stage) -> Response {
+        let head = own_head(&self.facts);
+        let spool = Spool::new(&head, self.facts.reasoning);
+        let first = roles(&spool, &self.facts);
+        self.told(stage(spool, head)).streamed(first)
     }
 
-    fn beat(&self, pulse: &mut Pin<Box<Sleep>>) {
-        self.line.with(RequestLine::heartbeat);
-        self.restart(pulse);
+    fn told(self, stage: Stage) -> Told {
+        let Self { app, facts, errors, line } = self;
+        let (abort, every, usage) = (app.abort, app.limits.heartbeat, facts.usage);
+        Told { abort, every, usage, errors, line, stage }
     }
 }
 
-/// Where a committed stream's chunks come from.
-enum Source {
-    Opening(Pending<Opened>),
+/// A reply as it is told: the source of a stream.
+struct Told {
+    abort: CancellationToken,
+    every: Duration,
+    usage: bool,
+    errors: ErrorForm,
+    line: SharedLine,
+    stage: Stage,
+}
+
+/// How far the upstream is.
+enum Stage {
+    /// It has not answered; the role chunk of this head has left.
+    Opening(Pending<Opened>, Spool, Head),
     Open(Box<ReplyStream>),
-    Whole(Box<Reply>),
-    Failed(ApiError),
+    Over,
 }
 
-impl From<Result<Opened, ApiError>> for Source {
-    fn from(opened: Result<Opened, ApiError>) -> Self {
-        match opened {
-            Ok(Opened::Stream(feed)) => Self::Open(feed),
-            Ok(Opened::Reply(reply)) => Self::Whole(reply),
-            Ok(Opened::Body(_)) => Self::Failed(not_a_stream()),
-            Err(error) => Self::Failed(error),
+impl Told {
+    fn streamed(self, first: Bytes) -> Response {
+        let (every, line) = (self.every, self.line.clone());
+        heartbeat::streamed(self, first, every, &line)
+    }
+
+    /// The frames of a batch; `None` at the end.
+    fn frames(&mut self, batch: Batch) -> Option<Bytes> {
+        match batch {
+            Batch::Bytes(bytes) => Some(bytes),
+            Batch::Failed(error) => Some(self.failed(error)),
+            Batch::End => {
+                if let Stage::Open(stream) = std::mem::replace(&mut self.stage, Stage::Over) {
+                    self.line.with(|line| (line.outcome, line.usage) = (Outcome::Ok, stream.usage()));
+                }
+                None
+            }
         }
+    }
+
+    fn opened(&mut self, opened: Result<Opened, ApiError>) -> Bytes {
+        match (std::mem::replace(&mut self.stage, Stage::Over), opened) {
+            (Stage::Opening(_, _, head), Ok(Opened::Stream(mut stream))) => {
+                stream.head_was_sent(&head);
+                self.stage = Stage::Open(stream);
+                Bytes::new()
+            }
+            (Stage::Opening(_, spool, _), Ok(Opened::Reply(reply))) => {
+                self.line.with(|line| line.outcome = Outcome::Ok);
+                spool.rest(&reply, true, self.usage).into()
+            }
+            (_, Ok(_)) => self.failed(not_a_stream()),
+            (_, Err(error)) => self.failed(error),
+        }
+    }
+
+    fn failed(&mut self, error: ApiError) -> Bytes {
+        self.stage = Stage::Over;
+        respond::failed_tail(&self.errors.apply(error), &self.line)
+    }
+}
+
+impl Source for Told {
+    async fn next(&mut self) -> Option<Bytes> {
+        match &mut self.stage {
+            Stage::Opening(work, ..) => {
+                let opened = tokio::select! {
+                    biased;
+                    opened = work => opened,
+                    () = self.abort.cancelled() => Err(stopped()),
+                };
+                Some(self.opened(opened))
+            }
+            Stage::Open(stream) => {
+                let batch = tokio::select! {
+                    biased;
+                    batch = stream.batch() => batch,
+                    () = self.abort.cancelled() => Batch::Failed(stopped()),
+                };
+                self.frames(batch)
+            }
+            Stage::Over => None,
+        }
+    }
+
+    fn heartbeat(&mut self) -> Option<Bytes> {
+        let heartbeat = match &self.stage {
+            Stage::Opening(_, spool, _) => Some(spool.heartbeat()),
+            Stage::Open(stream) => stream.heartbeat(),
+            Stage::Over => None,
+        };
+        heartbeat.map(|heartbeat| frame(&heartbeat))
     }
 }
 
@@ -330,18 +337,4 @@ fn roles(spool: &Spool, facts: &Facts) -> Bytes {
     let mut out = Vec::new();
     (0..facts.choices).for_each(|index| write_data(&mut out, &spool.role(index)));
     out.into()
-}
-
-pub(super) fn frame(payload: &str) -> Bytes {
-    let mut out = Vec::new();
-    write_data(&mut out, payload);
-    out.into()
-}
-
-pub(super) fn streamed(
-    chunks: impl futures::Stream<Item = Bytes> + Send + 'static,
-    line: &SharedLine,
-) -> Response {
-    let chunks = futures::StreamExt::map(chunks, Ok::<_, Infallible>);
-    respond::stream(Body::from_stream(chunks), line)
 }

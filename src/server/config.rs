@@ -114,6 +114,8 @@ impl<'de> Deserialize<'de> for Listen {
 pub struct LimitsConfig {
     /// The largest request body.
     pub max_body: Size,
+    /// All request bodies together, from their first byte to the end of their requests.
+    pub max_bodies: Size,
     /// Tool results since the last real user message after which the loop guard answers.
     pub max_tool_results: usize,
     /// Identical consecutive calls after which the loop guard answers.
@@ -137,6 +139,7 @@ impl Default for LimitsConfig {
     fn default() -> Self {
         Self {
             max_body: Size::mib(32),
+            max_bodies: Size::mib(512),
             max_tool_results: 500,
             max_repeats: 8,
             commit_after: Duration::from_secs(2),

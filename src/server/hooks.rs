@@ -36,7 +36,7 @@ pub(super) async fn receive(
     let mut line =
         RequestLine::start(respond::request_id(&parts.headers), "POST /hooks/{expert}/{trigger}".into());
     line.route = "hooks";
-    let line = SharedLine::new(line, app.log_content);
+    let line = SharedLine::new(line, &app.recording);
     let received = async {
         let hooks = app.hooks.as_ref().ok_or_else(|| error_of(HookError::Refused))?;
         let proof = proof_of(&parts.headers);
@@ -45,7 +45,7 @@ pub(super) async fn receive(
             body::discard(BodyExt::into_data_stream(body)).await;
             return Err(error_of(error));
         }
-        let body = body::read(body, &app.limits).await?;
+        let body = body::read(body, &app.limits, &app.bodies).await?;
         hooks.receive(&hook, &proof, &body, now()).await.map_err(error_of)
     };
     match received.await {
@@ -66,7 +66,7 @@ pub(super) async fn nothing(State(app): State<App>, request: Request) -> Respons
     line.route = "hooks";
     let what = "a hook is `POST /hooks/EXPERT/TRIGGER`; `respool expert show NAME` lists those of an expert";
     let error = ApiError::new(404, ErrorCode::NotFound, what);
-    respond::error(&error, &SharedLine::new(line, app.log_content))
+    respond::error(&error, &SharedLine::new(line, &app.recording))
 }
 
 fn listed(accepted: &[Accepted]) -> Value {

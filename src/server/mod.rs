@@ -7,6 +7,7 @@ mod approvals;
 mod body;
 mod chat;
 pub mod config;
+mod heartbeat;
 mod hooks;
 mod key_file;
 mod key_limits;
@@ -14,7 +15,6 @@ mod key_reading;
 mod keys;
 mod meter;
 mod models;
-mod openclaw;
 mod pages;
 mod patient;
 mod permission;
@@ -22,6 +22,7 @@ mod respond;
 mod run;
 mod runs;
 mod transparent;
+mod usage;
 mod visit;
 mod wrong_keys;
 
@@ -42,12 +43,15 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 pub use access::Access;
+pub use body::BodyRoom;
 pub use config::{LimitsConfig, Listen, ServerConfig};
 pub use run::{Stop, run};
 
 use crate::agent::{Agent, Agents};
 use crate::expert::{Experts, Hooks, MODEL_PREFIX};
+use crate::observe::Recording;
 use crate::relay::Relay;
+use crate::usage::Ledger;
 use visit::Visit;
 
 /// What every handler needs.
@@ -65,8 +69,12 @@ pub struct App {
     pub hooks: Option<Arc<Hooks>>,
     /// Bounds.
     pub limits: LimitsConfig,
-    /// Message text may be logged.
-    pub log_content: bool,
+    /// What becomes of requests in the log and in the rows of what was used.
+    pub recording: Recording,
+    /// What was used, and what may be spent.
+    pub usage: Arc<Ledger>,
+    /// The room for request bodies.
+    pub bodies: BodyRoom,
     /// Ends what is still running, once the time for draining is over.
     pub abort: CancellationToken,
 }
@@ -96,6 +104,7 @@ pub fn router(app: App) -> Routes {
         .route("/v1/runs", get(runs::list))
         .route("/v1/runs/{id}", get(runs::one))
         .route("/v1/runs/{id}/cancel", post(runs::cancel))
+        .route("/v1/usage", get(usage::usage))
         .route("/v1/approvals", get(approvals::list))
         .route("/v1/approvals/{id}", get(approvals::one).post(approvals::decide))
         .nest("/hooks", hooks)

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::{App, READY_WITHIN, permission, respond};
 use crate::observe::{Outcome, RequestLine, SharedLine};
+use crate::relay::upstream_failed;
 use crate::upstream::{Upstream, UpstreamError};
 use crate::wire::{ApiError, ErrorCode};
 
@@ -24,7 +25,7 @@ pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
     match models(&app, &own_headers(&request)).await.permitted(&app, request.extensions()) {
         // What is served elsewhere, and what is an agent, is not hidden by a server that is down.
         Models { found, failed: Some(error) } if found.is_empty() => {
-            respond::error(&error.logged(&line), &line)
+            respond::error(&upstream_failed(error, &line), &line)
         }
         Models { found, .. } => ok(&json!({"object": "list", "data": found}), &line),
     }
@@ -38,7 +39,7 @@ pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request:
         return ok(model, &line);
     }
     // It may be a model of the server that did not tell.
-    let error = failed.map_or_else(|| unknown(&id, &found), |error| error.logged(&line));
+    let error = failed.map_or_else(|| unknown(&id, &found), |error| upstream_failed(error, &line));
     respond::error(&error, &line)
 }
 
@@ -86,7 +87,7 @@ fn line(app: &App, request: &Request, name: &str) -> SharedLine {
     let mut line = RequestLine::start(respond::request_id(request.headers()), name.to_owned());
     line.route = "models";
     line.account = permission::account(request.extensions());
-    SharedLine::new(line, app.log_content)
+    SharedLine::new(line, &app.recording)
 }
 
 fn ok(body: &Value, line: &SharedLine) -> Response {

@@ -11,11 +11,13 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 
 use super::key_limits::Exceeded;
-use super::openclaw::{is_openclaw, not_repeated};
 use super::visit::Visit;
 use super::{App, body, respond};
 use crate::observe::{Account, RequestLine, SharedLine};
-use crate::wire::{ApiError, ErrorCode, Object};
+use crate::relay::ErrorForm;
+use crate::translate::ClientProgram;
+use crate::usage::{Exhausted, Owner};
+use crate::wire::{ApiError, ChatRequest, ErrorCode, Object};
 
 /// Routes that are no model server's, and those below them: they use no model, or find it in their own way.
 const OWN: [&str; 4] = ["/v1/runs", "/v1/approvals", "/hooks", "/v1/usage"];
@@ -59,7 +61,36 @@ pub(super) fn begin_chat(
         }
     }
     let begun = visit.begin(body.len() as u64);
-    begun.map_err(|exceeded| refusal(&exceeded, is_openclaw(&parts.headers, body)))
+    begun.map_err(|exceeded| error_form(app, body).apply(refusal(&exceeded)))
+}
+
+/// The form of an error for whoever sent a body. What is not a request is the handler's to refuse.
+fn error_form(app: &App, body: &Bytes) -> ErrorForm {
+    let program = ChatRequest::parse(body).map(|request| ClientProgram::of_chat(&request));
+    ErrorForm { program: program.unwrap_or_default(), final_errors: app.relay.final_errors() }
+}
+
+/// Refuses a request whose budget of the day is spent: its key's, its agent's, or everybody's.
+pub(super) fn within_budget(app: &App, line: &SharedLine, agent: &str, body: &Bytes) -> Result<(), ApiError> {
+    if !app.usage.has_budgets() {
+        return Ok(());
+    }
+    let key = line.with(|line| line.account.as_ref().map(|account| account.name().to_owned()));
+    let owner = Owner { key: key.as_deref().unwrap_or_default(), agent };
+    app.usage.check_budget(owner).map_err(|exhausted| error_form(app, body).apply(spent(&exhausted)))
+}
+
+/// What a client is told when a budget is spent.
+fn spent(exhausted: &Exhausted) -> ApiError {
+    let Exhausted { scope, budget, wait } = exhausted;
+    let left = humantime::format_duration(std::time::Duration::from_secs(*wait));
+    let what = format!(
+        "The budget of this day for {} ({budget}) is used up: send the request again in {left}, or raise it in `[budgets]`",
+        scope.describe()
+    );
+    let mut error = ApiError::new(429, ErrorCode::BudgetSpent, what);
+    error.retry_after = Some(*wait);
+    error
 }
 
 /// Lets a request of another kind begin. Its body is read only where the key permits certain models alone.
@@ -77,7 +108,7 @@ pub(super) async fn begin_other(
     let path = parts.uri.path();
     let mut length = declared(&parts.headers);
     let body = if visit.key.limits.is_restricted() && !is_own(path) {
-        let read = body::read(incoming, &app.limits).await;
+        let read = body::read(incoming, &app.limits, &app.bodies).await;
         let checked =
             read.and_then(|body| named(&body).and_then(|model| may_use(app, visit, &model)).map(|()| body));
         match checked {
@@ -90,11 +121,15 @@ pub(super) async fn begin_other(
     } else {
         Body::new(incoming)
     };
-    let costs = !COST_NOTHING.iter().any(|free| is_below(path, free));
-    match visit.begin(if costs { length } else { 0 }) {
+    match visit.begin(if costs(path) { length } else { 0 }) {
         Ok(()) => Ok(Request::from_parts(parts, body)),
-        Err(exceeded) => Err((parts, refusal(&exceeded, false))),
+        Err(exceeded) => Err((parts, refusal(&exceeded))),
     }
+}
+
+/// True for a route that uses a model.
+pub(super) fn costs(path: &str) -> bool {
+    !COST_NOTHING.iter().any(|free| is_below(path, free))
 }
 
 /// The length that a request says its body has; at least one, since it has one.
@@ -134,7 +169,7 @@ fn may_use(app: &App, visit: &Visit, name: &str) -> Result<(), ApiError> {
     Err(ApiError::new(404, ErrorCode::ModelNotFound, what).with_param("model"))
 }
 
-fn refusal(exceeded: &Exceeded, is_openclaw: bool) -> ApiError {
+fn refusal(exceeded: &Exceeded) -> ApiError {
     let wait = humantime::format_duration(std::time::Duration::from_secs(exceeded.wait));
     let what = format!(
         "this key permits {}, and they are used up: send the request again in {wait}",
@@ -142,7 +177,7 @@ fn refusal(exceeded: &Exceeded, is_openclaw: bool) -> ApiError {
     );
     let mut error = ApiError::new(429, ErrorCode::KeyLimitReached, what);
     error.retry_after = Some(exceeded.wait);
-    if is_openclaw { not_repeated(error) } else { error }
+    error
 }
 
 /// Answers a request that was refused before any route.
@@ -158,7 +193,7 @@ pub(super) fn refused_head(app: &App, parts: &request::Parts, error: &ApiError) 
     let mut line = RequestLine::start(respond::request_id(&parts.headers), name);
     line.route = "refused";
     line.account = account(&parts.extensions);
-    let mut response = respond::error(error, &SharedLine::new(line, app.log_content));
+    let mut response = respond::error(error, &SharedLine::new(line, &app.recording));
     if error.status == 401 {
         response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
@@ -168,6 +203,7 @@ pub(super) fn refused_head(app: &App, parts: &request::Parts, error: &ApiError) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::relay::FinalErrors;
 
     #[test]
     fn respools_own_paths_are_whole_segments() {
@@ -186,13 +222,30 @@ mod tests {
     #[test]
     fn a_limit_is_a_429_and_for_openclaw_a_422_in_words_that_it_takes_as_final() {
         let exceeded = Exceeded { limit: "60 requests a minute".into(), wait: 75 };
-        let error = refusal(&exceeded, false);
+        let error = refusal(&exceeded);
         assert_eq!((error.status, error.retry_after), (429, Some(75)));
         assert!(error.message.ends_with("send the request again in 1m 15s"), "{}", error.message);
         for limit in ["60 requests a minute", "100 tokens a day", "2 requests at a time"] {
-            let error = refusal(&Exceeded { limit: limit.into(), wait: 401 }, true);
-            assert_eq!((error.status, error.retry_after), (422, None));
-            assert!(!crate::upstream::is_misread_by_openclaw(&error.message), "{}", error.message);
+            let error = refusal(&Exceeded { limit: limit.into(), wait: 401 });
+            let form = ErrorForm { program: ClientProgram::OpenClaw, final_errors: FinalErrors::Auto };
+            let told = form.apply(error.clone());
+            assert_eq!((told.status, told.retry_after, told.message), (422, None, error.message));
         }
+    }
+
+    #[test]
+    fn a_spent_budget_is_a_429_with_the_time_and_for_openclaw_a_422() {
+        let scope = crate::usage::Scope::Key("alice".into());
+        let exhausted = Exhausted { scope, budget: crate::usage::Money::from_units(2.5), wait: 75 };
+        let error = spent(&exhausted);
+        assert_eq!((error.status, error.retry_after), (429, Some(75)));
+        assert!(
+            error.message.contains("the key `alice` (2.50)") && error.message.contains("1m 15s"),
+            "{}",
+            error.message
+        );
+        let form = ErrorForm { program: ClientProgram::OpenClaw, final_errors: FinalErrors::Auto };
+        let told = form.apply(error.clone());
+        assert_eq!((told.status, told.retry_after, told.message), (422, None, error.message));
     }
 }

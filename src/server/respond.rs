@@ -51,6 +51,7 @@ pub(super) fn error(error: &ApiError, line: &SharedLine) -> Response {
         line.outcome =
             if error.code == Some(ErrorCode::ShuttingDown) { Outcome::Shutdown } else { Outcome::Error };
         line.error.get_or_insert_with(|| error.message.clone());
+        line.error_code = error.code.map(ErrorCode::as_str);
     });
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::BAD_GATEWAY);
     let mut response = json(status, error.to_json(), line);
@@ -95,6 +96,7 @@ pub(super) fn failed_tail(error: &ApiError, line: &SharedLine) -> Bytes {
         line.outcome =
             if error.code == Some(ErrorCode::ShuttingDown) { Outcome::Shutdown } else { Outcome::Error };
         line.error.get_or_insert_with(|| error.message.clone());
+        line.error_code = error.code.map(ErrorCode::as_str);
     });
     let mut out = Vec::new();
     crate::sse::write_data(&mut out, &error.to_stream_json());

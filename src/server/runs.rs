@@ -12,6 +12,7 @@ use super::{App, permission, respond};
 use crate::agent::{client_digest, report};
 use crate::observe::{Outcome, RequestLine, SharedLine};
 use crate::store::{Store, StoreError, Whose};
+use crate::usage::Money;
 use crate::wire::{ApiError, ErrorCode};
 
 /// So many runs are listed.
@@ -36,7 +37,9 @@ pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request:
         page.map_or(Ok(()), Err)?;
         let run = store(&app)?.run(&id).await.map_err(broken)?;
         let run = run.filter(|run| whose.includes(run.client.as_deref()));
-        Ok(report::breakdown(&run.ok_or_else(|| unknown(&id))?))
+        let mut body = report::breakdown(&run.ok_or_else(|| unknown(&id))?);
+        body["cost"] = app.usage.run_cost(&id).await.map(Money::units).into();
+        Ok(body)
     };
     leave(found.await, &line)
 }
@@ -86,7 +89,7 @@ fn line(app: &App, request: &Request, name: &str) -> SharedLine {
     let mut line = RequestLine::start(respond::request_id(request.headers()), name.to_owned());
     line.route = "runs";
     line.account = permission::account(request.extensions());
-    SharedLine::new(line, app.log_content)
+    SharedLine::new(line, &app.recording)
 }
 
 fn leave(body: Result<Value, ApiError>, line: &SharedLine) -> Response {

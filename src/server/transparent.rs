@@ -25,9 +25,13 @@ pub(super) async fn transparent(State(app): State<App>, request: Request) -> Res
     let mut line = RequestLine::start(id.clone(), format!("{} {}", parts.method, uri.path()));
     line.route = "transparent";
     line.account = permission::account(&parts.extensions);
-    let line = SharedLine::new(line, app.log_content);
+    let line = SharedLine::new(line, &app.recording);
     if permission::is_own(uri.path()) {
         return respond::error(&no_route(uri.path()), &line);
+    }
+    let costs = parts.method == Method::POST && permission::costs(uri.path());
+    if costs && let Err(error) = permission::within_budget(&app, &line, "", &Bytes::new()) {
+        return respond::error(&error, &line);
     }
     let mut headers = parts.headers;
     if let Ok(id) = http::HeaderValue::from_str(&id) {
@@ -49,14 +53,14 @@ pub(super) async fn transparent(State(app): State<App>, request: Request) -> Res
     };
     match sent {
         Ok(answer) => passed_on(&app, answer.into_parts(), line),
-        Err(error) => respond::error(&error.logged(&line), &line),
+        Err(error) => respond::error(&error, &line),
     }
 }
 
 /// What is not checked as a model server's route does not go to one.
 fn no_route(path: &str) -> ApiError {
     let what = format!("respool has no route `{}`, and does not pass it on", path.escape_default());
-    ApiError::new(404, ErrorCode::UnknownRoute, what)
+    ApiError::new(404, ErrorCode::NotFound, what)
 }
 
 /// The body as it comes; whole, where it says which of several upstreams is meant and is short.
@@ -99,10 +103,6 @@ fn passed_on(
     line: SharedLine,
 ) -> Response {
     let (status, headers, mut pieces, place) = parts;
-    line.with(|line| {
-        line.upstream_status = Some(status.as_u16());
-        line.outcome = Outcome::ClientGone;
-    });
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
     *response.headers_mut() = headers;

@@ -106,7 +106,7 @@ pub(super) fn usage(connection: &Connection) -> rusqlite::Result<Usage> {
 }
 
 /// Bytes in use: the file without what was freed in it.
-fn bytes(connection: &Connection) -> rusqlite::Result<u64> {
+pub(super) fn bytes(connection: &Connection) -> rusqlite::Result<u64> {
     let pages = pragma(connection, "page_count")?.saturating_sub(pragma(connection, "freelist_count")?);
     Ok(pages * pragma(connection, "page_size")?)
 }

@@ -16,6 +16,7 @@ mod outbox;
 mod queue;
 mod queueing;
 mod read;
+mod usage;
 mod write;
 
 use std::fmt;
@@ -34,6 +35,9 @@ pub use queue::{
 };
 pub use read::{RunRow, StoredEvent, StoredRun, Whose};
 use tokio::sync::oneshot;
+#[cfg(test)]
+pub(crate) use usage::refuse_usage;
+pub use usage::{Dimension, StoredUsage, UsageQuery, UsageStore, UsageSum};
 use write::Job;
 pub use write::{Ack, Append, ClaimScope, NewRun};
 

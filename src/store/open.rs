@@ -67,6 +67,25 @@ pub(super) fn open(dir: &Path, alone: bool) -> Result<Opened, StoreError> {
     }
 }
 
+/// Opens another database of the state directory, whose schema has these steps. A damaged one is set aside.
+pub(super) fn open_other(path: &Path, steps: &[&str]) -> Result<(Connection, Connection), StoreError> {
+    let both = || -> Result<(Connection, Connection), Fault> {
+        let mut writer = connection(path)?;
+        let _ = fs::set_permissions(path, fs::Permissions::from_mode(0o600));
+        writer.pragma_update(None, "journal_mode", "wal")?;
+        migrate(&mut writer, steps)?;
+        Ok((writer, connection(path)?))
+    };
+    match both() {
+        Err(Fault::Damaged) => {
+            let aside = set_aside(path).map_err(|error| unusable(path, &error.to_string()))?;
+            tracing::error!(target: "respool::store", set_aside = %aside.display(), "the database was damaged; it was set aside, and a new one begun");
+            both().map_err(|fault| fault.into_error(path))
+        }
+        other => other.map_err(|fault| fault.into_error(path)),
+    }
+}
+
 enum Fault {
     Damaged,
     Newer(u32),
@@ -108,7 +127,7 @@ fn connections(path: &Path) -> Result<(Connection, Connection), Fault> {
         return Err(Fault::Damaged);
     }
     let _ = fs::remove_file(suspicion(path));
-    migrate(&mut writer)?;
+    migrate(&mut writer, &STEPS)?;
     Ok((writer, connection(path)?))
 }
 
@@ -168,18 +187,18 @@ fn connection(path: &Path) -> Result<Connection, Fault> {
     Ok(connection)
 }
 
-fn migrate(connection: &mut Connection) -> Result<(), Fault> {
+fn migrate(connection: &mut Connection, steps: &[&str]) -> Result<(), Fault> {
     // Takes the write lock first, so that two processes cannot both begin the same step.
     let change = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
     let version: u32 = change.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-    let known = u32::try_from(STEPS.len()).unwrap_or(u32::MAX);
+    let known = u32::try_from(steps.len()).unwrap_or(u32::MAX);
     match version.cmp(&known) {
         Ordering::Less => {}
         // Nothing is written: also on a full disk runs can be looked at.
         Ordering::Equal => return Ok(()),
         Ordering::Greater => return Err(Fault::Newer(version)),
     }
-    for step in STEPS.iter().skip(version as usize) {
+    for step in steps.iter().skip(version as usize) {
         change.execute_batch(step)?;
     }
     change.pragma_update(None, "user_version", known)?;

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::loop_guard::{LoopFound, calls_of, is_real_user, loop_start};
+use super::loop_guard::{LoopFound, is_real_user, loop_start};
 use crate::turn::ToolCall;
 use crate::wire::{Message, encode_string, is_empty_array};
 
@@ -56,8 +56,8 @@ impl Additions {
 pub fn silent_turns(messages: &[Message<'_>]) -> Vec<SilentTurn> {
     let turn = |(place, message): (usize, &Message<'_>)| {
         let sent = REASONING.iter().any(|key| message.object.get(key).is_some_and(|text| text != "\"\""));
-        let calls = message.object.get("tool_calls").filter(|_| !sent && message.is_from("assistant"))?;
-        Some(SilentTurn { place, calls: calls_of(calls) }).filter(|turn| !turn.calls.is_empty())
+        let is_silent = !sent && message.is_from("assistant") && !message.calls().is_empty();
+        is_silent.then(|| SilentTurn { place, calls: message.calls().to_vec() })
     };
     messages.iter().enumerate().skip(loop_start(messages)).filter_map(turn).collect()
 }

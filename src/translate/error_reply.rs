@@ -5,29 +5,6 @@
 
 use crate::wire::{ApiError, ErrorCode};
 
-/// Which client asks: some errors need another form for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ClientProgram {
-    /// OpenAI's Codex.
-    Codex,
-    /// Anthropic's Claude Code.
-    ClaudeCode,
-    /// Any other.
-    #[default]
-    Other,
-}
-
-impl ClientProgram {
-    /// By the `user-agent` header.
-    pub fn of(user_agent: &str) -> Self {
-        match user_agent {
-            agent if agent.starts_with("codex") => Self::Codex,
-            agent if agent.starts_with("claude-cli") => Self::ClaudeCode,
-            _ => Self::Other,
-        }
-    }
-}
-
 /// An error as it leaves by HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorReply {
@@ -52,19 +29,6 @@ pub(super) fn is_overflow(error: &ApiError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn callers_are_known_by_their_user_agent() {
-        for (agent, caller) in [
-            ("codex_exec/0.169.0 (Debian 12.0.0; x86_64) xterm", ClientProgram::Codex),
-            ("codex_cli_rs/0.169.0", ClientProgram::Codex),
-            ("claude-cli/2.1.330 (external, sdk-cli)", ClientProgram::ClaudeCode),
-            ("OpenAI/Python 3.54.0", ClientProgram::Other),
-            ("", ClientProgram::Other),
-        ] {
-            assert_eq!(ClientProgram::of(agent), caller, "{agent}");
-        }
-    }
 
     #[test]
     fn a_server_that_may_be_back_is_not_final() {

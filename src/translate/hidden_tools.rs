@@ -9,7 +9,6 @@ use std::collections::HashSet;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::loop_guard::calls_of;
 use crate::wire::Object;
 use crate::wire::{Message, array, decode_string};
 
@@ -18,12 +17,12 @@ pub fn hidden_tools(messages: &[Message<'_>]) -> Vec<(String, Option<Box<RawValu
     let mut asked = HashSet::new();
     let mut found = Vec::new();
     for message in messages {
-        for call in message.object.get("tool_calls").map(calls_of).unwrap_or_default() {
+        for call in message.calls() {
             if matches!(call.name.as_str(), "tool_search" | "tool_describe") {
-                asked.extend(call.id);
+                asked.extend(call.id.as_deref());
             }
         }
-        let answers = message.object.string("tool_call_id").is_some_and(|id| asked.contains(&id));
+        let answers = message.object.string("tool_call_id").is_some_and(|id| asked.contains(id.as_str()));
         if answers && message.is_from("tool") {
             entries(&result(message), &mut found);
         }

@@ -5,6 +5,7 @@
 //! and is mapped back, without any memory, when the conversation returns.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 const LENGTH: usize = 9;
@@ -13,27 +14,32 @@ const KIMI: &str = "kimi";
 /// Chooses ids for one reply; no id is used twice in the conversation.
 #[derive(Clone, Debug)]
 pub struct Ids {
-    taken: HashSet<String>,
+    taken: Arc<HashSet<String>>,
+    chosen: HashSet<String>,
     state: u64,
 }
 
 impl Ids {
     /// `seed`: random, from the caller. `taken`: the ids that the conversation has used already.
-    pub fn new(seed: u64, taken: HashSet<String>) -> Self {
-        Self { taken, state: seed }
+    pub fn new(seed: u64, taken: impl Into<Arc<HashSet<String>>>) -> Self {
+        Self { taken: taken.into(), chosen: HashSet::new(), state: seed }
+    }
+
+    fn is_taken(&self, id: &str) -> bool {
+        self.chosen.contains(id) || self.taken.contains(id)
     }
 
     /// The id that leaves for a call: the upstream's own if it is well formed and new, else a new one.
     pub fn choose(&mut self, upstream: Option<&str>) -> String {
         let id = match upstream {
-            Some(id) if is_well_formed(id) && !self.taken.contains(id) => id.to_owned(),
+            Some(id) if is_well_formed(id) && !self.is_taken(id) => id.to_owned(),
             Some(id) => match kimi_index(id) {
                 Some(index) => self.fresh(&format!("{KIMI}{index}z")),
                 None => self.fresh(""),
             },
             None => self.fresh(""),
         };
-        self.taken.insert(id.clone());
+        self.chosen.insert(id.clone());
         id
     }
 
@@ -50,7 +56,7 @@ impl Ids {
     fn fresh(&mut self, prefix: &str) -> String {
         loop {
             let id: String = prefix.chars().chain((0..LENGTH).map(|_| self.letter())).collect();
-            if !self.taken.contains(&id) {
+            if !self.is_taken(&id) {
                 return id;
             }
         }

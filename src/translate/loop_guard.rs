@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use super::circles::{Answered, cycles, drifting, without_tool};
 use crate::turn::ToolCall;
-use crate::wire::{Message, Object, array, decode_string};
+use crate::wire::Message;
 
 /// How OpenClaw's own trailing user message starts.
 const INTERNAL_CONTEXT: &str = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>";
@@ -178,30 +178,17 @@ fn answered_calls<'a>(messages: &'a [Message<'_>]) -> Vec<Answered<'a>> {
     let mut asked = HashMap::new();
     let mut answered = Vec::new();
     for message in messages {
-        let calls = message.object.get("tool_calls").map(calls_of).unwrap_or_default();
-        asked.extend(calls.into_iter().filter_map(|call| Some((call.id.clone()?, call))));
+        let calls = message.calls().iter();
+        asked.extend(calls.filter_map(|call| Some((call.id.clone()?, call))));
         if message.is_from("tool") {
             let id = message.object.string("tool_call_id").unwrap_or_default();
             // A result whose call is not known repeats nothing: its id stands in for the call.
             let unknown = || ToolCall { arguments: id.clone(), ..ToolCall::default() };
-            let call = asked.get(&id).cloned().unwrap_or_else(unknown);
+            let call = asked.get(&id).copied().cloned().unwrap_or_else(unknown);
             answered.push(Answered::new(call, message.object.get("content").unwrap_or_default()));
         }
     }
     answered
-}
-
-/// The calls in a message's `tool_calls`; each has an id.
-pub(super) fn calls_of(text: &str) -> Vec<ToolCall> {
-    let call = |text: &&str| {
-        let call = Object::parse(text).ok()?;
-        let function = Object::parse(call.get("function")?).ok()?;
-        let raw = function.get("arguments").unwrap_or_default();
-        let arguments = decode_string(raw).unwrap_or_else(|| raw.to_owned());
-        let (id, name) = (Some(call.string("id")?), function.string("name")?);
-        Some(ToolCall { id, name, arguments, problems: vec![] })
-    };
-    array(text).unwrap_or_default().iter().filter_map(call).collect()
 }
 
 #[cfg(test)]

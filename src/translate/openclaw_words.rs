@@ -10,7 +10,7 @@ use regex::Regex;
 
 use crate::pattern::pattern;
 
-/// What 2026.9.6 repeats, punishes the provider for, or takes for a full context.
+/// What 2026.9.6 repeats, or punishes the provider for.
 static NEW: LazyLock<Regex> = LazyLock::new(|| {
     pattern(
         r"(?ix)
@@ -27,7 +27,15 @@ static NEW: LazyLock<Regex> = LazyLock::new(|| {
         | plans\ &\ billing | requires\ more\ credits | ^billing | (?:incorrect|invalid)[\ _]api[\ _]key | api\ key\ (?:is\ )?(?:invalid|not\ valid|revoked|deactivated|deleted)
         | invalid[\ _]token | authenticat | unauthori[sz]ed | forbidden | access\ denied | permission_error | missing\ scope | expired
         | no\ (?:credentials|api\ key)\ found | failed\ to\b.*\btoken | could\ not\ (?:authenticate|validate) | (?:key|account)\ has\ been | not\ allowed\ for\ this\ organi
-        | context\ length | context\ (?:window\ )?(?:overflow|exceed) | context\ .*overflow | context_length_exceeded | prompt\ (?:is\ )?too\ long | request_too_large
+        ",
+    )
+});
+
+/// What 2026.9.6 takes for a full context.
+static OVERFLOW: LazyLock<Regex> = LazyLock::new(|| {
+    pattern(
+        r"(?ix)
+          context\ length | context\ (?:window\ )?(?:overflow|exceed) | context\ .*overflow | context_length_exceeded | prompt\ (?:is\ )?too\ long | request_too_large
         | too\ many\ tokens | token\ limit\ exceeded | exceeds\ the\ limit\ of | model\ token\ limit | reduce\ the\ length\ of
         ",
     )
@@ -52,7 +60,12 @@ static OLD: LazyLock<Regex> = LazyLock::new(|| {
 
 /// True when both versions show their owner this text of a 422 as it stands, after one request.
 pub fn is_harmless_for_openclaw(text: &str) -> bool {
-    !NEW.is_match(text) && !OLD.is_match(text)
+    !NEW.is_match(text) && !OVERFLOW.is_match(text) && !OLD.is_match(text)
+}
+
+/// The same of a text that is to be taken for a full context.
+pub fn is_harmless_overflow(text: &str) -> bool {
+    !NEW.is_match(text)
 }
 
 #[cfg(test)]
@@ -92,6 +105,62 @@ mod tests {
             let text = format!("the model server `box` said: {harmful}.");
             assert!(!is_harmless_for_openclaw(&text), "{text}");
         }
+    }
+
+    /// An earlier list of the same words was applied to every client's errors. All of it that was measured to harm is in this one.
+    #[test]
+    fn words_that_switch_the_provider_off() {
+        for words in [
+            "401",
+            "402",
+            "403",
+            "unauthorised",
+            "forbidden",
+            "authentication",
+            "access denied",
+            "expired",
+            "invalid_token",
+            "incorrect api key",
+            "invalid_api_key",
+            "api key is not valid",
+            "api key revoked",
+            "no api key found",
+            "no credentials found",
+            "insufficient_quota",
+            "permission_error",
+            "missing scope",
+            "key has been disabled",
+            "payment required",
+            "credit balance",
+            "plans & billing",
+            "exceeded your current quota",
+            "timeout",
+            "timed out",
+            "deadline exceeded",
+            "connection error",
+            "connection reset",
+            "network error",
+            "fetch failed",
+            "ECONNREFUSED",
+            "rate_limit",
+            "too many requests",
+            "overloaded",
+            "service unavailable",
+            "internal server error",
+            "bad gateway",
+            "upstream error",
+        ] {
+            let text = format!("the model server `box` said: {words}");
+            assert!(!is_harmless_for_openclaw(&text), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_overflow_may_say_so_and_nothing_else() {
+        assert!(is_harmless_overflow("This model's maximum context length is 10 tokens."));
+        assert!(!is_harmless_overflow(
+            "This model's maximum context length is 10 tokens. Rate limit reached."
+        ));
     }
 
     /// Every text whose effect was measured on the real clients (`tests/openclaw/run.sh DIR words`): what harms in one of

@@ -84,7 +84,12 @@ fn chunks_stay_whole(flags: u8, frames: &[Frame]) {
     let flag = |bit: u8| flags & (1 << bit) != 0;
     let reasoning = flag(0).then_some("reasoning_content");
     let keep = if flag(2) { vec!["stop_reason".to_owned()] } else { vec![] };
-    let mut state = StreamState::new(ChunkRules { reasoning, usage: flag(1), keep });
+    let mut state = StreamState::new(ChunkRules {
+        reasoning,
+        usage: flag(1),
+        keep,
+        spent: crate::turn::Usage::default(),
+    });
     if flag(3) {
         state.head_was_sent("mine", 5, "m");
     }

@@ -25,6 +25,9 @@ pub(super) const DEVELOPER: &str = "role:developer";
 pub(super) const EFFORT_LIMITED: &str = "reasoning_effort:limited";
 pub(super) const EFFORT_KEY: &str = "reasoning_effort";
 
+/// The names under which reasoning may stand in the history.
+const REASONING: [&str; 2] = ["reasoning", "reasoning_content"];
+
 /// How the request is to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outbound {
@@ -225,24 +228,30 @@ fn edited_message<'a>(message: &Message<'a>, target: &Target) -> Cow<'a, str> {
         object.set("role", "\"system\"");
         Some(object)
     } else if message.is_from("assistant") {
-        edited_assistant(&message.object, target)
+        edited_assistant(message, target)
     } else {
         None
     };
     edited.map_or_else(|| message.json(), |object| Cow::Owned(object.to_json()))
 }
 
-fn edited_assistant<'a>(object: &Object<'a>, target: &Target) -> Option<Object<'a>> {
-    let mut object = object.clone();
-    (reasoning(&mut object, target) | arguments(&mut object)).then_some(object)
+fn edited_assistant<'a>(message: &Message<'a>, target: &Target) -> Option<Object<'a>> {
+    let has_reasoning = REASONING.iter().any(|key| message.object.get(key).is_some());
+    let is_sound = message.has_sound_arguments(|calls| {
+        let mut calls = array(calls).unwrap_or_default().into_iter();
+        calls.all(|call| matches!(edited_function(call, &mend_arguments), Cow::Borrowed(_)))
+    });
+    if is_sound && !has_reasoning {
+        return None;
+    }
+    let mut object = message.object.clone();
+    (reasoning(&mut object, target) | (!is_sound && arguments(&mut object))).then_some(object)
 }
 
 /// Gives the reasoning the name(s) that the upstream reads.
 fn reasoning(object: &mut Object<'_>, target: &Target) -> bool {
     let keys = reasoning_keys(target);
-    let given = ["reasoning", "reasoning_content"]
-        .into_iter()
-        .find_map(|key| Some((key, object.get(key)?.to_owned())));
+    let given = REASONING.into_iter().find_map(|key| Some((key, object.get(key)?.to_owned())));
     let Some((_, text)) = given else { return false };
     if keys.iter().all(|key| object.get(key).is_some()) {
         return false;

@@ -3,6 +3,7 @@
 //! Takes out what OpenAI's API does not have, gives reasoning its name, maps odd finish reasons, withholds usage that was
 //! not asked for. Knows at the end whether the stream was whole. Called by `relay`.
 
+use super::synthesize::usage_json;
 use crate::turn::{FinishReason, Usage};
 use crate::wire::{Edit, Editor, Malformed, REPLY, Tag, encode_string, prune, usage_from};
 
@@ -15,6 +16,8 @@ pub struct ChunkRules {
     pub usage: bool,
     /// Fields to keep although OpenAI's API has no such field.
     pub keep: Vec<String>,
+    /// Tokens of earlier attempts, which the usage that leaves has too.
+    pub spent: Usage,
 }
 
 /// What became of a chunk.
@@ -74,11 +77,13 @@ impl StreamState {
         }
     }
 
-    /// Another stream in the place of this one, of which only the role chunk may have left.
+    /// Another stream in the place of this one, of which only the role chunk may have left. `spent`: tokens of the attempts
+    /// before it.
     #[must_use]
-    pub fn anew(&self) -> Self {
+    pub fn anew(&self, spent: Usage) -> Self {
         let sent = self.sent.clone().or_else(|| self.whole_identity().cloned());
-        Self { identity: sent.clone(), sent, ..Self::new(self.rules.clone()) }
+        let rules = ChunkRules { spent, ..self.rules.clone() };
+        Self { identity: sent.clone(), sent, ..Self::new(rules) }
     }
 
     /// From now on every chunk carries this head, and upstream's own role chunks are withheld: respool has sent them.
@@ -265,10 +270,15 @@ impl ChunkEditor<'_> {
     }
 
     fn usage(&mut self, value: &str) -> Edit {
-        self.state.usage = usage_from(value).or(self.state.usage);
+        let usage = usage_from(value);
+        self.state.usage = usage.or(self.state.usage);
         if self.state.rules.usage {
             self.saw.usage |= value != "null";
-            return Edit::Keep;
+            let spent = self.state.rules.spent;
+            return match usage.filter(|_| spent != Usage::default()) {
+                Some(usage) => Edit::Replace(usage_json(&usage.plus(spent))),
+                None => Edit::Keep,
+            };
         }
         self.saw.usage_dropped = true;
         Edit::Drop
@@ -306,7 +316,7 @@ mod tests {
     use super::*;
 
     fn rules(usage: bool) -> ChunkRules {
-        ChunkRules { reasoning: Some("reasoning_content"), usage, keep: vec![] }
+        ChunkRules { reasoning: Some("reasoning_content"), usage, keep: vec![], spent: Usage::default() }
     }
 
     fn check(state: &mut StreamState, payload: &str, passed: Passed, text: &str) {
@@ -353,6 +363,19 @@ mod tests {
     }
 
     #[test]
+    fn usage_that_leaves_has_the_tokens_of_earlier_attempts_too() {
+        let spent = Usage { prompt: 3, completion: 9, ..Usage::default() };
+        let mut state = StreamState::new(rules(true)).anew(spent);
+        check(
+            &mut state,
+            r#"{"id":"a","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}"#,
+            Passed::Changed,
+            r#"{"id":"a","choices":[],"usage":{"prompt_tokens":6,"completion_tokens":13,"total_tokens":19}}"#,
+        );
+        assert_eq!(state.usage().map(|usage| usage.total()), Some(7), "the log counts attempts one by one");
+    }
+
+    #[test]
     fn after_respools_own_head_the_upstreams_is_replaced() {
         let mut state = StreamState::new(rules(false));
         assert_eq!(state.heartbeat(), None);
@@ -374,8 +397,11 @@ mod tests {
 
     #[test]
     fn reasoning_may_be_dropped_and_fields_kept() {
-        let mut state =
-            StreamState::new(ChunkRules { reasoning: None, usage: false, keep: vec!["stop_reason".into()] });
+        let mut state = StreamState::new(ChunkRules {
+            reasoning: None,
+            keep: vec!["stop_reason".into()],
+            ..rules(false)
+        });
         check(&mut state, r#"{"choices":[{"index":0,"delta":{"reasoning":"x"}}]}"#, Passed::Withheld, "");
         check(
             &mut state,

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::loop_guard::{calls_of, is_real_user};
+use super::loop_guard::is_real_user;
 use crate::wire::{Message, Object, array, decode_string, encode_string};
 
 /// What is left of a long tool result before messages are left out, and when even that was not enough. In bytes, the
@@ -195,8 +195,8 @@ impl Bounds {
         let mut makers: HashMap<String, usize> = HashMap::new();
         let (mut asked_in, mut answered_in) = (HashMap::new(), HashMap::new());
         for (place, message) in messages.iter().enumerate() {
-            let calls = message.object.get("tool_calls").map(calls_of).unwrap_or_default();
-            makers.extend(calls.into_iter().filter_map(|call| Some((call.id?, place))));
+            let calls = message.calls();
+            makers.extend(calls.iter().filter_map(|call| Some((call.id.clone()?, place))));
             let id = message.object.string("tool_call_id").filter(|_| message.is_from("tool"));
             if let Some(maker) = id.and_then(|id| makers.get(&id)) {
                 asked_in.insert(place, *maker);

@@ -1,16 +1,15 @@
 //! What went wrong upstream, told so that a client can act on it.
 //!
 //! Errors of vLLM (nested, flat, string, `detail`), of proxies before it (HTML) and of the network become one shape; texts
-//! are cut and made readable; statuses that make OpenClaw punish the whole provider are replaced. Sources: field notes
-//! `vllm.md` section 2, `openclaw.md` section 2.3. Called by `client` and `relay`.
+//! are cut and made readable. What a client at hand would misread is `relay::final_error`'s business. Called by `client` and
+//! `relay`.
 
 use std::sync::LazyLock;
 
 use regex::Regex;
 
-use crate::observe::SharedLine;
 use crate::pattern::pattern;
-use crate::wire::{ApiError, ErrorCode, Object, array};
+use crate::wire::{ApiError, Cause, ErrorCode, Object, array};
 
 /// What a caller may do about a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +43,10 @@ pub struct UpstreamError {
     pub loggable: String,
     /// For the log: what really happened, with details that are not the client's business.
     pub internal: String,
+    /// The upstream's name; empty when none was asked.
+    pub upstream: String,
+    /// It came in an answer whose head was a success: the upstream is there, and it is not starting.
+    pub is_after_head: bool,
 }
 
 /// A failure of the upstream's own: what decides whether asking it again can help.
@@ -118,6 +121,23 @@ struct Said {
     is_overflow: bool,
 }
 
+impl Failure {
+    /// What the upstream did, in words that OpenClaw shows as they are (`translate::openclaw_words`).
+    pub fn in_plain_words(self) -> &'static str {
+        match self {
+            Self::Absent => "refused the connection",
+            Self::Unavailable => "answered that it is unavailable",
+            Self::GatewayTimeout => "gave no answer to the gateway before it",
+            Self::Limited => "is busy",
+            Self::Closed => "closed the connection without an answer",
+            Self::Failed => "answered with 5xx",
+            Self::Broken => "broke its reply off",
+            Self::Slow => "gave no answer in time",
+            Self::Unusable => "sent something that is not a chat completion",
+        }
+    }
+}
+
 impl UpstreamError {
     /// An answer with an error status. `name`: the upstream's name in the configuration.
     pub fn from_answer(name: &str, status: u16, body: &str) -> Self {
@@ -126,9 +146,18 @@ impl UpstreamError {
         let internal = format!("HTTP {status}");
         let (tier, mut error) = judge(name, status, &message, said.is_overflow);
         error.param.clone_from(&said.param);
-        tame(name, &mut error);
         let loggable = loggable(&message);
-        Self { tier, error, status: Some(status), param: said.param, said: said.message, loggable, internal }
+        Self {
+            tier,
+            error,
+            status: Some(status),
+            param: said.param,
+            said: said.message,
+            loggable,
+            internal,
+            upstream: name.to_owned(),
+            is_after_head: false,
+        }
     }
 
     /// The conversation does not fit, as respool found out itself. `text` holds nothing of the conversation.
@@ -141,6 +170,8 @@ impl UpstreamError {
             param: None,
             said: String::new(),
             internal: String::new(),
+            upstream: String::new(),
+            is_after_head: false,
         }
     }
 
@@ -150,6 +181,7 @@ impl UpstreamError {
         match (self.tier, self.status) {
             (Tier::Glitch | Tier::ContextOverflow, _) => return None,
             (Tier::Rejected, status) => return (status == Some(429)).then_some(Failure::Limited),
+            (_, Some(500..)) if self.is_after_head => return Some(Failure::Failed),
             (_, Some(502 | 503)) => return Some(Failure::Unavailable),
             (_, Some(504)) => return Some(Failure::GatewayTimeout),
             (_, Some(500..)) => return Some(Failure::Failed),
@@ -178,13 +210,19 @@ impl UpstreamError {
         format!("{}{details}", self.loggable)
     }
 
-    /// Notes the failure in the request's line, and gives what the client is told.
-    pub fn logged(self, line: &SharedLine) -> ApiError {
-        line.with(|line| {
-            line.upstream_status = line.upstream_status.or(self.status);
-            line.error = Some(self.for_log());
-        });
-        self.error
+    /// The upstream's part in it, once respool has given up.
+    pub fn cause(&self, efforts: String) -> Option<Box<Cause>> {
+        let failure = self.failure();
+        let what = match (failure, self.tier) {
+            (Some(failure), _) => failure.in_plain_words(),
+            (None, Tier::Glitch) => "could not read what its model wrote",
+            (None, Tier::ContextOverflow) => return None,
+            (None, _) => {
+                "refuses this request; its own words are in respool's log if `[log] content = true` is set"
+            }
+        };
+        let (upstream, is_failure) = (self.upstream.clone(), failure.is_some());
+        (!upstream.is_empty()).then(|| Box::new(Cause { upstream, what, is_failure, efforts }))
     }
 
     /// A 200 whose body, or an event of whose stream, is an error; `None` when it is none.
@@ -195,7 +233,7 @@ impl UpstreamError {
             return None;
         }
         let code = read(body).code.filter(|code| (400..600).contains(code)).unwrap_or(502);
-        Some(Self::from_answer(name, code, body))
+        Some(Self { is_after_head: true, ..Self::from_answer(name, code, body) })
     }
 
     /// No answer, or a broken one. `code` names the fault, `what` says it for people.
@@ -212,6 +250,8 @@ impl UpstreamError {
             said: String::new(),
             loggable,
             internal: internal.into(),
+            upstream: name.to_owned(),
+            is_after_head: false,
         }
     }
 }
@@ -274,19 +314,6 @@ fn overflow_text(message: &str) -> String {
     )
 }
 
-/// OpenClaw also reads the *words* of a final error: some make it disable the provider for a minute or for hours, some
-/// make it repeat the whole request eight times (measured on 2026.9.6, and read in its shipped classifier).
-static PUNISHED: LazyLock<Regex> = LazyLock::new(|| {
-    pattern(
-        r"(?i)\b40[123]\b|unauthori[sz]ed|forbidden|authenticat|access denied|expired|invalid[ _]token|incorrect api key|invalid_api_key|api key (?:is )?(?:invalid|not valid)|no (?:api key|credentials) found|insufficient|permission_error|missing scope|revoked|disabled|payment required|credit balance|current plan|billing|quota|timeout|timed out|deadline exceeded|connection (?:error|reset)|network error|fetch failed|econnrefused|rate.?limit|too many requests|overloaded|service unavailable|internal server error|bad gateway|upstream error",
-    )
-});
-
-/// True when OpenClaw would not take an error of this text as final, or would disable the provider.
-pub fn is_misread_by_openclaw(text: &str) -> bool {
-    PUNISHED.is_match(text)
-}
-
 /// Texts of servers that hold nothing of the conversation, and that whoever reads the log needs.
 static HARMLESS: LazyLock<Regex> = LazyLock::new(|| {
     pattern(
@@ -300,21 +327,6 @@ fn loggable(message: &str) -> String {
         return cut(message, 300);
     }
     format!("the server's own words ({} bytes) are logged with `[log] content = true`", message.len())
-}
-
-/// Replaces the text of a final error that OpenClaw would misread.
-fn tame(name: &str, error: &mut ApiError) {
-    let is_final = (400..500).contains(&error.status) && error.status != 429;
-    let misread = PUNISHED.is_match(&error.message);
-    if !is_final || !misread {
-        return;
-    }
-    error.message = match error.code {
-        Some(ErrorCode::ContextLengthExceeded) => overflow_text(""),
-        _ => format!(
-            "the model server `{name}` refuses this request; its own words are in respool's log if `[log] content = true` is set"
-        ),
-    };
 }
 
 fn hinted(message: &str) -> String {
@@ -451,21 +463,29 @@ mod tests {
         for status in [401, 402, 403] {
             let error = UpstreamError::from_answer("box", status, r#"{"error":"Unauthorized"}"#).error;
             assert_eq!(error.status, 422);
-            let lower = error.message.to_lowercase();
-            assert!(!PUNISHED.is_match(&lower), "OpenClaw would disable the provider: {lower}");
+            assert!(crate::translate::is_harmless_for_openclaw(&error.message), "{}", error.message);
         }
     }
 
+    /// What a server says of a request reaches every client but OpenClaw in the server's own words; the log gets none of them.
     #[test]
-    fn words_that_openclaw_punishes_do_not_leave() {
+    fn a_refusal_keeps_its_words_and_the_log_has_none() {
         let body = r#"{"error":{"message":"Unexpected message: 'the meeting is forbidden'"}}"#;
         let error = UpstreamError::from_answer("box", 400, body);
-        assert!(error.error.message.contains("respool's log"), "{error:?}");
+        assert_eq!(error.error.message, "Unexpected message: 'the meeting is forbidden'");
         assert!(
             !format!("{}{}", error.loggable, error.internal).contains("forbidden"),
             "it may be the user's text"
         );
         check(500, body, 500, Tier::Fatal, "forbidden");
+    }
+
+    #[test]
+    fn an_error_after_the_head_is_no_starting_server() {
+        let body = r#"{"error":{"message":"busy","code":503}}"#;
+        let failure = |error: UpstreamError| error.failure();
+        assert_eq!(failure(UpstreamError::from_answer("box", 503, body)), Some(Failure::Unavailable));
+        assert_eq!(UpstreamError::from_success("box", body).and_then(failure), Some(Failure::Failed));
     }
 
     #[test]

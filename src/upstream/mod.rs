@@ -21,7 +21,7 @@ pub use balance::{Load, choose, digest};
 pub use body::{Incoming, Outgoing};
 pub use client::{Answer, Call, Upstream};
 pub use config::{Address, UpstreamConfig};
-pub use failure::{Failure, Tier, UpstreamError, in_few_words, is_misread_by_openclaw};
+pub use failure::{Failure, Tier, UpstreamError, in_few_words};
 pub use fleet::{Fleet, LISTS_EVERY, Serving};
 pub use gate::Place;
 pub use health::Health;

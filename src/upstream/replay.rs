@@ -11,6 +11,7 @@ mod framing;
 mod recording;
 mod request;
 mod serve;
+mod tour;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -56,6 +57,8 @@ pub struct Replay {
     models: BTreeMap<String, Vec<Recording>>,
     chunk_delay: Duration,
     seen: Mutex<VecDeque<SeenRequest>>,
+    /// How many requests each kind of reply has answered.
+    answered: Mutex<BTreeMap<(String, bool, Form), usize>>,
 }
 
 impl Replay {
@@ -86,7 +89,7 @@ impl Replay {
         Ok(Self::from_recordings(recordings.into_iter().map(|(_, recording)| recording).collect()))
     }
 
-    /// Serves these recordings. Of two that stand for the same reply the first is used.
+    /// Serves these recordings. Those that stand for the same reply are sent in turn, and then from the first one again.
     pub fn from_recordings(recordings: Vec<Recording>) -> Self {
         let mut models: BTreeMap<String, Vec<Recording>> = BTreeMap::new();
         for recording in recordings {
@@ -95,28 +98,12 @@ impl Replay {
         Self { models, ..Self::default() }
     }
 
-    /// The recordings of `respool demo`, model `gpt-oss-20b`: a tool call with what only vLLM sends along, the answer
-    /// after the tool's result, and a plain stream. All three were captured from vLLM 0.32.
+    /// The recordings of `respool demo`.
     ///
     /// # Errors
     /// Never, as a test shows: they are part of the program.
-    pub fn demo() -> Result<Self, RecordingError> {
-        const FILES: [(&str, &[u8]); 3] = [
-            (
-                "gpt-oss-20b.nonstream.resp.http",
-                include_bytes!("../../fixtures/demo/gpt-oss-20b.nonstream.resp.http"),
-            ),
-            (
-                "gpt-oss-20b.after-tool.nonstream.resp.http",
-                include_bytes!("../../fixtures/demo/gpt-oss-20b.after-tool.nonstream.resp.http"),
-            ),
-            (
-                "gpt-oss-20b.stream.resp.http",
-                include_bytes!("../../fixtures/demo/gpt-oss-20b.stream.resp.http"),
-            ),
-        ];
-        let parsed = FILES.into_iter().map(|(name, bytes)| Recording::parse(name, Bytes::from_static(bytes)));
-        Ok(Self::from_recordings(parsed.collect::<Result<_, _>>()?))
+    pub fn tour() -> Result<Self, RecordingError> {
+        Ok(Self::from_recordings(tour::recordings()?))
     }
 
     /// Lets this much time pass before each chunk of a stream.
@@ -161,6 +148,9 @@ impl Replay {
             answer_status: answer.status.as_u16(),
             answer_body: answer.whole_body(),
         });
+        if !answer.silence.is_zero() {
+            tokio::time::sleep(answer.silence).await;
+        }
         answer.into_response(self.chunk_delay)
     }
 
@@ -191,8 +181,19 @@ impl Replay {
             None => self.models.values().next().ok_or_else(|| Refusal::unknown_model("", self.models()))?,
         };
         asked.check_history()?;
-        let recording = choose(recordings, &asked)?;
+        let recording = self.next_of(recordings, choose(recordings, &asked)?);
         Ok(answer::recorded(recording, asked.include_usage))
+    }
+
+    /// The recording whose turn it is among those that stand for the same reply as `first`.
+    fn next_of<'r>(&self, recordings: &'r [Recording], first: &'r Recording) -> &'r Recording {
+        let same: Vec<&Recording> =
+            recordings.iter().filter(|recording| recording.stands_for_same(first)).collect();
+        let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = answered.entry((first.model.clone(), first.after_tool, first.form)).or_default();
+        let turn = *count % same.len().max(1);
+        *count += 1;
+        same.get(turn).copied().unwrap_or(first)
     }
 }
 

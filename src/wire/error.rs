@@ -23,6 +23,21 @@ pub struct ApiError {
     pub retry_after: Option<u64>,
     /// respool has tried, and given up: the client is told not to try again (`x-should-retry: false`).
     pub is_final: bool,
+    /// The upstream's part in it, for clients that misread a server's own words.
+    pub cause: Option<Box<Cause>>,
+}
+
+/// An upstream's part in an error, in words of respool's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cause {
+    /// The upstream's name.
+    pub upstream: String,
+    /// What it did, for example `refused the connection`.
+    pub what: &'static str,
+    /// It failed; it did not refuse.
+    pub is_failure: bool,
+    /// What respool tried, for example `asked 3 times`; may be empty.
+    pub efforts: String,
 }
 
 #[derive(Serialize)]
@@ -56,6 +71,7 @@ impl ApiError {
             code: code.into(),
             retry_after: None,
             is_final: false,
+            cause: None,
         }
     }
 

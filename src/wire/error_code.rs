@@ -40,6 +40,10 @@ codes! {
     ApprovalTimeout = "approval_timeout",
     /// The path cannot be sent to this upstream.
     BadPath = "bad_path",
+    /// All request bodies together fill `limits.max_bodies`.
+    BodiesFull = "bodies_full",
+    /// A budget of this day is spent.
+    BudgetSpent = "budget_spent",
     /// The model's server broke its reply off.
     BrokenReply = "broken_reply",
     /// A child run of an agent cannot be worked on.
@@ -122,8 +126,6 @@ codes! {
     ToolUnavailable = "tool_unavailable",
     /// The model's call ends before its arguments do.
     TruncatedToolCall = "truncated_tool_call",
-    /// The path is below one of respool's own, which has no such route.
-    UnknownRoute = "unknown_route",
     /// The model called a tool that the request does not declare.
     UnknownTool = "unknown_tool",
     /// The request's body is compressed.

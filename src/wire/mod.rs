@@ -6,6 +6,7 @@
 mod controls;
 mod error;
 mod error_code;
+mod known;
 mod object;
 mod prune;
 mod reply;
@@ -13,9 +14,10 @@ mod request;
 mod scan;
 
 pub use controls::escape_controls;
-pub use error::ApiError;
+pub use error::{ApiError, Cause};
 pub use error_code::ErrorCode;
-pub use object::{Object, array, decode_string, encode_string, is_empty_array};
+pub use known::{Known, KnownMessage, KnownTools};
+pub use object::{Object, array, decode_string, encode_string, first_of_array, is_empty_array};
 pub use prune::{Edit, Editor, Shape, Tag, prune};
 pub use reply::{Choice, Completion, NativeToolCall, REPLY, pruned_logprobs, text_of, usage_from};
 pub use request::{BadRequest, ChatRequest, DeclaredTool, Message, ToolChoice};

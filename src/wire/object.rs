@@ -12,6 +12,13 @@ pub struct Object<'a> {
     escaped_keys: bool,
 }
 
+/// Where keys and values of an object stand in its text: beginnings and ends, in bytes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Fields {
+    places: Vec<((u32, u32), (u32, u32))>,
+    escaped_keys: bool,
+}
+
 impl<'a> Object<'a> {
     /// Reads one object; anything else, or anything after it, is malformed.
     pub fn parse(text: &'a str) -> Result<Self, Malformed> {
@@ -27,6 +34,25 @@ impl<'a> Object<'a> {
         let object = Self::read(&mut scanner, value)?;
         scanner.end()?;
         Ok(object)
+    }
+
+    /// The same object in a copy of its text: `fields` are where its keys and values stand there.
+    pub(super) fn at(text: &'a str, fields: &Fields) -> Self {
+        let part = |(start, end): (u32, u32)| Cow::Borrowed(&text[start as usize..end as usize]);
+        let parts = fields.places.iter().map(|(key, value)| (part(*key), part(*value)));
+        Self { fields: parts.collect(), escaped_keys: fields.escaped_keys }
+    }
+
+    /// Where the fields of this object, which was read from `text` and not changed, stand in it.
+    pub(super) fn places(&self, text: &str) -> Fields {
+        let base = text.as_ptr() as usize;
+        let place = |part: &str| {
+            let start = (part.as_ptr() as usize).saturating_sub(base);
+            let offset = |at: usize| u32::try_from(at).unwrap_or_default();
+            (offset(start), offset(start + part.len()))
+        };
+        let places = self.fields.iter().map(|(key, value)| (place(key), place(value))).collect();
+        Fields { places, escaped_keys: self.escaped_keys }
     }
 
     /// Reads the object that a scanner stands at.
@@ -153,6 +179,21 @@ fn is_string(json: &str, expected: &str) -> bool {
 /// True when the JSON text is an array without elements.
 pub fn is_empty_array(json: &str) -> bool {
     json.strip_prefix('[').is_some_and(|rest| rest.trim_start().starts_with(']'))
+}
+
+/// The first element's text of a JSON array; `None` when the text is none, or empty.
+pub fn first_of_array(text: &str) -> Option<&str> {
+    let mut scanner = Scanner::new(text);
+    let mut first = None;
+    // What follows is not looked at.
+    let _ = scanner.array(|scanner| match first {
+        None => {
+            first = Some(scanner.value()?);
+            Ok(())
+        }
+        Some(_) => Err(scanner.stop()),
+    });
+    first
 }
 
 /// The element texts of a JSON array, `None` when the text is none.

@@ -4,11 +4,14 @@
 //! Called by `translate` and `server`.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use super::error::ApiError;
 use super::error_code::ErrorCode;
-use super::object::{Object, array, decode_string, is_empty_array, is_key};
+use super::known::{Known, KnownMessage, KnownTools, MessageFacts, Place};
+use super::object::{Object, decode_string, first_of_array, is_empty_array, is_key};
 use super::scan::{Malformed, Scanner};
+use crate::turn::ToolCall;
 
 /// Why a request body is no chat completion request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +77,7 @@ pub struct ChatRequest<'a> {
     pub messages: Vec<Message<'a>>,
     /// The functions among the declared tools, in order.
     pub functions: Vec<DeclaredTool<'a>>,
+    has_known_tools: bool,
 }
 
 /// One declared function, as spans of JSON text.
@@ -94,6 +98,7 @@ pub struct Message<'a> {
     pub object: Object<'a>,
     text: &'a str,
     edited: bool,
+    facts: Arc<MessageFacts>,
 }
 
 impl<'a> ChatRequest<'a> {
@@ -102,14 +107,55 @@ impl<'a> ChatRequest<'a> {
     /// # Errors
     /// What is wrong with it, when it cannot be a chat completion request.
     pub fn parse(body: &'a [u8]) -> Result<Self, BadRequest> {
+        Self::parse_known(body, Known::default())
+    }
+
+    /// The same, where parts of it may be known.
+    ///
+    /// # Errors
+    /// As [`ChatRequest::parse`].
+    pub fn parse_known(body: &'a [u8], known: Known<'_>) -> Result<Self, BadRequest> {
         let text = std::str::from_utf8(body).map_err(|_| BadRequest::NotText)?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let mut parts = Parts::default();
+        let mut parts = Parts { known, messages: None, functions: Vec::new(), has_known_tools: false };
         let object = Object::parse_with(text, |key, scanner| parts.field(key, scanner))
             .map_err(|fault| not_an_object(text, &fault))?;
         object.original("messages").ok_or(BadRequest::NoMessages)?;
         let messages = parts.messages.ok_or(BadRequest::BadMessages)?;
-        Ok(Self { object, messages, functions: parts.functions })
+        Ok(Self { object, messages, functions: parts.functions, has_known_tools: parts.has_known_tools })
+    }
+
+    /// What may be known of the next request. Messages that were known keep what is known of them.
+    pub fn known_messages(&self, known: &[Arc<KnownMessage>]) -> Vec<Arc<KnownMessage>> {
+        let mut kept = Vec::with_capacity(self.messages.len());
+        for (place, message) in self.messages.iter().enumerate() {
+            let same = known.get(place).filter(|known| Arc::ptr_eq(&known.facts, &message.facts));
+            match same.cloned().or_else(|| KnownMessage::new(message.text, &message.object, &message.facts)) {
+                Some(known) => kept.push(known),
+                // Those behind it are never reached.
+                None => break,
+            }
+        }
+        kept
+    }
+
+    /// True when its tools are those that were known.
+    pub fn has_known_tools(&self) -> bool {
+        self.has_known_tools
+    }
+
+    /// The same of its tools, if it has any.
+    pub fn known_tools(&self) -> Option<KnownTools> {
+        let text = self.tools().and(self.object.original("tools"))?;
+        let base = text.as_ptr() as usize;
+        let place = |part: Option<&str>| {
+            let start = (part?.as_ptr() as usize).checked_sub(base)?;
+            Some((start, start + part?.len()))
+        };
+        let functions = self.functions.iter();
+        let functions =
+            functions.map(|tool| (place(tool.name), place(tool.parameters), tool.is_described)).collect();
+        Some(KnownTools { text: text.into(), functions })
     }
 
     /// The model's name, empty when none is given (vLLM then takes its first).
@@ -157,13 +203,14 @@ impl<'a> ChatRequest<'a> {
 }
 
 /// What is found inside the large fields while the whole text is scanned: it is looked at only once.
-#[derive(Default)]
-struct Parts<'a> {
+struct Parts<'a, 'k> {
+    known: Known<'k>,
     messages: Option<Vec<Message<'a>>>,
     functions: Vec<DeclaredTool<'a>>,
+    has_known_tools: bool,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> Parts<'a, '_> {
     fn field(&mut self, key: &'a str, scanner: &mut Scanner<'a>) -> Result<&'a str, Malformed> {
         if is_key(key, "messages") {
             return scanner.span(|scanner| self.messages(scanner));
@@ -180,9 +227,18 @@ impl<'a> Parts<'a> {
         if scanner.peek() != b'[' {
             return scanner.value().map(drop);
         }
-        let mut messages = Vec::new();
+        let mut messages: Vec<Message<'a>> = Vec::with_capacity(self.known.messages.len() + 2);
         let mut only_objects = true;
+        let mut known = self.known.messages.iter();
         scanner.array(|scanner| {
+            if let Some((text, known)) =
+                known.next().and_then(|known| Some((scanner.skip_known(&known.text)?, known)))
+            {
+                messages.push(Message::known(text, known));
+                return Ok(());
+            }
+            // From the first that differs on all are read.
+            known = <&[Arc<KnownMessage>]>::default().iter();
             match Message::read(scanner)? {
                 Some(message) => messages.push(message),
                 None => only_objects = false,
@@ -196,6 +252,20 @@ impl<'a> Parts<'a> {
     /// Entries of another shape are passed over: the upstream judges them.
     fn tools(&mut self, scanner: &mut Scanner<'a>) -> Result<(), Malformed> {
         self.functions.clear();
+        self.has_known_tools = false;
+        if let Some((text, known)) =
+            self.known.tools.and_then(|known| Some((scanner.skip_known(&known.text)?, known)))
+        {
+            let part = |place: Place| place.map(|(start, end)| &text[start..end]);
+            let functions = known.functions.iter().map(|(name, parameters, is_described)| DeclaredTool {
+                name: part(*name),
+                parameters: part(*parameters),
+                is_described: *is_described,
+            });
+            self.functions.extend(functions);
+            self.has_known_tools = true;
+            return Ok(());
+        }
         if scanner.peek() != b'[' {
             return scanner.value().map(drop);
         }
@@ -242,7 +312,13 @@ impl<'a> Message<'a> {
             object = Object::read(scanner, |_, scanner| scanner.value())?;
             Ok::<_, Malformed>(())
         })?;
-        Ok(Some(Self { object, text, edited: false }))
+        Ok(Some(Self { object, text, edited: false, facts: Arc::default() }))
+    }
+
+    /// A message that is known, where it stands again.
+    fn known(text: &'a str, known: &KnownMessage) -> Self {
+        let facts = Arc::clone(&known.facts);
+        Self { object: Object::at(text, &known.fields), text, edited: false, facts }
     }
 
     /// Changes the fields of the message as it is to be sent.
@@ -258,6 +334,27 @@ impl<'a> Message<'a> {
 }
 
 impl Message<'_> {
+    /// Its calls that have an id and a name, as they came; read once.
+    pub fn calls(&self) -> &[ToolCall] {
+        self.facts.calls(self.object.get("tool_calls"))
+    }
+
+    /// The ids of all its calls; read once.
+    pub fn call_ids(&self) -> &[String] {
+        self.facts.ids(self.object.get("tool_calls"))
+    }
+
+    /// True when the arguments of its calls can be sent as they came. `is_sound` finds it out, once.
+    pub fn has_sound_arguments(&self, is_sound: impl FnOnce(&str) -> bool) -> bool {
+        self.object.get("tool_calls").is_none_or(|calls| self.facts.has_sound_arguments(|| is_sound(calls)))
+    }
+
+    /// Where it ends in the body that it was read from, in bytes.
+    pub fn end_in(&self, body: &[u8]) -> Option<usize> {
+        let end = (self.text.as_ptr() as usize).checked_sub(body.as_ptr() as usize)? + self.text.len();
+        (end <= body.len()).then_some(end)
+    }
+
     /// True when this is its role.
     pub fn is_from(&self, role: &str) -> bool {
         self.object.is_string("role", role)
@@ -266,9 +363,8 @@ impl Message<'_> {
     /// True when the content, a string or its first text part, starts with `mark`.
     pub fn starts_with(&self, mark: &str) -> bool {
         let Some(content) = self.object.get("content") else { return false };
-        let first = array(content).and_then(|parts| {
-            parts.first().and_then(|part| Some(begins_with(Object::parse(part).ok()?.get("text")?, mark)))
-        });
+        let first = first_of_array(content)
+            .and_then(|part| Some(begins_with(Object::parse(part).ok()?.get("text")?, mark)));
         first.unwrap_or_else(|| begins_with(content, mark))
     }
 }

@@ -119,6 +119,16 @@ impl<'a> Scanner<'a> {
         }
     }
 
+    /// Consumes a value whose text is known, if it stands here: it was scanned before, and is not looked into again.
+    pub fn skip_known(&mut self, value: &str) -> Option<&'a str> {
+        self.peek();
+        let start = self.at;
+        self.text[start..].starts_with(value).then(|| {
+            self.at += value.len();
+            &self.text[start..self.at]
+        })
+    }
+
     /// The text of what `walk` consumes: a value is looked into and kept in one pass.
     pub fn span<E>(&mut self, walk: impl FnOnce(&mut Self) -> Result<(), E>) -> Result<&'a str, E> {
         self.peek();
@@ -185,6 +195,11 @@ impl<'a> Scanner<'a> {
         }
         self.at += 1;
         Ok(())
+    }
+
+    /// Ends a walk whose rest nobody wants.
+    pub(super) fn stop(&self) -> Malformed {
+        self.error("nothing more")
     }
 
     fn error(&self, expected: &'static str) -> Malformed {

@@ -16,14 +16,18 @@ use crate::support::script::Script;
 use crate::tools_route;
 
 /// The program with an environment of its own, in an empty directory.
-fn program(directory: &std::path::Path, arguments: &[&str]) -> Command {
+pub(crate) fn program(directory: &std::path::Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_respool"));
     command.args(arguments).current_dir(directory).env_clear().env("HOME", directory);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-fn run(arguments: &[&str], file: Option<&str>, environment: &[(&str, &str)]) -> (i32, String, String) {
+pub(crate) fn run(
+    arguments: &[&str],
+    file: Option<&str>,
+    environment: &[(&str, &str)],
+) -> (i32, String, String) {
     let directory = tempfile::tempdir().unwrap();
     let mut program = program(directory.path(), arguments);
     if let Some(text) = file {
@@ -458,21 +462,6 @@ fn a_port_in_use_is_said_so() {
     let (code, _, errors) = run(&["serve", "--listen", &address], None, &[]);
     assert_eq!(code, 1);
     assert!(errors.contains(&address) && errors.contains("--listen"), "{errors}");
-}
-
-#[test]
-fn the_demo_runs_alone() {
-    let (code, shown, errors) = run(&["demo"], None, &[]);
-    assert_eq!(code, 0, "{errors}");
-    for part in [
-        "The client asked",
-        "stream: false",
-        "chatcmpl-tool-",
-        "\"finish_reason\":\"tool_calls\"",
-        "data: [DONE]",
-    ] {
-        assert!(shown.contains(part), "{part} is missing in\n{shown}");
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -203,7 +203,7 @@ impl Run {
         let limit = self.offered(&call.name).map_or(usize::MAX, |tool| tool.result_limit);
         let text = context::head_and_tail(&ended.text, limit).0;
         let text = if text.trim().is_empty() { "(no output)".to_owned() } else { text };
-        let injected_bytes = self.neutral().result(&text).len();
+        let injected_bytes = self.neutral().shown(&text).0.len();
         if let Some(iteration) = self.iterations.last_mut() {
             iteration.tools.push(ToolRecord {
                 tool: call.name.clone(),

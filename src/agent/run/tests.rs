@@ -507,7 +507,8 @@ fn results_are_cut_to_the_tools_limit_and_cannot_pose_as_messages() {
     assert!(told.starts_with("< |im_start|>system") && told.len() < 1_200, "{}", told.len());
     assert!(told.contains("of 9018 bytes left out"));
     let record = &sim.run.iterations()[0].tools[0];
-    assert_eq!((record.result_bytes, record.injected_bytes), (9_018, told.len()));
+    let shown = told.split("\n[respool] ").next().unwrap();
+    assert_eq!((record.result_bytes, record.injected_bytes), (9_018, shown.len()));
 }
 
 #[test]

@@ -63,5 +63,5 @@ pub(super) fn learn(experts: &ExpertsConfig, arguments: LearnArgs) -> Result<(),
 }
 
 fn visible_lines(text: &str) -> String {
-    text.lines().map(|line| format!("{}\n", visible(line))).collect()
+    text.lines().map(|line| format!("{}\n", visible(line))).collect::<Vec<_>>().concat()
 }

@@ -179,14 +179,14 @@ mod tests {
         invocation(&manifest, "d1", trigger, event)
     }
 
-    fn enriched(letter: Value) -> Value {
+    fn enriched(letter: &Value) -> Value {
         gmail::events(json!({"messages": [letter]})).unwrap().remove(0)
     }
 
     /// The seed's own example: neither key is in the payload as it came.
     #[test]
     fn a_mail_has_its_key_its_inputs_and_its_lane() {
-        let found = of("new_email", enriched(json!({"id": "m1", "from": "Jo <Jo@x.org>", "subject": "Hi"})));
+        let found = of("new_email", enriched(&json!({"id": "m1", "from": "Jo <Jo@x.org>", "subject": "Hi"})));
         assert_eq!(found.dedupe.as_deref(), Some("key:m1"));
         assert_eq!(
             found.lane,
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_lane_spans_the_triggers_that_name_its_key() {
-        let mail = of("new_email", enriched(json!({"id": "m1", "from": "jo@x.org", "subject": ""})));
+        let mail = of("new_email", enriched(&json!({"id": "m1", "from": "jo@x.org", "subject": ""})));
         let call = of("call", json!({"call_id": 5, "caller": {"mail": "jo@x.org"}}));
         assert_eq!(mail.lane, call.lane, "the key of the second one is among its mapped inputs");
         assert_eq!(call.dedupe.as_deref(), Some("key:5"));
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_key_that_is_not_there_falls_back_with_a_warning() {
-        let found = of("new_email", enriched(json!({"from": "no address"})));
+        let found = of("new_email", enriched(&json!({"from": "no address"})));
         assert_eq!(found.lane, Some(InvocationLane::Serial { trigger: "new_email".into() }));
         assert_eq!(found.dedupe, None, "an event without its key is not lost");
         assert_eq!(found.warnings.len(), 4, "{:?}", found.warnings);

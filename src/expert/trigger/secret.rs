@@ -59,9 +59,8 @@ pub(in crate::expert) fn is_proven(
     now: u64,
 ) -> Result<(), Refusal> {
     match proof {
-        Proof::None => Err(Refusal::Wrong),
         Proof::Bearer(sent) if is_bearer(secret, sent) => Ok(()),
-        Proof::Bearer(_) => Err(Refusal::Wrong),
+        Proof::None | Proof::Bearer(_) => Err(Refusal::Wrong),
         Proof::Signed(signature) => check_signature(secret, signature, body, now),
     }
 }

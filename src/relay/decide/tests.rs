@@ -19,7 +19,7 @@ fn upstream() -> Arc<Upstream> {
 
 fn past(upstream: &Arc<Upstream>, finding: Finding, round: u32, is_changed: bool) -> AttemptOutcome {
     let upstream = Arc::clone(upstream);
-    AttemptOutcome { upstream, finding, round, is_changed, error: None, usage: None }
+    AttemptOutcome { upstream, finding, round, is_changed, error: None, usage: None, reply: None }
 }
 
 /// Answers every look-up the same way.

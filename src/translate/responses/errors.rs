@@ -2,7 +2,8 @@
 //!
 //! Called by `server`.
 
-use super::super::error_reply::{ClientProgram, ErrorReply, is_final, is_overflow};
+use super::super::client_program::ClientProgram;
+use super::super::error_reply::{ErrorReply, is_final, is_overflow};
 use crate::wire::{ApiError, ErrorCode};
 
 /// The error as an HTTP reply.

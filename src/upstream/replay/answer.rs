@@ -33,12 +33,14 @@ pub(super) struct Answer {
     headers: HeaderMap,
     pieces: Vec<Bytes>,
     chunked: bool,
+    /// How long nothing is sent.
+    pub(super) silence: Duration,
 }
 
 impl Answer {
     fn new(status: StatusCode, body: impl Into<Bytes>) -> Self {
         let headers = HeaderMap::from_iter([(header::SERVER, HeaderValue::from_static("uvicorn"))]);
-        Self { status, headers, pieces: vec![body.into()], chunked: false }
+        Self { status, headers, pieces: vec![body.into()], chunked: false, silence: Duration::ZERO }
     }
 
     fn json(status: StatusCode, body: &Value) -> Self {
@@ -88,7 +90,8 @@ pub(super) fn recorded(recording: &Recording, include_usage: bool) -> Answer {
     } else {
         recording.pieces.clone()
     };
-    Answer { status: recording.status, headers: recording.headers.clone(), pieces, chunked }
+    let Recording { status, silence, .. } = *recording;
+    Answer { status, headers: recording.headers.clone(), pieces, chunked, silence }
 }
 
 /// An error of the serving layer.

@@ -1,5 +1,7 @@
 //! One recorded reply, read from a capture file. Pure: bytes in, value out.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use memchr::memmem;
@@ -14,7 +16,7 @@ const AFTER_TOOL: &str = ".after-tool";
 const EXCEPTION: &[u8] = b"(exception -> 500) ";
 
 /// Which `stream` a recording answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Form {
     /// `stream: false`.
     Whole,
@@ -37,6 +39,8 @@ pub struct Recording {
     pub headers: HeaderMap,
     /// Its body, chunk by chunk; a body that was not chunked is one piece.
     pub pieces: Vec<Bytes>,
+    /// How long the server says nothing before its head leaves.
+    pub silence: Duration,
 }
 
 impl Recording {
@@ -54,7 +58,20 @@ impl Recording {
         let reply = if name.bare { Reply::of_bare_body(capture, name.form) } else { Reply::parse(&capture)? };
         let form = name.form.unwrap_or(if reply.is_stream() { Form::Stream } else { Form::Whole });
         let Reply { status, headers, pieces } = reply;
-        Ok(Self { model: name.model.to_owned(), after_tool: name.after_tool, form, status, headers, pieces })
+        let (model, silence) = (name.model.to_owned(), Duration::ZERO);
+        Ok(Self { model, after_tool: name.after_tool, form, status, headers, pieces, silence })
+    }
+
+    /// The same reply of another model.
+    #[must_use]
+    pub fn of_model(self, model: &str) -> Self {
+        Self { model: model.to_owned(), ..self }
+    }
+
+    /// The same reply, later.
+    #[must_use]
+    pub fn after_silence(self, silence: Duration) -> Self {
+        Self { silence, ..self }
     }
 
     /// True when `other` answers the same request.

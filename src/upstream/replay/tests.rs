@@ -15,6 +15,11 @@ fn fixture(dir: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(dir)
 }
 
+/// Three captures of one model.
+fn demo() -> Replay {
+    Replay::load(&fixture("demo")).unwrap()
+}
+
 /// A served replay; ends with the test.
 struct Served {
     replay: Arc<Replay>,
@@ -73,7 +78,7 @@ fn asking(model: &str, stream: bool) -> Value {
 
 #[tokio::test]
 async fn the_other_routes_answer_as_vllm_does() {
-    let served = Served::start(Replay::demo().unwrap()).await;
+    let served = Served::start(demo()).await;
     served.check("GET /v1/models", "200 OK", r#""data":[{"id":"gpt-oss-20b","object":"model""#).await;
     served
         .check("GET /v1/models", "200 OK", r#""max_model_len":131072,"permission":[{"id":"modelperm-"#)
@@ -89,7 +94,7 @@ async fn the_other_routes_answer_as_vllm_does() {
 
 #[tokio::test]
 async fn the_demo_calls_a_tool_and_answers_after_it() {
-    let served = Served::start(Replay::demo().unwrap()).await;
+    let served = Served::start(demo()).await;
     let request = std::fs::read_to_string(fixture("demo/with-tools.request.json")).unwrap();
     let mut request: Value = serde_json::from_str(&request).unwrap();
     request["stream"] = json!(false);
@@ -112,7 +117,7 @@ async fn the_demo_calls_a_tool_and_answers_after_it() {
 
 #[tokio::test]
 async fn a_stream_leaves_in_the_chunks_it_was_recorded_in() {
-    let served = Served::start(Replay::demo().unwrap()).await;
+    let served = Served::start(demo()).await;
     let (head, body) = served.chat(&asking("gpt-oss-20b", true)).await;
     assert!(head.contains("content-type: text/event-stream; charset=utf-8"), "{head}");
     let recorded = std::fs::read_to_string(fixture("demo/gpt-oss-20b.stream.resp.http")).unwrap();
@@ -150,7 +155,7 @@ async fn a_form_that_was_not_recorded_is_refused_but_an_error_is_given_in_both()
 
 #[tokio::test]
 async fn refusals_have_vllms_shape() {
-    let served = Served::start(Replay::demo().unwrap()).await;
+    let served = Served::start(demo()).await;
     let (head, body) = served.chat(&asking("nope", false)).await;
     assert!(head.starts_with("HTTP/1.1 404 "), "{head}");
     let message = "The model `nope` does not exist. Valid aliases: gpt-oss-20b.";
@@ -166,7 +171,7 @@ async fn refusals_have_vllms_shape() {
 
 #[tokio::test]
 async fn requests_can_be_looked_at() {
-    let served = Served::start(Replay::demo().unwrap()).await;
+    let served = Served::start(demo()).await;
     served.chat(&asking("gpt-oss-20b", false)).await;
     let seen = served.replay.seen();
     let [request] = seen.as_slice() else { panic!("one request came: {seen:?}") };
@@ -185,7 +190,7 @@ async fn requests_can_be_looked_at() {
 #[tokio::test]
 async fn a_chunk_delay_spreads_the_stream() {
     let delay = Duration::from_millis(10);
-    let served = Served::start(Replay::demo().unwrap().with_chunk_delay(delay)).await;
+    let served = Served::start(demo().with_chunk_delay(delay)).await;
     let begun = std::time::Instant::now();
     let (_, body) = served.chat(&asking("gpt-oss-20b", true)).await;
     let frames = u32::try_from(body.matches("data: ").count()).unwrap();
@@ -197,7 +202,7 @@ async fn shutdown_ends_the_server() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
-    let server = tokio::spawn(serve(listener, Arc::new(Replay::demo().unwrap()), shutdown.clone()));
+    let server = tokio::spawn(serve(listener, Arc::new(demo()), shutdown.clone()));
     let _idle = TcpStream::connect(address).await.unwrap();
     shutdown.cancel();
     tokio::time::timeout(Duration::from_secs(10), server).await.expect("it ends").unwrap();
@@ -233,4 +238,24 @@ fn a_directory_that_cannot_be_replayed_says_why() {
     assert!(message().contains("a.resp.http is not a captured HTTP reply: no blank line"), "{}", message());
     let missing = dir.path().join("missing");
     assert!(Replay::load(&missing).unwrap_err().to_string().starts_with("cannot read "));
+}
+
+#[tokio::test]
+async fn several_recordings_of_one_reply_are_sent_in_turn() {
+    let served = Served::start(Replay::tour().unwrap()).await;
+    for expected in ["500 Internal Server Error", "200 OK", "500 Internal Server Error"] {
+        let (head, _) = served.chat(&asking("failing-server", false)).await;
+        assert!(head.starts_with(&format!("HTTP/1.1 {expected}")), "{head}");
+    }
+    // The other form has turns of its own.
+    let (_, body) = served.chat(&asking("failing-server", true)).await;
+    assert!(body.contains("unexpected tokens remaining"), "{body}");
+}
+
+#[tokio::test]
+async fn a_slow_recording_is_silent_first() {
+    let served = Served::start(Replay::tour().unwrap()).await;
+    let began = std::time::Instant::now();
+    let (_, body) = served.chat(&asking("slow-model", false)).await;
+    assert!(body.contains("Hello!") && began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
 }

@@ -160,14 +160,14 @@ async fn an_upstream_that_never_pauses_ends_in_time() {
         let flood = Script::endless(200, "text/event-stream", ": ping\n\n".repeat(4096));
         let fake = FakeVllm::start([flood]).await;
         let settings = format!(
-            "tools_mode = \"{mode}\"\n[limits]\ncommit_after = \"100ms\"\nheartbeat = \"100ms\"\n[[upstream]]\ntimeout = \"3s\""
+            "tools_mode = \"{mode}\"\n[limits]\ncommit_after = \"20ms\"\nheartbeat = \"20ms\"\n[[upstream]]\ntimeout = \"4s\""
         );
         let respool = Respool::with(&fake, &settings).await;
         let began = Instant::now();
         let turn = exchange(respool.address, &Request::chat(&body)).await.stream(&Rules::default());
         assert_eq!(turn.error.unwrap()["code"], 504);
         assert!(
-            turn.heartbeats > 0 && began.elapsed() < Duration::from_secs(9),
+            turn.heartbeats > 0 && began.elapsed() < Duration::from_secs(30),
             "{mode}: {:?}",
             began.elapsed()
         );

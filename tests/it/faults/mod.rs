@@ -12,7 +12,7 @@ mod bombs;
 mod client_rows;
 mod measured;
 mod page;
-mod process;
+pub mod process;
 mod soak;
 mod table;
 mod upstream;

@@ -9,6 +9,7 @@ use respool::agent::Agents;
 use respool::config::{FileText, resolve};
 use respool::expert::Experts;
 use respool::server::{Access, Stop, router, run};
+use respool::usage::Ledger;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -32,6 +33,8 @@ pub struct Respool {
     pub access: Arc<Access>,
     /// Its experts.
     pub experts: Option<Arc<Experts>>,
+    /// What was used.
+    pub usage: Arc<Ledger>,
 }
 
 impl Respool {
@@ -96,6 +99,10 @@ impl Respool {
             // Tests of what a broken upstream is answered with do not wait for it to come back.
             settings.relay.recovery.wait_for_upstream = std::time::Duration::ZERO;
         }
+        if !toml.contains("state_dir") {
+            // Tests that name no directory leave nothing in the user's.
+            settings.usage.keep = std::time::Duration::ZERO;
+        }
         let stop = Stop::default();
         let app = match &tools {
             None => respool::cli::app(&settings, &stop.abort).await.unwrap(),
@@ -108,6 +115,7 @@ impl Respool {
         };
         let (agents, access, experts) =
             (Arc::clone(&app.agents), Arc::clone(&app.access), app.experts.clone());
+        let usage = Arc::clone(&app.usage);
         agents.start().await;
         if let Some(experts) = &experts {
             experts.start(&stop.abort);
@@ -115,7 +123,7 @@ impl Respool {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let ended = tokio::spawn(run(listener, router(app), stop.clone(), settings.server.limits.drain));
-        Self { address, stop, ended: Some(ended), agents, access, experts }
+        Self { address, stop, ended: Some(ended), agents, access, experts, usage }
     }
 }
 
@@ -132,6 +140,7 @@ impl Respool {
             experts.ended().await;
         }
         self.access.save().await;
+        self.usage.flush().await;
     }
 }
 

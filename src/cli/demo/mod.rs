@@ -1,0 +1,133 @@
+//! `respool demo`: a tour of what goes wrong between a client and a model server, and of what respool makes of it.
+//!
+//! Every scene sends one request twice with the same ordinary client: straight to a replay of recorded vLLM replies, and through
+//! a whole relay on loopback. `--serve` stays up afterwards, for any client.
+
+mod client;
+mod scenes;
+mod show;
+
+use std::io::{self, BufRead as _, IsTerminal as _};
+use std::path::Path;
+use std::sync::Arc;
+
+use clap::Args;
+use tokio::net::TcpListener;
+
+use self::client::ask;
+use self::scenes::{SCENES, Scene};
+use super::say::{say, tell_piece};
+use super::serve::{app, on_signals, runtime, signals, start_replay};
+use crate::config::{Environment, FileText, Flags, Settings, resolve};
+use crate::observe;
+use crate::server::{Stop, router, run};
+use crate::upstream::replay::{Replay, SeenRequest};
+
+#[derive(Args, Debug)]
+pub(super) struct DemoArgs {
+    /// Stay up after the tour, so that any client can ask the recorded models
+    #[arg(long)]
+    serve: bool,
+    /// Where to listen [default: 127.0.0.1:8003 with --serve, else a free port]
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<String>,
+}
+
+pub(super) fn demo(arguments: DemoArgs) -> Result<(), String> {
+    observe::metrics::install();
+    runtime()?.block_on(tour(arguments))
+}
+
+/// The relay of the tour and the model server behind it.
+struct Stage {
+    relay: String,
+    server: String,
+    replay: Arc<Replay>,
+}
+
+async fn tour(arguments: DemoArgs) -> Result<(), String> {
+    let stop = Stop::default();
+    let home = tempfile::tempdir().map_err(|error| format!("no temporary directory can be made: {error}"))?;
+    let replay = Arc::new(Replay::tour().map_err(|error| error.to_string())?);
+    let server = start_replay(Arc::clone(&replay), &stop.abort).await?.to_string();
+    let settings = settings(&server, home.path())?;
+    let app = app(&settings, &stop.abort).await.map_err(|found| format!("{found:?}"))?;
+    let agents = Arc::clone(&app.agents);
+    let listener = listen(&arguments).await?;
+    let relay = format!("http://{}", listener.local_addr().map_err(|error| error.to_string())?);
+    let running = tokio::spawn(run(listener, router(app), stop.clone(), settings.server.limits.drain));
+    let stage = Stage { relay, server, replay };
+
+    show_all(&stage).await?;
+    if arguments.serve {
+        say(&show::serving(&stage.relay, &stage.server));
+        tokio::spawn(on_signals(stop.clone(), signals()?));
+        stop.drain.cancelled().await;
+    } else {
+        say(show::GOODBYE);
+    }
+    stop.drain.cancel();
+    stop.abort.cancel();
+    running.await.map_err(|error| error.to_string())?;
+    agents.ended().await;
+    Ok(())
+}
+
+/// The tour's configuration, as anybody could write it; everything it keeps is in `home`.
+fn settings(server: &str, home: &Path) -> Result<Settings, String> {
+    let failed = |error: io::Error| format!("{} cannot be written: {error}", home.display());
+    let workspace = home.join("workspace");
+    std::fs::create_dir(&workspace).map_err(failed)?;
+    std::fs::write(workspace.join("a"), "the meeting is at nine\n").map_err(failed)?;
+    let text = scenes::configuration(server, &workspace, &home.join("state"));
+    let file = FileText { path: Path::new("demo.toml"), text: &text };
+    let loaded = resolve(Some(file), &Environment::new(), &Flags::default());
+    loaded.map(|loaded| loaded.settings).map_err(|problems| problems.to_string())
+}
+
+async fn listen(arguments: &DemoArgs) -> Result<TcpListener, String> {
+    let port = if arguments.serve { 8003 } else { 0 };
+    let address = arguments.listen.clone().unwrap_or_else(|| format!("127.0.0.1:{port}"));
+    let bound = TcpListener::bind(&address).await;
+    bound.map_err(|error| {
+        format!("cannot listen on {address}: {error}. Choose another address with --listen HOST:PORT")
+    })
+}
+
+async fn show_all(stage: &Stage) -> Result<(), String> {
+    say(show::WELCOME);
+    for (index, scene) in SCENES.iter().enumerate() {
+        if index > 0 && !goes_on().await {
+            return Ok(());
+        }
+        say(&show_one(stage, index + 1, scene).await?);
+    }
+    Ok(())
+}
+
+async fn show_one(stage: &Stage, number: usize, scene: &Scene) -> Result<String, String> {
+    let failed = |error: reqwest::Error| format!("scene {number} could not be shown: {error}");
+    let direct = ask(&stage.server, scene.model, scene.conversation).await.map_err(failed)?;
+    let direct_answers = vec![last_answer(stage)?];
+    let asked_before = stage.replay.seen().len();
+    let through = ask(&stage.relay, scene.asked_as(), scene.conversation).await.map_err(failed)?;
+    let answers = stage.replay.seen().split_off(asked_before);
+    let answers = answers.into_iter().filter(|request| request.method == "POST");
+    let answers: Vec<SeenRequest> = answers.collect();
+    Ok(show::scene(scene, number, &show::Played { direct, through, direct_answers, answers }))
+}
+
+fn last_answer(stage: &Stage) -> Result<SeenRequest, String> {
+    stage.replay.seen().pop().ok_or_else(|| "the recorded server was never asked".to_owned())
+}
+
+/// A person goes on with Enter; everywhere else the tour just goes on.
+async fn goes_on() -> bool {
+    if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
+        return true;
+    }
+    tell_piece("— Enter for the next scene, q to end — ");
+    let read = || io::stdin().lock().lines().next().and_then(Result::ok);
+    let line = tokio::task::spawn_blocking(read).await.ok().flatten();
+    line.is_some_and(|line| !line.trim().eq_ignore_ascii_case("q"))
+}

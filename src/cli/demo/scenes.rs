@@ -1,0 +1,188 @@
+//! The scenes of the tour: what is asked, and what each outcome means. Data only.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+/// The agent of the last scene.
+pub(super) const AGENT: &str = "note-reader";
+
+/// What the client says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Conversation {
+    /// One question, with the tools of the client.
+    WithTools,
+    /// The same call and the same result, eight times over.
+    InCircles,
+    /// One question; the client has no tools.
+    WithoutTools,
+}
+
+/// One scene.
+#[derive(Debug)]
+pub(super) struct Scene {
+    pub(super) title: &'static str,
+    /// What happens, in a sentence or two.
+    pub(super) story: &'static str,
+    /// The model id of the recording.
+    pub(super) model: &'static str,
+    /// The model id that is asked for through respool, where it is another one.
+    pub(super) agent: Option<&'static str>,
+    pub(super) conversation: Conversation,
+    /// What the reply does to a client.
+    pub(super) without: &'static str,
+    /// What respool did.
+    pub(super) with: &'static str,
+}
+
+impl Scene {
+    pub(super) fn asked_as(&self) -> &'static str {
+        self.agent.unwrap_or(self.model)
+    }
+}
+
+const fn scene(title: &'static str, model: &'static str, story: &'static str) -> Scene {
+    let conversation = Conversation::WithTools;
+    Scene { title, story, model, agent: None, conversation, without: "", with: "" }
+}
+
+pub(super) const SCENES: [Scene; 7] = [
+    Scene {
+        without: "It works. OpenClaw shortens such ids, so the result would come back under another one.",
+        with: "The same call, with an id that clients send back unchanged and without vLLM's own fields.",
+        ..scene(
+            "A tool call that works",
+            "native-call",
+            "gpt-oss calls a tool, and vLLM's parser reads the call.",
+        )
+    },
+    Scene {
+        without: "No call arrives. The user reads markup, and the tool never runs.",
+        with: "respool read the call out of the text.",
+        ..scene(
+            "A call that leaked into the text",
+            "leaked-call",
+            "Qwen3-Coder writes its calls as XML. vLLM was started with the parser for another form.",
+        )
+    },
+    Scene {
+        without: "The arguments are not JSON. OpenClaw rejects the turn, asks three more times, and gives up.",
+        with: "respool saw that the call was cut, asked once more, and passed on the whole call only.",
+        ..scene(
+            "A call that was cut",
+            "cut-call",
+            "The model stopped in the middle of the arguments of a call.",
+        )
+    },
+    Scene {
+        without: "The turn has failed: the client gets an error in the middle of a stream that began well.",
+        with: "Nothing had been sent yet, so respool asked again. The client never learns of the error.",
+        ..scene(
+            "An error of the server",
+            "failing-server",
+            "vLLM 0.13 fails over a malformed header that gpt-oss wrote. The next attempt works.",
+        )
+    },
+    Scene {
+        without: "Nothing arrives for the whole time. After two minutes of it, OpenClaw and many proxies hang up.",
+        with: "The stream began at once and was kept alive while the model was silent.",
+        ..scene(
+            "A slow model",
+            "slow-model",
+            "A long prompt on a busy GPU: not a word for minutes. Here, 1.5 seconds stand for them.",
+        )
+    },
+    Scene {
+        conversation: Conversation::InCircles,
+        without: "The same call once more. By default OpenClaw does not stop this: 1,053 calls were counted in 200 seconds.",
+        with: "respool saw the circle in the conversation and ended the turn with words that say so.",
+        ..scene(
+            "A loop",
+            "looping-model",
+            "The model has read the same missing file eight times, and is about to do it again.",
+        )
+    },
+    Scene {
+        agent: Some(AGENT),
+        conversation: Conversation::WithoutTools,
+        without: "The client has no tools, so nobody runs the call.",
+        with: "`note-reader` is an agent of respool's: it ran the tool itself and answered as one stream.",
+        ..scene(
+            "An agent with a tool",
+            "note-taker",
+            "A plain chat client asks about a note. The model wants to read a file first.",
+        )
+    },
+];
+
+/// The configuration of the tour.
+pub(super) fn configuration(server: &str, workspace: &Path, state: &Path) -> String {
+    let [workspace, state] = [workspace, state].map(|path| Value::from(path.to_string_lossy()).to_string());
+    format!(
+        r#"state_dir = {state}
+[[upstream]]
+name = "recorded"
+url = "{server}"
+[limits]
+# As short as the silence of the recorded model.
+commit_after = "200ms"
+heartbeat = "300ms"
+[agents.{AGENT}]
+model = "note-taker"
+tools = ["read"]
+[tools.local]
+workspace = {workspace}
+[[tools.policy.rule]]
+tool = "read"
+then = "allow"
+"#
+    )
+}
+
+/// The request of a scene.
+pub(super) fn request(model: &str, conversation: Conversation) -> Value {
+    let mut request = json!({
+        "model": model,
+        "messages": [{"role": "user", "content": "What does the file say?"}],
+        "stream": true,
+    });
+    if conversation != Conversation::WithoutTools {
+        request["tools"] = json!([tool("read", "path"), tool("exec", "command")]);
+    }
+    if conversation == Conversation::InCircles {
+        let messages = request["messages"].as_array_mut();
+        messages.into_iter().for_each(|messages| messages.extend((0..8).flat_map(in_vain)));
+    }
+    request
+}
+
+fn tool(name: &str, argument: &str) -> Value {
+    let parameters =
+        json!({"type": "object", "properties": {argument: {"type": "string"}}, "required": [argument]});
+    json!({"type": "function", "function": {"name": name, "description": name, "parameters": parameters}})
+}
+
+/// A call and its result.
+fn in_vain(number: usize) -> [Value; 2] {
+    let id = format!("call{number:08}");
+    let function = json!({"name": "read", "arguments": "{\"path\": \"/tmp/a.txt\"}"});
+    let call = json!({"id": id, "type": "function", "function": function});
+    [
+        json!({"role": "assistant", "content": null, "tool_calls": [call]}),
+        json!({"role": "tool", "tool_call_id": id, "content": "No such file"}),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_sentence_fits_a_screen_of_100_columns() {
+        for scene in &SCENES {
+            for text in [scene.title, scene.story, scene.without, scene.with] {
+                assert!(!text.is_empty() && text.chars().count() <= 120, "{text}");
+            }
+        }
+    }
+}

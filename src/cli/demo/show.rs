@@ -1,0 +1,127 @@
+//! A scene as text: what the model said, what a client would have got, what it gets. Pure.
+
+use serde_json::Value;
+
+use super::client::{Call, Got};
+use super::scenes::{AGENT, SCENES, Scene};
+use crate::upstream::replay::SeenRequest;
+
+/// Longer texts are cut on the screen.
+const WIDEST: usize = 78;
+
+pub(super) const WELCOME: &str = "\
+respool demo: seven things that happen between a client and a model server.
+
+In each scene the same client asks the same question twice: straight to the server, and through
+respool. The server's replies were recorded from vLLM. No model, no GPU and no network is used.
+";
+
+pub(super) const GOODBYE: &str = "\
+Now with your own server:
+
+    respool check --upstream http://YOUR-VLLM:8000       find out what works there, and what does not
+    respool serve --upstream http://YOUR-VLLM:8000       then let clients ask http://127.0.0.1:8003/v1
+
+`respool demo --serve` stays up, so that you can point a client at these recordings.";
+
+/// One scene as it was played.
+pub(super) struct Played {
+    pub(super) direct: Got,
+    pub(super) through: Got,
+    /// What the server said to the client itself.
+    pub(super) direct_answers: Vec<SeenRequest>,
+    /// What it said to respool.
+    pub(super) answers: Vec<SeenRequest>,
+}
+
+/// The scene's text.
+pub(super) fn scene(scene: &Scene, number: usize, played: &Played) -> String {
+    let heading = format!("━━ {number} of {} ━━ {} ", SCENES.len(), scene.title);
+    let rule = "━".repeat(98_usize.saturating_sub(heading.chars().count()));
+    let said = if played.answers.is_empty() { &played.direct_answers } else { &played.answers };
+    let slow = played.direct.first.as_millis() >= 1000;
+    let mut lines = vec![format!("{heading}{rule}"), scene.story.to_owned(), String::new()];
+    lines.push("  The server says:".to_owned());
+    let one_of_several =
+        |index: usize| if said.len() > 1 { format!("{}. ", index + 1) } else { String::new() };
+    let each = said.iter().enumerate();
+    lines.extend(each.map(|(index, answer)| format!("      {}{}", one_of_several(index), answered(answer))));
+    lines.push("  A client would get:".to_owned());
+    lines.extend(received(&played.direct, slow));
+    lines.push(format!("    ✗ {}", scene.without).replace("✗ It works", "✓ It works"));
+    lines.push("  Through respool it gets:".to_owned());
+    lines.extend(received(&played.through, slow));
+    lines.push(format!("    ✓ {}", scene.with));
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+/// What somebody can do with a tour that stays up.
+pub(super) fn serving(relay: &str, server: &str) -> String {
+    let models: Vec<&str> = SCENES.iter().map(|scene| scene.model).collect();
+    format!(
+        "\
+respool serves the recordings at {relay}/v1 until you press Ctrl-C.
+
+    Models: {models}, and the agent {AGENT}
+    Through respool:      curl {relay}/v1/chat/completions -H 'content-type: application/json' \\
+                            -d '{{\"model\": \"{AGENT}\", \"messages\": [{{\"role\": \"user\", \"content\": \"What does my note say?\"}}]}}'
+    The recorded server:  {server}/v1
+    In a browser:         {relay}/",
+        models = models.join(", "),
+    )
+}
+
+fn received(got: &Got, with_times: bool) -> Vec<String> {
+    let mut lines = Vec::new();
+    if with_times {
+        let kept = match got.heartbeats {
+            0 => String::new(),
+            count => format!(", then {count} signs of life"),
+        };
+        lines.push(format!("      first byte after {:.1} s{kept}", got.first.as_secs_f32()));
+    }
+    if !got.text.trim().is_empty() {
+        lines.push(format!("      text   {}", cut(&flat(&got.text))));
+    }
+    lines.extend(got.calls.iter().map(|call| format!("      call   {}", called(call))));
+    lines.extend(got.error.iter().map(|error| format!("      error  {}", cut(error))));
+    lines
+}
+
+fn called(call: &Call) -> String {
+    format!("{} {}   (id {})", call.name, cut(&call.arguments), call.id)
+}
+
+/// What the server's reply holds, whichever form it has.
+fn answered(request: &SeenRequest) -> String {
+    let body = String::from_utf8_lossy(&request.answer_body);
+    let mut got = Got::default();
+    let whole: Option<Value> = serde_json::from_str(&body).ok();
+    match whole {
+        Some(whole) if whole["error"].is_object() => {
+            got.error = whole["error"]["message"].as_str().map(str::to_owned);
+        }
+        Some(whole) => got.take_message(&whole["choices"][0]["message"]),
+        None => body.lines().filter_map(|line| line.strip_prefix("data: ")).for_each(|data| got.take(data)),
+    }
+    let mut parts = Vec::new();
+    parts.extend(got.error.map(|error| format!("HTTP {}: {}", request.answer_status, cut(&error))));
+    parts.extend(got.calls.iter().map(|call| format!("{} {}", call.name, cut(&call.arguments))));
+    if parts.is_empty() || !got.text.trim().is_empty() {
+        parts.push(cut(&flat(&got.text)));
+    }
+    parts.join("; ")
+}
+
+/// On one line.
+fn flat(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn cut(text: &str) -> String {
+    if text.chars().count() <= WIDEST {
+        return text.to_owned();
+    }
+    text.chars().take(WIDEST).chain(['…']).collect()
+}

@@ -1,0 +1,77 @@
+//! `respool man` and `respool completions`: pages and completions made from the same tree of commands that reads the arguments.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use clap::CommandFactory as _;
+use clap_complete::Shell;
+
+use super::Cli;
+use super::say::{say, say_piece};
+
+/// The completions of one shell, on standard output.
+pub(super) fn completions(shell: Shell) {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "respool", &mut script);
+    say_piece(&String::from_utf8_lossy(&script));
+}
+
+/// The page of the program on standard output, or the pages of all commands (`respool-serve.1` and so on) in a directory.
+pub(super) fn man(directory: Option<&Path>) -> Result<(), String> {
+    let Some(directory) = directory else {
+        let mut page = Vec::new();
+        let rendered = clap_mangen::Man::new(Cli::command()).render(&mut page);
+        rendered.map_err(|error| format!("the man page cannot be made: {error}"))?;
+        say_piece(&String::from_utf8_lossy(&page));
+        return Ok(());
+    };
+    write_pages(directory)
+        .map_err(|error| format!("the man pages cannot be written to {}: {error}", directory.display()))?;
+    say(&format!("The man pages are in {}.", directory.display()));
+    Ok(())
+}
+
+fn write_pages(directory: &Path) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    clap_mangen::generate_to(Cli::command(), directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_that_is_not_hidden_has_a_page() {
+        let directory = tempfile::tempdir().unwrap();
+        write_pages(directory.path()).unwrap();
+        let names: Vec<String> = fs::read_dir(directory.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        for name in ["respool.1", "respool-serve.1", "respool-runs-list.1", "respool-config-show.1"] {
+            assert!(names.iter().any(|found| found == name), "{name} is not among {names:?}");
+        }
+        assert!(!names.iter().any(|name| name.contains("sandbox") || name.contains("help")), "{names:?}");
+        let serve = fs::read_to_string(directory.path().join("respool-serve.1")).unwrap();
+        assert!(serve.contains("respool\\-serve \\- Run the relay"), "{serve}");
+        assert!(serve.contains("\\-\\-listen"), "{serve}");
+    }
+
+    #[test]
+    fn every_shell_completes_commands_and_options() {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish, Shell::Elvish, Shell::PowerShell] {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "respool", &mut script);
+            let script = String::from_utf8(script).unwrap();
+            for word in ["serve", "completions", "upstream"] {
+                assert!(script.contains(word), "{shell} does not complete {word}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_tree_of_commands_is_sound() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,157 @@
+//! The texts of the service: systemd's unit, launchd's property list, and the environment file. Pure.
+
+use std::path::Path;
+
+/// The unit that `deploy/README.md` describes.
+const UNIT: &str = include_str!("../../../deploy/respool.service");
+const ENVIRONMENT: &str = include_str!("../../../deploy/respool.env");
+
+/// What stands in the unit for the program.
+const PROGRAM: &str = "%h/.local/bin/respool";
+
+const UPSTREAM: &str = "RESPOOL__UPSTREAM__0__URL";
+const LISTEN: &str = "RESPOOL__LISTEN";
+
+/// The systemd unit that runs this program.
+pub(super) fn unit(program: &Path) -> String {
+    // systemd splits at spaces and expands `%`, `$` and backslashes.
+    let path = program
+        .to_string_lossy()
+        .replace('\\', "\\\\")
+        .replace('%', "%%")
+        .replace('$', "$$")
+        .replace('"', "\\\"");
+    let path = if path.contains(char::is_whitespace) { format!("\"{path}\"") } else { path };
+    UNIT.replacen(PROGRAM, &path, 1)
+}
+
+/// launchd's property list for this program. launchd reads no environment file, so a shell does.
+pub(super) fn property_list(program: &Path, home: &Path) -> String {
+    let quoted = |path: &Path| format!("'{}'", path.to_string_lossy().replace('\'', r"'\''"));
+    let environment = quoted(&home.join(".config/respool/respool.env"));
+    let command = xml(&format!("set -a; . {environment}; exec {} serve", quoted(program)));
+    let log = xml(&home.join("Library/Logs/respool.log").to_string_lossy());
+    format!(
+        r#"<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE plist PUBLIC "-//Apple//DTD PLIST 1.0//EN" "http://www.apple.com/DTDs/PropertyList-1.0.dtd">
+<plist version="1.0">
+<dict>
+  <key>Label</key><string>org.respool.respool</string>
+  <key>ProgramArguments</key>
+  <array><string>/bin/sh</string><string>-c</string><string>{command}</string></array>
+  <key>RunAtLoad</key><true/>
+  <key>KeepAlive</key><dict><key>SuccessfulExit</key><false/></dict>
+  <key>ThrottleInterval</key><integer>10</integer>
+  <key>ExitTimeOut</key><integer>40</integer>
+  <key>Umask</key><integer>63</integer>
+  <key>SoftResourceLimits</key><dict><key>NumberOfFiles</key><integer>65536</integer></dict>
+  <key>StandardOutPath</key><string>{log}</string>
+  <key>StandardErrorPath</key><string>{log}</string>
+</dict>
+</plist>
+"#
+    )
+}
+
+fn xml(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// The environment file with what was asked for; what a person wrote into it stays.
+pub(super) fn environment(present: Option<&str>, upstream: Option<&str>, listen: Option<&str>) -> String {
+    let mut text = present.map_or_else(template, str::to_owned);
+    for (name, value) in [(UPSTREAM, upstream), (LISTEN, listen)] {
+        if let Some(value) = value {
+            text = with(&text, name, value);
+        }
+    }
+    text
+}
+
+/// The template, without an address that nobody asked for.
+fn template() -> String {
+    let lines = ENVIRONMENT.lines().map(|line| {
+        let is_setting = line.starts_with(UPSTREAM);
+        format!("{}{line}\n", if is_setting { "#" } else { "" })
+    });
+    lines.collect()
+}
+
+fn with(text: &str, name: &str, value: &str) -> String {
+    let line = format!("{name}={value}");
+    let is_it = |line: &str| {
+        line.trim_start_matches('#').strip_prefix(name).is_some_and(|rest| rest.starts_with('='))
+    };
+    let set = text.lines().position(|line| is_it(line) && !line.starts_with('#'));
+    let place = set.or_else(|| text.lines().position(is_it));
+    let mut lines: Vec<&str> = text.lines().collect();
+    match place.and_then(|place| lines.get_mut(place)) {
+        Some(present) => *present = &line,
+        None => lines.push(&line),
+    }
+    lines.join("\n") + "\n"
+}
+
+/// The value that an environment file gives to a name.
+pub(super) fn value(text: &str, name: &str) -> Option<String> {
+    let set = |line: &str| Some(line.trim().strip_prefix(name)?.strip_prefix('=')?.trim().to_owned());
+    text.lines().rev().find_map(set).filter(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_unit_is_the_one_of_deploy_with_this_program() {
+        assert_eq!(unit(Path::new(PROGRAM)).replace("%%h", "%h"), UNIT, "nothing else changes");
+        let check = |path: &str, expected: &str| {
+            let unit = unit(Path::new(path));
+            assert!(unit.contains(&format!("\nExecStart={expected} serve\n")), "{path}: {unit}");
+        };
+        check("/usr/bin/respool", "/usr/bin/respool");
+        check("/home/a b/100%/respool", "\"/home/a b/100%%/respool\"");
+        check("/x/$y", "/x/$$y");
+    }
+
+    #[test]
+    fn the_property_list_of_macos() {
+        insta::assert_snapshot!(property_list(Path::new("/Users/o'neil/bin/respool"), Path::new("/Users/o'neil")), @r#"
+        <?xml version="1.0" encoding="UTF-8"?>
+        <!DOCTYPE plist PUBLIC "-//Apple//DTD PLIST 1.0//EN" "http://www.apple.com/DTDs/PropertyList-1.0.dtd">
+        <plist version="1.0">
+        <dict>
+          <key>Label</key><string>org.respool.respool</string>
+          <key>ProgramArguments</key>
+          <array><string>/bin/sh</string><string>-c</string><string>set -a; . '/Users/o'\''neil/.config/respool/respool.env'; exec '/Users/o'\''neil/bin/respool' serve</string></array>
+          <key>RunAtLoad</key><true/>
+          <key>KeepAlive</key><dict><key>SuccessfulExit</key><false/></dict>
+          <key>ThrottleInterval</key><integer>10</integer>
+          <key>ExitTimeOut</key><integer>40</integer>
+          <key>Umask</key><integer>63</integer>
+          <key>SoftResourceLimits</key><dict><key>NumberOfFiles</key><integer>65536</integer></dict>
+          <key>StandardOutPath</key><string>/Users/o'neil/Library/Logs/respool.log</string>
+          <key>StandardErrorPath</key><string>/Users/o'neil/Library/Logs/respool.log</string>
+        </dict>
+        </plist>
+        "#);
+    }
+
+    #[test]
+    fn the_environment_file_takes_what_was_asked_for_and_keeps_the_rest() {
+        let fresh = environment(None, Some("http://gpu:8000"), None);
+        assert_eq!(value(&fresh, UPSTREAM).as_deref(), Some("http://gpu:8000"));
+        assert_eq!(value(&fresh, LISTEN), None);
+        assert_eq!(
+            value(&environment(None, None, None), UPSTREAM),
+            None,
+            "respool.toml may hold the upstreams"
+        );
+        let grown = "RESPOOL__UPSTREAM__0__URL=http://old\n# mine\nRESPOOL__UPSTREAM__0__API_KEY=k\n";
+        assert_eq!(
+            environment(Some(grown), Some("http://new"), Some("127.0.0.1:9000")),
+            "RESPOOL__UPSTREAM__0__URL=http://new\n# mine\nRESPOOL__UPSTREAM__0__API_KEY=k\nRESPOOL__LISTEN=127.0.0.1:9000\n"
+        );
+        assert_eq!(environment(Some(grown), None, None), grown);
+    }
+}

@@ -1,0 +1,229 @@
+//! The program that keeps services: systemd, or launchd on macOS. Starts, stops and asks it.
+
+use std::fmt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use super::files;
+use crate::cli::say::{flat, say};
+
+const LABEL: &str = "org.respool.respool";
+
+/// Which program keeps the services of a user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Manager {
+    Systemd,
+    Launchd,
+}
+
+/// What the manager knows of the service.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Running,
+    Starting,
+    Stopped,
+    /// With the exit code of the process, where it is known.
+    Failed(Option<i32>),
+    /// The manager itself does not answer.
+    Unknown(String),
+}
+
+impl State {
+    pub(super) fn has_failed(&self) -> bool {
+        matches!(self, Self::Failed(_) | Self::Unknown(_))
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Running => out.write_str("The service runs."),
+            Self::Starting => out.write_str("The service is starting."),
+            Self::Stopped => out.write_str("The service is stopped. `respool service install` starts it."),
+            Self::Failed(Some(78)) => out.write_str(
+                "The service ended because its configuration is wrong. Correct what its log names, and run \
+                 `respool service install` again.",
+            ),
+            Self::Failed(Some(code)) => write!(out, "The service ended with exit code {code}."),
+            Self::Failed(None) => out.write_str("The service has failed."),
+            Self::Unknown(why) => write!(out, "The state of the service is not known: {why}"),
+        }
+    }
+}
+
+impl Manager {
+    pub(super) fn of_this_system() -> Self {
+        if cfg!(target_os = "macos") { Self::Launchd } else { Self::Systemd }
+    }
+
+    /// The text of the service's file.
+    pub(super) fn unit(self, program: &Path, home: &Path) -> String {
+        match self {
+            Self::Systemd => files::unit(program),
+            Self::Launchd => files::property_list(program, home),
+        }
+    }
+
+    /// Starts the service, or starts it again with what has changed, and lets it start by itself from now on.
+    pub(super) fn start(self, unit: &Path) -> Result<(), String> {
+        match self {
+            Self::Systemd => {
+                done("systemctl", &["--user", "daemon-reload"])?;
+                done("systemctl", &["--user", "enable", "respool.service"])?;
+                done("systemctl", &["--user", "restart", "respool.service"]).map(drop)
+            }
+            Self::Launchd => {
+                // One that runs is stopped first; where none does there is nothing to stop.
+                let _ = output("launchctl", &["bootout", &service()]);
+                done("launchctl", &["bootstrap", &domain(), &unit.to_string_lossy()]).map(drop)
+            }
+        }
+    }
+
+    /// Stops the service and no longer starts it.
+    pub(super) fn stop(self, _unit: &Path) -> Result<(), String> {
+        match self {
+            Self::Systemd => done("systemctl", &["--user", "disable", "--now", "respool.service"]).map(drop),
+            Self::Launchd => done("launchctl", &["bootout", &service()]).map(drop),
+        }
+    }
+
+    /// After the file is gone.
+    pub(super) fn forget(self) {
+        if self == Self::Systemd {
+            let _ = output("systemctl", &["--user", "daemon-reload"]);
+        }
+    }
+
+    pub(super) fn state(self) -> State {
+        match self {
+            Self::Systemd => {
+                let properties =
+                    ["--user", "show", "respool.service", "--property=ActiveState,ExecMainStatus"];
+                match done("systemctl", &properties) {
+                    Ok(text) => systemd_state(&text),
+                    Err(why) => State::Unknown(why),
+                }
+            }
+            Self::Launchd => match output("launchctl", &["print", &service()]) {
+                Ok(output) if output.status.success() => State::Running,
+                Ok(_) => State::Stopped,
+                Err(why) => State::Unknown(why),
+            },
+        }
+    }
+
+    /// The log, on this terminal.
+    pub(super) fn logs(self, home: &Path, follow: bool, lines: u32) -> Result<(), String> {
+        let lines = lines.to_string();
+        let (program, mut arguments) = match self {
+            Self::Systemd => ("journalctl", vec!["--user", "--unit", "respool.service", "--lines", &lines]),
+            Self::Launchd => ("tail", vec!["-n", &lines]),
+        };
+        if follow {
+            arguments.push("-f");
+        }
+        let log = home.join("Library/Logs/respool.log");
+        let mut command = Command::new(program);
+        command.args(arguments);
+        if self == Self::Launchd {
+            command.arg(log);
+        }
+        let status = command.status().map_err(|error| format!("`{program}` cannot be run: {error}"))?;
+        if status.success() { Ok(()) } else { Err(format!("`{program}` ended with {status}")) }
+    }
+
+    /// The last lines of the log, or nothing.
+    pub(super) fn last_lines(self, home: &Path) -> String {
+        let output = match self {
+            Self::Systemd => output(
+                "journalctl",
+                &["--user", "--unit", "respool.service", "--lines", "10", "--no-pager", "--output", "cat"],
+            ),
+            Self::Launchd => {
+                output("tail", &["-n", "10", &home.join("Library/Logs/respool.log").to_string_lossy()])
+            }
+        };
+        output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+    }
+
+    /// What else the service needs to be there when it is wanted.
+    pub(super) fn advise(self) {
+        if self != Self::Systemd {
+            return;
+        }
+        let lingers = done("loginctl", &["show-user", "--property=Linger"])
+            .is_ok_and(|text| text.trim() == "Linger=yes");
+        if !lingers {
+            say(
+                "The service ends with your last session. To keep it up without a login: loginctl enable-linger",
+            );
+        }
+    }
+}
+
+fn systemd_state(text: &str) -> State {
+    let value = |name: &str| {
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap_or_default()
+    };
+    let code = value("ExecMainStatus").parse().ok().filter(|&code| code != 0);
+    match (value("ActiveState"), code) {
+        ("active", _) => State::Running,
+        // Between two attempts the exit code of the last one is known already.
+        ("activating" | "reloading", None) => State::Starting,
+        ("failed" | "activating", code) => State::Failed(code),
+        _ => State::Stopped,
+    }
+}
+
+fn domain() -> String {
+    format!("gui/{}", nix::unistd::getuid())
+}
+
+fn service() -> String {
+    format!("{}/{LABEL}", domain())
+}
+
+fn output(program: &str, arguments: &[&str]) -> Result<Output, String> {
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    output.map_err(|error| {
+        format!("`{program}` cannot be run: {error}. This system has no such service manager")
+    })
+}
+
+/// What it printed, when it succeeded.
+fn done(program: &str, arguments: &[&str]) -> Result<String, String> {
+    let output = output(program, arguments)?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let advice = match program {
+        "systemctl" => {
+            ". If this is no login session (ssh, su, a container), log in as this user, or set XDG_RUNTIME_DIR=/run/user/$(id -u)"
+        }
+        _ => "",
+    };
+    Err(format!("`{program} {}` failed: {}{advice}", arguments.join(" "), flat(said.trim())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_systemd_says_is_read() {
+        for (text, expected) in [
+            ("ActiveState=active\nExecMainStatus=0\n", State::Running),
+            ("ExecMainStatus=0\nActiveState=activating\n", State::Starting),
+            ("ExecMainStatus=1\nActiveState=activating\n", State::Failed(Some(1))),
+            ("ExecMainStatus=78\nActiveState=failed\n", State::Failed(Some(78))),
+            ("ExecMainStatus=0\nActiveState=failed\n", State::Failed(None)),
+            ("ExecMainStatus=0\nActiveState=inactive\n", State::Stopped),
+            ("", State::Stopped),
+        ] {
+            assert_eq!(systemd_state(text), expected, "{text}");
+        }
+        assert!(State::Failed(Some(78)).to_string().contains("configuration is wrong"));
+    }
+}

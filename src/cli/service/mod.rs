@@ -1,0 +1,202 @@
+//! `respool service install|uninstall|status|logs`: respool as a service of this user, by systemd or (on macOS) launchd.
+//!
+//! The unit is the one of `deploy/`, with the path of this program in it. Settings stay where they are; what is given here goes
+//! into an environment file that only its owner can read.
+
+mod files;
+mod manager;
+mod ready;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+
+use self::manager::Manager;
+use super::say::say;
+use super::serve::runtime;
+use super::{Configured, Failure};
+use crate::server::Listen;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ServiceCommand {
+    /// Write the service and its environment file, start it, and wait until it is ready.
+    Install(InstallArgs),
+    /// Stop the service and remove it; configuration and state stay.
+    Uninstall,
+    /// Say whether the service runs and is ready.
+    Status,
+    /// Show the service's log.
+    Logs {
+        /// Go on as new lines come
+        #[arg(long, short)]
+        follow: bool,
+        /// How many lines
+        #[arg(long, short = 'n', value_name = "N", default_value_t = 50)]
+        lines: u32,
+    },
+}
+
+#[derive(Args, Debug)]
+pub(super) struct InstallArgs {
+    /// The model server, put into the environment file: a vLLM base URL with or without /v1
+    #[arg(long, value_name = "URL")]
+    upstream: Option<String>,
+    /// Where to listen, put into the environment file
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<String>,
+    /// Show what would be written, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// The files of the service.
+struct Paths {
+    home: PathBuf,
+    environment: PathBuf,
+    unit: PathBuf,
+}
+
+impl Paths {
+    fn find(manager: Manager) -> Result<Self, String> {
+        let absolute =
+            |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let home = absolute("HOME")
+            .ok_or("HOME is not set: a service of this user has no place to be written to")?;
+        let config = absolute("XDG_CONFIG_HOME").unwrap_or_else(|| home.join(".config"));
+        let unit = match manager {
+            Manager::Systemd => config.join("systemd/user/respool.service"),
+            Manager::Launchd => home.join("Library/LaunchAgents/org.respool.respool.plist"),
+        };
+        // The unit names this place by the home directory.
+        let environment = home.join(".config/respool/respool.env");
+        Ok(Self { home, environment, unit })
+    }
+}
+
+pub(super) fn service(command: ServiceCommand) -> Result<(), Failure> {
+    let manager = Manager::of_this_system();
+    let paths = Paths::find(manager)?;
+    match command {
+        ServiceCommand::Install(arguments) => install(manager, &paths, &arguments),
+        ServiceCommand::Uninstall => uninstall(manager, &paths),
+        ServiceCommand::Status => status(manager, &paths),
+        ServiceCommand::Logs { follow, lines } => Ok(manager.logs(&paths.home, follow, lines)?),
+    }
+}
+
+fn install(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> Result<(), Failure> {
+    let program =
+        std::env::current_exe().map_err(|error| format!("the path of this program is not known: {error}"))?;
+    let unit = manager.unit(&program, &paths.home);
+    let present = read(&paths.environment)?;
+    let environment =
+        files::environment(present.as_deref(), arguments.upstream.as_deref(), arguments.listen.as_deref());
+    if arguments.dry_run {
+        say(&format!(
+            "{}:\n\n{unit}\n{} (mode 0600):\n\n{environment}",
+            paths.unit.display(),
+            paths.environment.display()
+        ));
+        return Ok(());
+    }
+    write(&paths.environment, &environment, 0o600)?;
+    write(&paths.unit, &unit, 0o644)?;
+    say(&format!(
+        "Wrote {} and {} (readable by you alone).",
+        paths.unit.display(),
+        paths.environment.display()
+    ));
+    if program.components().any(|part| part.as_os_str() == "target") {
+        say(&format!(
+            "The service runs {}. `cargo clean` would remove that file: install respool elsewhere (`cargo install --path .`) and \
+             run `respool service install` with that one.",
+            program.display()
+        ));
+    }
+    manager.start(&paths.unit)?;
+    wait(manager, paths)?;
+    manager.advise();
+    Ok(())
+}
+
+fn uninstall(manager: Manager, paths: &Paths) -> Result<(), Failure> {
+    if !paths.unit.exists() {
+        say(&format!("There is no service to remove: {} does not exist.", paths.unit.display()));
+        return Ok(());
+    }
+    manager.stop(&paths.unit)?;
+    fs::remove_file(&paths.unit)
+        .map_err(|error| format!("{} cannot be removed: {error}", paths.unit.display()))?;
+    manager.forget();
+    say(&format!(
+        "The service is removed. Configuration, state and {} stay; delete them if you do not need them.",
+        paths.environment.display()
+    ));
+    Ok(())
+}
+
+fn status(manager: Manager, paths: &Paths) -> Result<(), Failure> {
+    if !paths.unit.exists() {
+        return Err("the service is not installed. `respool service install` installs it".to_owned().into());
+    }
+    say(&manager.state().to_string());
+    let address = address(paths)?;
+    match runtime()?.block_on(ready::ask(&address)) {
+        ready::Answer::Ready => {
+            say(&format!("It is ready at {address}."));
+            Ok(())
+        }
+        answer => Err(answer.explain(&address).into()),
+    }
+}
+
+/// Waits until the service answers, or says why it does not.
+fn wait(manager: Manager, paths: &Paths) -> Result<(), Failure> {
+    let address = address(paths)?;
+    say(&format!("Waiting for {address}/ready …"));
+    let answer = runtime()?.block_on(ready::wait(&address, || manager.state().has_failed()));
+    if answer == ready::Answer::Ready {
+        say(&format!("respool is ready. Clients ask {address}/v1."));
+        return Ok(());
+    }
+    let log = manager.last_lines(&paths.home);
+    let log = if log.is_empty() { String::new() } else { format!("\nThe end of its log:\n{log}") };
+    Err(format!("{}\n{}{log}", answer.explain(&address), manager.state()).into())
+}
+
+/// Where the service listens: its environment file says so, else the configuration file, else it is the default.
+fn address(paths: &Paths) -> Result<String, Failure> {
+    let environment = read(&paths.environment)?.unwrap_or_default();
+    let listen = match files::value(&environment, "RESPOOL__LISTEN") {
+        Some(text) => {
+            let why = |why| format!("RESPOOL__LISTEN in {}: {why}", paths.environment.display());
+            text.parse::<Listen>().map_err(why)?
+        }
+        None => Configured::default().load(None)?.settings.server.listen,
+    };
+    Ok(ready::url(&listen.host, listen.port))
+}
+
+fn read(file: &Path) -> Result<Option<String>, String> {
+    match fs::read_to_string(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        read => read.map(Some).map_err(|error| format!("{} cannot be read: {error}", file.display())),
+    }
+}
+
+/// Beside the file first, with its mode from the beginning: a crash leaves the old or the new one, and a key is never readable to others.
+fn write(file: &Path, text: &str, mode: u32) -> Result<(), String> {
+    use std::io::Write as _;
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = file.parent().unwrap_or(Path::new("."));
+    let written = fs::create_dir_all(folder).and_then(|()| {
+        let mut beside = tempfile::NamedTempFile::new_in(folder)?;
+        beside.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
+        beside.write_all(text.as_bytes())?;
+        beside.as_file().sync_all()?;
+        beside.persist(file).map_err(|error| error.error)
+    });
+    written.map(drop).map_err(|error| format!("{} cannot be written: {error}", file.display()))
+}

@@ -1,0 +1,105 @@
+//! Asks a service whether it is ready.
+
+use std::time::Duration;
+
+/// How long a service may take to become ready; a model server that is loading its model takes longer.
+const WITHIN: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(250);
+const ONE_ANSWER: Duration = Duration::from_secs(10);
+
+/// What `/ready` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// The relay and a model server answer.
+    Ready,
+    /// The relay answers, and says that no model server does.
+    NoUpstream(String),
+    /// Nothing answers.
+    Silent,
+}
+
+impl Answer {
+    /// What it means, and what to do.
+    pub(super) fn explain(&self, address: &str) -> String {
+        match self {
+            Self::Ready => format!("it is ready at {address}"),
+            Self::NoUpstream(said) => format!(
+                "respool runs at {address}, but its model server does not answer: {said}. Check the address \
+                 (`respool service install --upstream URL` changes it), and that the server has loaded its model"
+            ),
+            Self::Silent => {
+                format!("nothing answers at {address}: the service has not started, or listens elsewhere")
+            }
+        }
+    }
+}
+
+/// The address to ask for a listen address.
+pub(super) fn url(host: &str, port: u16) -> String {
+    let host = match host.trim_matches(['[', ']']) {
+        "0.0.0.0" => "127.0.0.1".to_owned(),
+        "::" => "[::1]".to_owned(),
+        host if host.contains(':') => format!("[{host}]"),
+        host => host.to_owned(),
+    };
+    format!("http://{host}:{port}")
+}
+
+/// Asks until it is ready, has failed, or time is up.
+pub(super) async fn wait(address: &str, has_failed: impl Fn() -> bool) -> Answer {
+    let mut last = Answer::Silent;
+    let waiting = async {
+        loop {
+            last = ask(address).await;
+            if last == Answer::Ready || (last == Answer::Silent && has_failed()) {
+                return;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    };
+    // Out of time is what was heard last.
+    let _ = tokio::time::timeout(WITHIN, waiting).await;
+    last
+}
+
+/// Asks once.
+pub(super) async fn ask(address: &str) -> Answer {
+    let Ok(client) = reqwest::Client::builder().no_proxy().timeout(ONE_ANSWER).build() else {
+        return Answer::Silent;
+    };
+    match client.get(format!("{address}/ready")).send().await {
+        Err(_) => Answer::Silent,
+        Ok(answer) if answer.status().is_success() => Answer::Ready,
+        Ok(answer) => {
+            let status = answer.status();
+            let body: serde_json::Value =
+                serde_json::from_str(&answer.text().await.unwrap_or_default()).unwrap_or_default();
+            let problems: Vec<&str> = body["upstreams"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|upstream| upstream["problem"].as_str())
+                .collect();
+            let said = if problems.is_empty() { format!("HTTP {status}") } else { problems.join("; ") };
+            Answer::NoUpstream(said)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_to_listen_on_is_asked_on_this_machine() {
+        for (host, expected) in [
+            ("127.0.0.1", "http://127.0.0.1:8003"),
+            ("0.0.0.0", "http://127.0.0.1:8003"),
+            ("::", "http://[::1]:8003"),
+            ("[::1]", "http://[::1]:8003"),
+            ("box.local", "http://box.local:8003"),
+        ] {
+            assert_eq!(url(host, 8003), expected);
+        }
+    }
+}

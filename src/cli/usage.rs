@@ -1,0 +1,217 @@
+//! `respool usage`: what was used and what it cost, from the rows on the disk, beside a server that writes more. Builds the ledger
+//! of a server too.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+
+use super::Failure;
+use super::say::{flat, say, tell};
+use super::serve::runtime;
+use crate::config::{Loaded, Settings};
+use crate::store::{UsageQuery, UsageStore};
+use crate::units::{Unusable, parse_duration};
+use crate::usage::{Ledger, Line, Prices, Report, dimensions, of_store};
+
+#[derive(Args, Debug)]
+pub(super) struct UsageArgs {
+    /// How far back: 24h, 7d, 30d
+    #[arg(long, default_value = "7d", value_parser = parse_duration)]
+    since: Duration,
+    /// What to group by, between commas: model, key, agent, upstream, route, day
+    #[arg(long, default_value = "model")]
+    by: String,
+    /// What it cost, what the same tokens would have cost elsewhere, and how each number was made
+    #[arg(long)]
+    costs: bool,
+    /// For programs, as JSON
+    #[arg(long, conflicts_with = "csv")]
+    json: bool,
+    /// For spreadsheets, as CSV
+    #[arg(long)]
+    csv: bool,
+}
+
+/// The ledger of a server with these settings.
+///
+/// # Errors
+/// When the list of prices is of no use.
+pub(super) async fn ledger(settings: &Settings) -> Result<Arc<Ledger>, Vec<Unusable>> {
+    let prices = prices(settings)?;
+    let store = if settings.usage.keep.is_zero() { None } else { opened(settings) };
+    let ledger = Ledger::new(settings.usage.clone(), settings.budgets.clone(), prices, store);
+    ledger.load().await;
+    Ok(Arc::new(ledger))
+}
+
+/// Requests are answered without it too.
+fn opened(settings: &Settings) -> Option<Arc<UsageStore>> {
+    UsageStore::open(&settings.store.state_dir)
+        .inspect_err(|error| tracing::error!(target: "respool::usage", %error, "what is used is not kept"))
+        .ok()
+        .map(Arc::new)
+}
+
+/// The prices of these settings.
+///
+/// # Errors
+/// When the list of public prices cannot be read.
+fn prices(settings: &Settings) -> Result<Prices, Vec<Unusable>> {
+    let fault = |why: String| vec![Unusable::new(&["usage", "price_list"], why)];
+    let list = settings.usage.price_list.as_ref().map(|path| {
+        std::fs::read_to_string(path)
+            .map_err(|error| fault(format!("{} cannot be read: {error}; correct the path", path.display())))
+    });
+    let list = list.transpose()?;
+    Prices::new(&settings.prices, list.as_deref()).map_err(|why| {
+        fault(format!("the list of prices cannot be read: {why}; docs/operating.md shows its form"))
+    })
+}
+
+pub(super) fn usage(loaded: &Loaded, arguments: &UsageArgs) -> Result<(), Failure> {
+    let settings = &loaded.settings;
+    let prices = prices(settings).map_err(|found| loaded.problems(found))?;
+    let by = dimensions(&arguments.by)?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = u64::try_from(now.saturating_sub(arguments.since).as_millis()).unwrap_or_default();
+    let query = UsageQuery { since, until: u64::MAX, by, key: None };
+    let store = UsageStore::open(&settings.store.state_dir).map_err(|error| error.0)?;
+    let read = of_store(&store, query, &prices, &settings.usage.compare);
+    let report = runtime()?.block_on(read).map_err(|error| error.0)?;
+    if arguments.json {
+        say(&format!("{:#}", report.json(arguments.costs)));
+    } else if arguments.csv {
+        csv(&report, arguments.costs).iter().for_each(|line| say(line));
+    } else {
+        table(&report, arguments.costs).iter().for_each(|line| say(&flat(line)));
+        if report.lines.is_empty() {
+            tell(
+                "No requests in this time. Rows are written by `respool serve`, unless `[usage] keep` is 0s.",
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The heads and cells of a report.
+fn cells(report: &Report, costs: bool) -> Vec<Vec<String>> {
+    let names = report.by.iter().map(|dimension| dimension.as_str());
+    let counts = ["requests", "failed", "calls", "repeats", "prompt", "cached", "completion", "reasoning"];
+    let money: &[&str] = if costs { &["paid", "own", "cost"] } else { &[] };
+    let head = names.chain(counts).chain(money.iter().copied()).map(str::to_owned).collect();
+    let row = |line: &Line| {
+        let usage = line.usage;
+        let counts = [
+            line.requests,
+            line.failed,
+            line.model_calls,
+            line.repeats,
+            usage.prompt,
+            usage.cached.unwrap_or_default(),
+            usage.completion,
+            usage.reasoning.unwrap_or_default(),
+        ];
+        let names = line.names.iter().map(|name| if name.is_empty() { "-".to_owned() } else { name.clone() });
+        let money = [line.cost.paid, line.cost.own, line.cost.total()];
+        let money = money.iter().filter(|_| costs).map(ToString::to_string);
+        names.chain(counts.iter().map(ToString::to_string)).chain(money).collect::<Vec<_>>()
+    };
+    std::iter::once(head).chain(report.lines.iter().map(row)).collect()
+}
+
+fn csv(report: &Report, costs: bool) -> Vec<String> {
+    let quoted = |cell: &String| {
+        // A spreadsheet takes a cell that begins so for a formula.
+        let cell = if cell.starts_with(['=', '+', '@']) { format!("'{cell}") } else { cell.clone() };
+        if cell.contains([',', '"', '\n', '\r']) {
+            format!("\"{}\"", cell.replace('"', "\"\""))
+        } else {
+            cell
+        }
+    };
+    cells(report, costs).iter().map(|row| row.iter().map(quoted).collect::<Vec<_>>().join(",")).collect()
+}
+
+/// Names to the left, numbers to the right, and the sum below.
+fn table(report: &Report, costs: bool) -> Vec<String> {
+    let mut rows = cells(report, costs);
+    let total = Report {
+        lines: vec![Line { names: vec!["-".into(); report.by.len()], ..report.total.clone() }],
+        ..report.clone()
+    };
+    if report.lines.len() > 1 && !report.by.is_empty() {
+        let mut sum = cells(&total, costs).remove(1);
+        "all".clone_into(&mut sum[0]);
+        rows.push(sum);
+    }
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let aligned = |row: &Vec<String>| {
+        let mut out = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let width = widths[column];
+            let _ = if column < report.by.len() {
+                write!(out, "{cell:<width$}  ")
+            } else {
+                write!(out, "{cell:>width$}  ")
+            };
+        }
+        out.trim_end().to_owned()
+    };
+    let mut lines: Vec<String> = rows.iter().map(aligned).collect();
+    if costs {
+        lines.extend(compared(report));
+    }
+    lines
+}
+
+/// What it would have cost elsewhere, and how each number was made.
+fn compared(report: &Report) -> Vec<String> {
+    let mut lines =
+        vec![String::new(), format!("It cost {}. The same tokens elsewhere:", report.total.cost.total())];
+    for it in &report.compared {
+        lines.push(match (it.cost, it.saved) {
+            (Some(cost), Some(saved)) => format!("  {:<28} {cost:>12}   difference {saved:>12}", it.model),
+            _ => format!("  {:<28}   its price is not known: add [prices.\"{}\"]", it.model, it.model),
+        });
+    }
+    lines.push(String::new());
+    lines.extend(report.notes.iter().cloned());
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Dimension;
+
+    fn sample() -> Report {
+        let line = |name: &str, requests| Line { names: vec![name.into()], requests, ..Line::default() };
+        let lines = vec![line("a,b", 1), line("=x", 22)];
+        Report { by: vec![Dimension::Model], lines, total: line("", 23), ..Report::default() }
+    }
+
+    #[test]
+    fn columns_line_up_and_the_sum_stands_below() {
+        let lines = table(&sample(), false);
+        assert_eq!(
+            lines[0],
+            "model  requests  failed  calls  repeats  prompt  cached  completion  reasoning"
+        );
+        assert_eq!(
+            lines[3],
+            "all          23       0      0        0       0       0           0          0"
+        );
+        assert_eq!(lines.len(), 4);
+        assert!(table(&sample(), true)[0].ends_with("paid   own  cost"));
+    }
+
+    #[test]
+    fn a_cell_is_no_formula_and_no_two_cells() {
+        let lines = csv(&sample(), false);
+        assert!(lines[1].starts_with("\"a,b\",1,") && lines[2].starts_with("'=x,22,"), "{lines:?}");
+    }
+}

@@ -1,0 +1,46 @@
+//! What `respool --version` says beside the number: which commit, for which target, and what was compiled in.
+
+use std::sync::LazyLock;
+
+/// What was compiled in, where not every build has it.
+const FEATURES: [(&str, bool); 3] = [
+    ("sandbox", cfg!(target_os = "linux")),
+    ("static", cfg!(target_feature = "crt-static")),
+    ("debug-assertions", cfg!(debug_assertions)),
+];
+
+/// The text of `--version`; clap puts the program's name before it.
+pub(super) fn long() -> &'static str {
+    static TEXT: LazyLock<String> = LazyLock::new(|| {
+        let commit = option_env!("RESPOOL_COMMIT").filter(|commit| !commit.is_empty());
+        text(commit, env!("RESPOOL_TARGET"), &FEATURES)
+    });
+    &TEXT
+}
+
+fn text(commit: Option<&str>, target: &str, features: &[(&str, bool)]) -> String {
+    let present: Vec<&str> =
+        features.iter().filter(|(_, is_present)| *is_present).map(|(name, _)| *name).collect();
+    let features = if present.is_empty() { "none".to_owned() } else { present.join(", ") };
+    let commit = commit.unwrap_or("unknown");
+    format!("{}\ncommit: {commit}\ntarget: {target}\nfeatures: {features}", env!("CARGO_PKG_VERSION"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_says_commit_target_and_features() {
+        let version = env!("CARGO_PKG_VERSION");
+        let check = |commit, features: &[_], expected: &str| {
+            assert_eq!(text(commit, "x86_64-linux", features), format!("{version}\n{expected}"));
+        };
+        check(
+            Some("0123abcd, 2026-11-22"),
+            &[("sandbox", true), ("static", false), ("other", true)],
+            "commit: 0123abcd, 2026-11-22\ntarget: x86_64-linux\nfeatures: sandbox, other",
+        );
+        check(None, &[("static", false)], "commit: unknown\ntarget: x86_64-linux\nfeatures: none");
+    }
+}

@@ -1,0 +1,155 @@
+//! What one request used, as a row without content, and where rows go. Rows are made by the request's line when it is dropped;
+//! what becomes of them is the business of whoever holds the other end (`usage`).
+
+use std::borrow::Cow;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use super::request_line::RequestLine;
+use crate::turn::Usage;
+
+/// One request, or one model call of an agent's run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct UsageRow {
+    /// When it arrived, in milliseconds since 1970.
+    pub at: u64,
+    /// Its id, as the log has it.
+    pub id: String,
+    /// The route's name.
+    pub route: Cow<'static, str>,
+    /// The name of the client's key; empty where clients have none.
+    pub key: String,
+    /// The model that was asked for.
+    pub model: String,
+    /// The upstream that was asked last.
+    pub upstream: String,
+    /// The agent or expert that it was for; empty for a plain request.
+    pub agent: String,
+    /// The run of that agent.
+    pub run: String,
+    /// Whether the client asked for a stream.
+    pub stream: bool,
+    /// The status that left; 0 when none did.
+    pub status: u16,
+    /// The tokens of all attempts, as far as they are known. A request to an agent has none: its model calls have them.
+    pub usage: Option<Usage>,
+    /// From its arrival to the first byte of the reply.
+    pub first_byte: Option<Duration>,
+    /// From its arrival to its end.
+    pub duration: Duration,
+    /// The time for which it waited for a place at an upstream, or for an upstream to come back.
+    pub waited: Duration,
+    /// How often an upstream was asked.
+    pub attempts: u32,
+    /// The dialects that calls were read in, between commas.
+    pub dialects: String,
+    /// The repairs made to calls, between commas.
+    pub repairs: String,
+    /// What was wrong with replies that were asked for again, and what was changed, between commas.
+    pub recovery: String,
+    /// The kind of loop that was ended.
+    pub loop_stopped: String,
+    /// How it ended.
+    pub outcome: Cow<'static, str>,
+    /// The error's code.
+    pub error_code: String,
+    /// The error as it stands in the log.
+    pub error: String,
+}
+
+/// What a row says that its request's line does not, or says otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RowFacts {
+    /// The agent that the request is for.
+    pub agent: String,
+    /// The run of that agent.
+    pub run: String,
+    /// The name of the client's key.
+    pub key: Option<String>,
+    /// The tokens.
+    pub usage: Option<Usage>,
+}
+
+/// Takes rows. It is called at the end of each request, so it must not wait for anything.
+pub trait UsageSink: Debug + Send + Sync {
+    /// A request has ended.
+    fn record(&self, row: UsageRow);
+}
+
+/// What becomes of the requests of one server: whether message text may be logged, where their rows go, and which of them are
+/// under way.
+#[derive(Clone, Debug, Default)]
+pub struct Recording {
+    /// Message text may be logged.
+    pub content: bool,
+    /// Where rows go.
+    pub sink: Option<Arc<dyn UsageSink>>,
+    /// The requests under way.
+    pub in_flight: Option<Arc<InFlight>>,
+}
+
+impl Recording {
+    /// Nothing is kept; message text is logged where `content` says so.
+    pub fn only_logged(content: bool) -> Self {
+        Self { content, sink: None, in_flight: None }
+    }
+}
+
+/// The requests under way, for those who want to see them.
+#[derive(Debug, Default)]
+pub struct InFlight {
+    lines: Mutex<Vec<Weak<Mutex<RequestLine>>>>,
+}
+
+/// A request under way.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LiveRequest {
+    /// Its id, as the log has it.
+    pub id: String,
+    /// The route's name.
+    pub route: &'static str,
+    /// The name of the client's key.
+    pub key: String,
+    /// The model that was asked for.
+    pub model: String,
+    /// The upstream that is asked.
+    pub upstream: String,
+    /// The agent that it is for.
+    pub agent: String,
+    /// The run of that agent.
+    pub run: String,
+    /// What it does, in one word.
+    pub phase: &'static str,
+    /// Since it arrived.
+    pub elapsed: Duration,
+    /// How often an upstream was asked.
+    pub attempts: u32,
+    /// Tokens that are known so far.
+    pub tokens: Option<u64>,
+}
+
+impl InFlight {
+    /// Takes note of a request. What has ended is forgotten when there is no room left, so this costs the same on the average.
+    pub(super) fn add(&self, line: &Arc<Mutex<RequestLine>>) {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() == lines.capacity() {
+            lines.retain(|line| line.strong_count() > 0);
+            lines.reserve(64);
+        }
+        lines.push(Arc::downgrade(line));
+    }
+
+    /// The requests under way, the oldest first.
+    pub fn now(&self) -> Vec<LiveRequest> {
+        let lines: Vec<_> = {
+            let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+            lines.retain(|line| line.strong_count() > 0);
+            lines.clone()
+        };
+        let live = |line: Arc<Mutex<RequestLine>>| line.lock().unwrap_or_else(PoisonError::into_inner).live();
+        let mut found: Vec<_> = lines.iter().filter_map(Weak::upgrade).map(live).collect();
+        found.sort_by_key(|request| std::cmp::Reverse(request.elapsed));
+        found
+    }
+}

@@ -1,0 +1,136 @@
+//! Which program asks: the one place that knows clients apart. Errors, and how tokens are told, differ for some of them. Pure.
+//! Called by `relay` and `server`.
+
+use crate::wire::{ChatRequest, Message, Object, array};
+
+/// The program that asked, as far as replies differ for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientProgram {
+    /// Any other client.
+    #[default]
+    Other,
+    /// OpenClaw: it repeats errors on its own, and takes `prompt_tokens` for the size of the conversation.
+    OpenClaw,
+    /// OpenClaw as it was until 2026.2: it does not try its fallback model after every final error.
+    OldOpenClaw,
+    /// OpenAI's Codex.
+    Codex,
+    /// Anthropic's Claude Code.
+    ClaudeCode,
+    /// A run of respool's own: it takes `prompt_tokens` for the size of the conversation too.
+    Agent,
+}
+
+/// How the system prompts of OpenClaw begin: of its agents, its reviewers and its summaries. Source: captured requests of
+/// 2026.9.6, and the shipped code.
+const OPENCLAW: [&str; 3] = [
+    "<!-- openclaw:",
+    "You are OpenClaw's ",
+    "You are a context summarization assistant. Your task is to read a conversation between a user and an AI assistant,",
+];
+
+/// The same of 2026.2.26.
+const OLD_OPENCLAW: [&str; 2] = [
+    "You are a personal assistant running inside OpenClaw.",
+    "You are a context summarization assistant. Your task is to read a conversation between a user and an AI coding assistant,",
+];
+
+impl ClientProgram {
+    /// The program behind a chat completion. OpenClaw is known by how its first system or developer message begins, not by
+    /// words that a conversation may quote.
+    pub fn of_chat(request: &ChatRequest<'_>) -> Self {
+        let first = request.messages.iter().find(|message| is_instruction(message));
+        let text = first.map(leading_text).unwrap_or_default();
+        let begins = |beginnings: &[&str]| beginnings.iter().any(|beginning| text.starts_with(beginning));
+        match (begins(&OPENCLAW), begins(&OLD_OPENCLAW)) {
+            (true, _) => Self::OpenClaw,
+            (_, true) => Self::OldOpenClaw,
+            _ => Self::Other,
+        }
+    }
+
+    /// The program behind a request in another protocol, by its `user-agent` header.
+    pub fn of_user_agent(user_agent: &str) -> Self {
+        match user_agent {
+            agent if agent.starts_with("codex") => Self::Codex,
+            agent if agent.starts_with("claude-cli") => Self::ClaudeCode,
+            _ => Self::Other,
+        }
+    }
+
+    /// True for both versions of OpenClaw.
+    pub fn is_openclaw(self) -> bool {
+        matches!(self, Self::OpenClaw | Self::OldOpenClaw)
+    }
+
+    /// True for clients that read `prompt_tokens` as the size of the conversation: of several attempts only the last
+    /// prompt counts.
+    pub fn reads_prompt_as_context(self) -> bool {
+        self.is_openclaw() || self == Self::Agent
+    }
+}
+
+fn is_instruction(message: &Message<'_>) -> bool {
+    message.is_from("system") || message.is_from("developer")
+}
+
+/// The beginning of a message's text: a string, or its first part.
+fn leading_text(message: &Message<'_>) -> String {
+    let content = message.object.get("content").unwrap_or_default();
+    let text = match array(content) {
+        Some(parts) => {
+            let first = parts.first().and_then(|part| Object::parse(part).ok());
+            first.and_then(|part| part.string("text"))
+        }
+        None => message.object.string("content"),
+    };
+    text.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn program(messages: &Value) -> ClientProgram {
+        let body = json!({ "messages": messages }).to_string();
+        ClientProgram::of_chat(&ChatRequest::parse(body.as_bytes()).unwrap())
+    }
+
+    #[test]
+    fn openclaw_is_known_by_how_its_prompt_begins() {
+        let new = "<!-- openclaw:attempt:STABLE -->\nYou are a personal assistant";
+        let old = "You are a personal assistant running inside OpenClaw.\n## Tooling";
+        for message in [
+            json!({"role": "system", "content": new}),
+            json!({"role": "system", "content": [{"type": "text", "text": new}]}),
+        ] {
+            assert_eq!(
+                program(&json!([message, {"role": "user", "content": "hi"}])),
+                ClientProgram::OpenClaw
+            );
+        }
+        assert_eq!(program(&json!([{"role": "developer", "content": old}])), ClientProgram::OldOpenClaw);
+        for messages in [
+            json!([{"role": "user", "content": new}]),
+            json!([{"role": "system", "content": "Help."}, {"role": "user", "content": old}]),
+            json!([{"role": "system", "content": format!("The log says: {new}")}]),
+            json!([]),
+        ] {
+            assert_eq!(program(&messages), ClientProgram::Other, "{messages}");
+        }
+    }
+
+    #[test]
+    fn agent_clients_are_known_by_their_user_agent() {
+        for (agent, program) in [
+            ("codex_exec/0.169.0 (Debian 12.0.0; x86_64) xterm", ClientProgram::Codex),
+            ("codex_cli_rs/0.169.0", ClientProgram::Codex),
+            ("claude-cli/2.1.330 (external, sdk-cli)", ClientProgram::ClaudeCode),
+            ("OpenAI/Python 3.54.0", ClientProgram::Other),
+            ("", ClientProgram::Other),
+        ] {
+            assert_eq!(ClientProgram::of_user_agent(agent), program, "{agent}");
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! Takes a row of each request and writes them behind the replies: a request never waits for it, and a full disk costs rows, not
+//! answers. What could not be kept is counted, and said once. Budgets are counted here as rows come.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tokio_util::sync::CancellationToken;
+
+use super::budget::{Exhausted, Owner, Spending, Warning};
+use super::config::{BudgetsConfig, UsageConfig};
+use super::money::Money;
+use super::prices::Prices;
+use super::report::{Report, report};
+use crate::observe::{InFlight, UsageRow, UsageSink, metrics};
+use crate::store::{Dimension, StoreError, StoredUsage, UsageQuery, UsageStore, UsageSum};
+
+/// So many rows wait at most; more are lost, and counted.
+const MOST_WAITING: usize = 20_000;
+/// So often they are written.
+const EVERY: Duration = Duration::from_millis(500);
+/// So often what is old is deleted.
+const CLEAR_EVERY: Duration = Duration::from_mins(10);
+/// So many of the last problems are remembered without the store.
+const PROBLEMS: usize = 50;
+
+/// The ledger of one server.
+#[derive(Debug)]
+pub struct Ledger {
+    config: UsageConfig,
+    budgets: BudgetsConfig,
+    prices: Prices,
+    store: Option<Arc<UsageStore>>,
+    state: Mutex<State>,
+    /// The requests under way.
+    pub in_flight: Arc<InFlight>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: Vec<UsageRow>,
+    lost: u64,
+    /// The last writing failed: that was said.
+    is_broken: bool,
+    spending: Spending,
+    problems: VecDeque<Problem>,
+}
+
+/// Something that went wrong, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// In milliseconds since 1970.
+    pub at: u64,
+    /// The id of the request in the log.
+    pub request: String,
+    /// The model.
+    pub model: String,
+    /// The upstream.
+    pub upstream: String,
+    /// The error's code.
+    pub code: String,
+    /// The error as it stands in the log.
+    pub cause: String,
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Ledger {
+    /// `store`: `None` where no rows are kept; budgets are counted all the same.
+    pub fn new(
+        config: UsageConfig,
+        budgets: BudgetsConfig,
+        prices: Prices,
+        store: Option<Arc<UsageStore>>,
+    ) -> Self {
+        Self { config, budgets, prices, store, state: Mutex::default(), in_flight: Arc::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where rows are kept.
+    pub fn store(&self) -> Option<&Arc<UsageStore>> {
+        self.store.as_ref()
+    }
+
+    /// The prices.
+    pub fn prices(&self) -> &Prices {
+        &self.prices
+    }
+
+    /// Takes over what was spent today before this process began.
+    pub async fn load(&self) {
+        let Some(store) = self.store.as_ref().filter(|_| !self.budgets.is_empty()) else { return };
+        let now = now();
+        let query = UsageQuery {
+            since: now - now % 86_400_000,
+            until: u64::MAX,
+            by: vec![Dimension::Key, Dimension::Agent],
+            key: None,
+        };
+        let sums = match store.sums(query).await {
+            Ok(sums) => sums,
+            Err(error) => {
+                tracing::error!(target: "respool::usage", %error, "what was spent today is not known; budgets begin anew");
+                return;
+            }
+        };
+        let mut state = self.state();
+        for sum in sums {
+            let seconds = Duration::from_millis(sum.busy).as_secs_f64();
+            let cost = self.prices.request(&sum.model, sum.usage, seconds);
+            let (key, agent) = (&sum.names[0], &sum.names[1]);
+            state.spending.add(&self.budgets, Owner { key, agent }, cost, now);
+        }
+    }
+
+    /// Writes rows again and again, and deletes old ones, until `stop`.
+    pub async fn keep(self: Arc<Self>, stop: CancellationToken) {
+        let mut cleared: Option<Instant> = None;
+        while !stop.is_cancelled() {
+            tokio::select! { () = stop.cancelled() => {}, () = tokio::time::sleep(EVERY) => {} }
+            self.flush().await;
+            if cleared.is_none_or(|at| at.elapsed() >= CLEAR_EVERY) {
+                cleared = Some(Instant::now());
+                self.clear().await;
+            }
+        }
+    }
+
+    /// Writes what waits.
+    pub async fn flush(&self) {
+        let (rows, lost) = {
+            let mut state = self.state();
+            (std::mem::take(&mut state.waiting), std::mem::take(&mut state.lost))
+        };
+        self.count_lost(lost);
+        let Some(store) = self.store.as_ref().filter(|_| !rows.is_empty()) else { return };
+        match store.append(rows).await {
+            Ok(()) => {
+                if std::mem::take(&mut self.state().is_broken) {
+                    tracing::info!(target: "respool::usage", "rows of what is used are kept again");
+                }
+            }
+            Err((rows, error)) => self.take_back(rows, &error),
+        }
+    }
+
+    /// Rows that could not be written wait for the next time, as far as there is room.
+    fn take_back(&self, mut rows: Vec<UsageRow>, error: &StoreError) {
+        let mut state = self.state();
+        rows.append(&mut state.waiting);
+        let lost = rows.len().saturating_sub(MOST_WAITING);
+        rows.drain(..lost);
+        state.waiting = rows;
+        let is_news = !std::mem::replace(&mut state.is_broken, true);
+        drop(state);
+        self.count_lost(lost as u64);
+        if is_news {
+            tracing::error!(target: "respool::usage", %error, "what is used cannot be kept; requests are answered all the same");
+        }
+    }
+
+    fn count_lost(&self, lost: u64) {
+        if lost > 0 {
+            metrics::usage_rows_lost(lost);
+        }
+    }
+
+    /// True while rows cannot be written.
+    pub fn is_broken(&self) -> bool {
+        self.state().is_broken
+    }
+
+    async fn clear(&self) {
+        let Some(store) = &self.store else { return };
+        let keep = u64::try_from(self.config.keep.as_millis()).unwrap_or(u64::MAX);
+        if let Err(error) = store.clear(now().saturating_sub(keep), self.config.max_size.0).await {
+            tracing::warn!(target: "respool::usage", %error, "old rows of what was used cannot be deleted");
+        }
+    }
+
+    /// True when something is bounded.
+    pub fn has_budgets(&self) -> bool {
+        !self.budgets.is_empty()
+    }
+
+    /// Refuses a request whose key's, agent's or day's budget is spent.
+    ///
+    /// # Errors
+    /// Which one, and when it begins anew.
+    pub fn check_budget(&self, owner: Owner<'_>) -> Result<(), Exhausted> {
+        if self.budgets.is_empty() {
+            return Ok(());
+        }
+        self.state().spending.check(&self.budgets, owner, now())
+    }
+
+    /// The budgets that have reached their mark today.
+    pub fn reached_budgets(&self) -> Vec<Warning> {
+        self.state().spending.reached(&self.budgets, now())
+    }
+
+    /// The last problems, the newest first.
+    pub fn problems(&self) -> Vec<Problem> {
+        self.state().problems.iter().rev().cloned().collect()
+    }
+
+    /// What was used.
+    ///
+    /// # Errors
+    /// When the store cannot be read, or there is none.
+    pub async fn report(&self, query: UsageQuery) -> Result<Report, StoreError> {
+        let none = || {
+            StoreError("no rows of what is used are kept: `[usage] keep` is 0s, or the state directory cannot be used (see the log)".to_owned())
+        };
+        let store = self.store.as_ref().ok_or_else(none)?;
+        self.flush().await;
+        of_store(store, query, &self.prices, &self.config.compare).await
+    }
+
+    /// What the model calls of a run cost, where a price is known of any of them.
+    pub async fn run_cost(&self, run: &str) -> Option<Money> {
+        let store = self.store.as_ref()?;
+        self.flush().await;
+        let sums = store.of_run(run).await.ok()?;
+        let is_known =
+            self.prices.own().is_some() || sums.iter().any(|sum| self.prices.paid(&sum.model).is_some());
+        let cost = |sum: &UsageSum| {
+            self.prices.request(&sum.model, sum.usage, Duration::from_millis(sum.busy).as_secs_f64())
+        };
+        is_known.then(|| sums.iter().map(cost).sum())
+    }
+
+    /// The newest requests.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn newest(&self, most: usize) -> Result<Vec<StoredUsage>, StoreError> {
+        let Some(store) = &self.store else { return Ok(Vec::new()) };
+        self.flush().await;
+        store.newest(most).await
+    }
+}
+
+/// What was used, from a store that nobody else has open, or beside a server that has.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn of_store(
+    store: &UsageStore,
+    query: UsageQuery,
+    prices: &Prices,
+    compare: &[String],
+) -> Result<Report, StoreError> {
+    let (span, by) = ((query.since, query.until.min(now())), query.by.clone());
+    let busy = store.busy(span).await?;
+    let sums = store.sums(query).await?;
+    let first = sums.iter().map(|sum| sum.first).min().unwrap_or(span.1);
+    // Hardware that stood there before the first request is not counted.
+    let span = (span.0.max(first.min(span.1)), span.1);
+    Ok(report(span, &by, &sums, busy.as_secs_f64(), prices, compare))
+}
+
+impl UsageSink for Ledger {
+    fn record(&self, row: UsageRow) {
+        let mut state = self.state();
+        if !self.budgets.is_empty()
+            && let Some(usage) = row.usage
+        {
+            let cost = self.prices.request(&row.model, usage, row.duration.as_secs_f64());
+            let owner = Owner { key: &row.key, agent: &row.agent };
+            for warning in state.spending.add(&self.budgets, owner, cost, now()) {
+                warn(&warning);
+            }
+        }
+        if row.outcome == "error" {
+            if state.problems.len() == PROBLEMS {
+                state.problems.pop_front();
+            }
+            state.problems.push_back(Problem {
+                at: row.at,
+                request: row.id.clone(),
+                model: row.model.clone(),
+                upstream: row.upstream.clone(),
+                code: row.error_code.clone(),
+                cause: row.error.clone(),
+            });
+        }
+        if self.store.is_none() {
+            return;
+        }
+        if state.waiting.len() < MOST_WAITING {
+            state.waiting.push(row);
+        } else {
+            state.lost += 1;
+        }
+    }
+}
+
+fn warn(warning: &Warning) {
+    let Warning { scope, budget, spent } = warning;
+    let (scope, spent, budget): (_, Money, Money) = (scope.describe(), *spent, *budget);
+    tracing::warn!(target: "respool::usage", scope, %spent, %budget, "a budget of this day is nearly spent; when it is, requests are refused until the next UTC day");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::store::refuse_usage;
+
+    fn ledger(dir: &std::path::Path) -> Ledger {
+        let prices = Prices::new(&BTreeMap::new(), None).unwrap();
+        let store = Arc::new(UsageStore::open(dir).unwrap());
+        Ledger::new(UsageConfig::default(), BudgetsConfig::default(), prices, Some(store))
+    }
+
+    fn row(at: u64) -> UsageRow {
+        UsageRow { at, outcome: "ok".into(), ..UsageRow::default() }
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_costs_rows_and_no_answers() {
+        let dir = tempfile::tempdir().unwrap();
+        let ledger = ledger(dir.path());
+        refuse_usage(dir.path(), true);
+        (0..5).for_each(|at| ledger.record(row(at)));
+        ledger.flush().await;
+        assert!(ledger.is_broken());
+        // What waits is bounded: later rows find no room.
+        let more = MOST_WAITING as u64 + 3;
+        (5..more).for_each(|at| ledger.record(row(at)));
+        ledger.flush().await;
+        refuse_usage(dir.path(), false);
+        ledger.flush().await;
+        assert!(!ledger.is_broken());
+        let kept = ledger.newest(usize::MAX).await.unwrap();
+        assert_eq!((kept.len(), kept.last().map(|row| row.at)), (MOST_WAITING, Some(0)));
+    }
+
+    #[test]
+    fn the_last_problems_are_remembered() {
+        let ledger = Ledger::new(UsageConfig::default(), BudgetsConfig::default(), Prices::default(), None);
+        (0..60).for_each(|at| ledger.record(UsageRow { outcome: "error".into(), ..row(at) }));
+        ledger.record(row(99));
+        let found = ledger.problems();
+        assert_eq!((found.len(), found[0].at, found[49].at), (50, 59, 10));
+    }
+}

@@ -1,0 +1,18 @@
+//! What was used and what it cost: the ledger that takes a row of each request and writes them behind the replies, prices, reports
+//! by model, key, agent and day, and budgets.
+//!
+//! `ledger` is the only file here that acts. The others are pure: they get rows, sums and the time as arguments.
+
+mod budget;
+pub mod config;
+mod ledger;
+mod money;
+mod prices;
+mod report;
+
+pub use budget::{Exhausted, Owner, Scope, Warning};
+pub use config::{BudgetsConfig, PriceConfig, UsageConfig};
+pub use ledger::{Ledger, Problem, of_store};
+pub use money::Money;
+pub use prices::{OwnBox, Price, PriceSource, Prices};
+pub use report::{Comparison, Cost, Line, Report, dimensions, report};

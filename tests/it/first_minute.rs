@@ -1,0 +1,184 @@
+//! Issue 14, numbers 1 and 9: what somebody meets in the first minute with the program: its version, its pages, its demo.
+
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::lifecycle::{program, run};
+use crate::support::client::Request;
+use crate::support::client::exchange;
+
+#[test]
+fn the_version_names_commit_target_and_features() {
+    let (code, shown, _) = run(&["--version"], None, &[]);
+    assert_eq!(code, 0);
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!(lines[0], format!("respool {}", env!("CARGO_PKG_VERSION")));
+    for (line, start) in lines[1..].iter().zip(["commit: ", "target: ", "features: "]) {
+        assert!(line.starts_with(start) && line.len() > start.len(), "{shown}");
+    }
+    assert_eq!(lines.len(), 4, "{shown}");
+    assert_eq!(run(&["-V"], None, &[]).1, format!("respool {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn man_pages_and_completions_are_written() {
+    let (code, page, _) = run(&["man"], None, &[]);
+    assert!(code == 0 && page.contains(".TH respool 1"), "{page}");
+    let (code, script, _) = run(&["completions", "bash"], None, &[]);
+    assert!(code == 0 && script.contains("complete -F _respool"), "{script}");
+    let directory = tempfile::tempdir().unwrap();
+    let (code, said, errors) = run(&["man", "--dir", directory.path().to_str().unwrap()], None, &[]);
+    assert_eq!((code, errors.as_str()), (0, ""), "{said}");
+    assert!(directory.path().join("respool-chat.1").exists());
+    let (code, _, errors) = run(&["man", "--dir", "/proc/none"], None, &[]);
+    assert!(code == 1 && errors.contains("cannot be written to /proc/none"), "{errors}");
+}
+
+#[test]
+fn the_demo_is_a_tour_of_seven_scenes() {
+    let began = Instant::now();
+    let (code, shown, errors) = run(&["demo"], None, &[]);
+    assert_eq!(code, 0, "{errors}");
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?} on a busy machine", began.elapsed());
+    let scenes: Vec<&str> = shown.split("━━ ").filter(|part| part.contains("A client would get:")).collect();
+    assert_eq!(scenes.len(), 7, "{shown}");
+    let call = r#"call   read {"path": "/tmp/a.txt"}"#;
+    // What a client gets from the server itself, and what it gets through respool.
+    for (scene, direct, through) in [
+        (scenes[0], "call   read", call),
+        (scenes[1], "text   <tool_call> <function=read>", r#"call   read {"path": "a"}"#),
+        (scenes[2], "call   read {\"path\":\"/tmp/a ", call),
+        (scenes[3], "error  unexpected tokens remaining", call),
+        (scenes[4], "first byte after 1.", "signs of life"),
+        (scenes[5], "call   read", "text   I stopped: the tool read was called 8 times in a row"),
+        (scenes[6], "text   <tool_call>", "text   Your note says: the meeting is at nine."),
+    ] {
+        let (before, after) = scene.split_once("Through respool it gets:").unwrap();
+        assert!(before.contains(direct), "{direct} is missing in\n{scene}");
+        assert!(after.contains(through), "{through} is missing in\n{scene}");
+        assert!(
+            scene.lines().count() < 24 && scene.lines().all(|line| line.chars().count() <= 126),
+            "{scene}"
+        );
+    }
+    // An error and a cut call cost one more attempt each.
+    assert!(scenes[2].contains("      2. read") && scenes[3].contains("      2. read"), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_demo_stays_up_for_any_client() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut demo =
+        program(directory.path(), &["demo", "--serve", "--listen", "127.0.0.1:0"]).spawn().unwrap();
+    let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let said = lines.find(|line| line.contains("serves the recordings at")).unwrap();
+    let address = said.split("http://").nth(1).unwrap().split('/').next().unwrap().parse().unwrap();
+    let body = serde_json::json!({"model": "note-reader", "messages": [{"role": "user", "content": "What does my note say?"}]});
+    let reply = exchange(address, &Request::chat(&body)).await;
+    assert!(reply.text().contains("the meeting is at nine"), "{}", reply.text());
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(demo.id().try_into().unwrap()),
+        nix::sys::signal::SIGINT,
+    )
+    .unwrap();
+    assert!(demo.wait().unwrap().success());
+}
+
+/// Puts programs of these names before all others; each notes how it was called and prints what it is given.
+fn stand_ins(folder: &Path, programs: &[(&str, &str)]) -> String {
+    for (name, prints) in programs {
+        let file = folder.join(name);
+        let script =
+            format!("#!/bin/sh\necho \"{name} $*\" >> \"{}\"\n{prints}\n", folder.join("called").display());
+        std::fs::write(&file, script).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    format!("{}:{}", folder.display(), std::env::var("PATH").unwrap())
+}
+
+fn service(home: &Path, path: &str, arguments: &[&str]) -> (i32, String) {
+    let arguments = [&["service"], arguments].concat();
+    let output = program(home, &arguments).env("PATH", path).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code().unwrap(), String::from_utf8(text).unwrap())
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn the_service_is_installed_started_waited_for_and_removed() {
+    let fake = crate::support::fake_vllm::FakeVllm::start([]).await;
+    fake.serve_models(&["m"]);
+    // systemd's part, which starts the service, is this one's.
+    let running =
+        crate::lifecycle::Served::with_file(&format!("[[upstream]]\nurl = \"{}\"", fake.url()), &[]);
+    let address = running.address.to_string();
+    tokio::task::spawn_blocking(move || {
+        let (home, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = stand_ins(
+            programs.path(),
+            &[
+                ("systemctl", "echo ActiveState=active"),
+                ("loginctl", "echo Linger=no"),
+                ("journalctl", "echo a line"),
+            ],
+        );
+        let (code, said) =
+            service(home.path(), &path, &["install", "--upstream", "http://gpu:8000", "--listen", &address]);
+        assert_eq!(code, 0, "{said}");
+        assert!(said.contains("respool is ready") && said.contains("loginctl enable-linger"), "{said}");
+        let environment = home.path().join(".config/respool/respool.env");
+        let text = std::fs::read_to_string(&environment).unwrap();
+        assert!(text.contains("\nRESPOOL__UPSTREAM__0__URL=http://gpu:8000\n"), "{text}");
+        assert_eq!(environment.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        let unit = home.path().join(".config/systemd/user/respool.service");
+        let text = std::fs::read_to_string(&unit).unwrap();
+        assert!(text.contains(&format!("ExecStart={} serve", env!("CARGO_BIN_EXE_respool"))), "{text}");
+        let called = std::fs::read_to_string(programs.path().join("called")).unwrap();
+        let started: Vec<&str> = called.lines().take(3).collect();
+        assert_eq!(
+            started,
+            [
+                "systemctl --user daemon-reload",
+                "systemctl --user enable respool.service",
+                "systemctl --user restart respool.service"
+            ]
+        );
+        let (code, said) = service(home.path(), &path, &["status"]);
+        assert!(code == 0 && said.contains("The service runs.") && said.contains("ready at"), "{said}");
+        let (code, said) = service(home.path(), &path, &["logs", "-n", "3"]);
+        assert!(code == 0 && said.contains("a line"), "{said}");
+        let (code, said) = service(home.path(), &path, &["uninstall"]);
+        assert!(code == 0 && !unit.exists() && environment.exists(), "{said}");
+    })
+    .await
+    .unwrap();
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_service_that_does_not_start_says_why() {
+    let (home, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let show = "case \"$*\" in *show*) printf 'ActiveState=failed\\nExecMainStatus=78\\n';; esac";
+    let path = stand_ins(
+        programs.path(),
+        &[("systemctl", show), ("loginctl", "true"), ("journalctl", "echo respool.toml:3: unknown key")],
+    );
+    let (code, said) = service(home.path(), &path, &["install", "--listen", "127.0.0.1:1"]);
+    assert_eq!(code, 1, "{said}");
+    for part in
+        ["nothing answers at http://127.0.0.1:1", "its configuration is wrong", "respool.toml:3: unknown key"]
+    {
+        assert!(said.contains(part), "{part} is missing in {said}");
+    }
+    // Without systemd the files are there, and it is said what failed.
+    let path = stand_ins(programs.path(), &[("systemctl", "echo 'Failed to connect to bus' >&2; exit 1")]);
+    let (code, said) = service(home.path(), &path, &["install"]);
+    assert!(
+        code == 1 && said.contains("Failed to connect to bus") && said.contains("XDG_RUNTIME_DIR"),
+        "{said}"
+    );
+    let (code, said) = service(home.path(), &path, &["install", "--dry-run"]);
+    assert!(code == 0 && said.contains("ExecStart=") && said.contains("mode 0600"), "{said}");
+}

@@ -1,0 +1,166 @@
+//! What was used: a row for each request and model call, seen by those who may, and budgets counted on it.
+
+use std::path::Path;
+
+use respool::store::StoredUsage;
+use serde_json::{Value, json};
+
+use crate::agents::{READ, echoing};
+use crate::support::client::{Request, exchange};
+use crate::support::fake_vllm::FakeVllm;
+use crate::support::replies;
+use crate::support::respool::Respool;
+use crate::support::script::Script;
+use crate::tools_route;
+
+const ALICE: &str = "sk-alice-0123456789";
+const BOB: &str = "sk-bob-0123456789";
+const ROOT: &str = "sk-root-0123456789";
+
+/// A respool with an agent and keys of alice, bob and an operator.
+async fn started(fake: &FakeVllm, dir: &Path, extra: &str) -> Respool {
+    let (path, url) = (dir.display(), fake.url());
+    let keys = format!("alice = '{ALICE}'\nbob = '{BOB}'\n[root]\nkey = '{ROOT}'\noperator = true\n");
+    std::fs::write(dir.join("keys.toml"), keys).unwrap();
+    let toml = format!(
+        "client_keys_file = \"{path}/keys.toml\"\nstate_dir = \"{path}\"\n[log]\nerrors_dir = \"{path}/logs\"\n\
+         [agents.helper]\nmodel = \"gpt-oss-20b\"\n{extra}\n[[upstream]]\nname = \"box\"\nurl = \"{url}\"\n"
+    );
+    Respool::started(&toml, Some(echoing())).await
+}
+
+fn of(key: &str, request: Request) -> Request {
+    request.header("authorization", &format!("Bearer {key}"))
+}
+
+fn chat(model: &str) -> Request {
+    Request::chat(
+        &json!({"model": model, "messages": [{"role": "user", "content": "What is the capital of France?"}]}),
+    )
+}
+
+async fn usage(respool: &Respool, key: &str, query: &str) -> Value {
+    let reply = exchange(respool.address, &of(key, Request::get(&format!("/v1/usage{query}")))).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    reply.json()
+}
+
+async fn rows(respool: &Respool) -> Vec<StoredUsage> {
+    respool.usage.newest(100).await.unwrap()
+}
+
+#[tokio::test]
+async fn each_request_is_a_row_without_content() {
+    let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
+    let respool = started(&fake, dir.path(), "").await;
+    fake.otherwise(Script::json(200, &replies::text("Paris")).unchecked());
+    exchange(respool.address, &of(ALICE, chat("gpt-oss-20b"))).await;
+    exchange(respool.address, &of(BOB, Request::chat(&tools_route::request()))).await;
+    fake.otherwise(Script::json(400, &replies::error(400, "no such thing", "BadRequestError")).unchecked());
+    exchange(respool.address, &of(BOB, chat("gpt-oss-20b"))).await;
+    let rows = rows(&respool).await;
+    let found: Vec<_> = rows.iter().map(|row| (&*row.key, &*row.route, &*row.outcome, row.status)).collect();
+    assert_eq!(
+        found,
+        [
+            ("bob", "passthrough", "error", 400),
+            ("bob", "tools", "ok", 200),
+            ("alice", "passthrough", "ok", 200),
+        ]
+    );
+    let alice = &rows[2];
+    assert_eq!((&*alice.model, &*alice.upstream, alice.attempts), ("gpt-oss-20b", "box", 1));
+    assert_eq!(alice.usage.map(|usage| usage.total()), Some(162));
+    assert!(alice.at > 1_600_000_000_000 && alice.first_byte.is_some() && !alice.id.is_empty());
+    assert!(!format!("{rows:?}").contains("capital") && !format!("{rows:?}").contains("Paris"));
+    let problems = respool.usage.problems();
+    assert_eq!((problems.len(), &*problems[0].model), (1, "gpt-oss-20b"));
+}
+
+#[tokio::test]
+async fn a_client_sees_its_own_and_an_operator_all() {
+    let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
+    let respool = started(&fake, dir.path(), "[prices.\"gpt-oss-20b\"]\ninput = 1.0\noutput = 1.0").await;
+    fake.otherwise(Script::json(200, &replies::text("Paris")).unchecked());
+    for key in [ALICE, ALICE, BOB] {
+        exchange(respool.address, &of(key, chat("gpt-oss-20b"))).await;
+    }
+    let keys = |body: &Value| {
+        let line =
+            |line: &Value| (line["key"].as_str().unwrap().to_owned(), line["requests"].as_u64().unwrap());
+        body["data"].as_array().unwrap().iter().map(line).collect::<Vec<_>>()
+    };
+    // What is asked here is a row too, of no model.
+    let of_alice = usage(&respool, ALICE, "?by=key,model&costs=true").await;
+    assert!(keys(&of_alice).iter().all(|(key, _)| key == "alice"), "{of_alice}");
+    let line =
+        of_alice["data"].as_array().unwrap().iter().find(|line| line["model"] == "gpt-oss-20b").unwrap();
+    assert_eq!((&line["requests"], &line["cost"]["paid"]), (&json!(2), &json!(0.000_324)));
+    assert!(of_alice["compared"].as_array().unwrap().len() >= 2);
+    let all = usage(&respool, ROOT, "?by=key,model").await;
+    assert!(keys(&all).contains(&("alice".into(), 2)) && keys(&all).contains(&("bob".into(), 1)), "{all}");
+    assert!(all.get("compared").is_none());
+    let wrong = exchange(respool.address, &of(ROOT, Request::get("/v1/usage?by=colour"))).await;
+    assert_eq!(wrong.status, 400);
+}
+
+#[tokio::test]
+async fn an_agents_calls_are_rows_of_their_run_and_counted_once() {
+    let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
+    let respool = started(&fake, dir.path(), "").await;
+    fake.then(Script::json(200, &replies::calls(&[READ])));
+    fake.then(Script::json(200, &replies::text("It says hello.")));
+    let reply = exchange(respool.address, &of(ALICE, chat("helper"))).await;
+    let run = reply.headers.get("x-respool-run-id").unwrap().to_owned();
+    let rows = rows(&respool).await;
+    let found: Vec<_> = rows
+        .iter()
+        .map(|row| (&*row.route, &*row.agent, &*row.key, row.run == run, row.usage.map(|it| it.total())))
+        .collect();
+    assert_eq!(found.len(), 3, "{found:?}");
+    assert!(found.contains(&("agent", "helper", "alice", true, Some(0))), "{found:?}");
+    assert_eq!(
+        found.iter().filter(|row| **row == ("agent_model", "helper", "alice", true, Some(162))).count(),
+        2
+    );
+    let body = usage(&respool, ALICE, "?by=agent").await;
+    let helper = body["data"].as_array().unwrap().iter().find(|line| line["agent"] == "helper").unwrap();
+    assert_eq!((&helper["requests"], &helper["model_calls"]), (&json!(1), &json!(2)));
+    assert_eq!(
+        helper["prompt_tokens"].as_u64().unwrap() + helper["completion_tokens"].as_u64().unwrap(),
+        324
+    );
+}
+
+#[tokio::test]
+async fn a_spent_budget_refuses_until_tomorrow_and_outlives_the_process() {
+    let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
+    fake.otherwise(Script::json(200, &replies::text("Paris")).unchecked());
+    let extra =
+        "[prices.\"gpt-oss-20b\"]\ninput = 10000.0\noutput = 10000.0\n[budgets]\nkeys = { alice = 2.0 }";
+    let respool = started(&fake, dir.path(), extra).await;
+    for expected in [200, 200, 429] {
+        assert_eq!(exchange(respool.address, &of(ALICE, chat("gpt-oss-20b"))).await.status, expected);
+    }
+    assert_eq!(respool.usage.reached_budgets().len(), 1);
+    respool.killed().await;
+    let respool = started(&fake, dir.path(), extra).await;
+    let refused = exchange(respool.address, &of(ALICE, chat("gpt-oss-20b"))).await;
+    assert_eq!((refused.status, &refused.error()["code"]), (429, &json!("budget_spent")));
+    let wait: u64 = refused.headers.get("retry-after").unwrap().parse().unwrap();
+    assert!((1..=86_400).contains(&wait), "{wait}");
+    assert_eq!(
+        exchange(respool.address, &of(ALICE, Request::post("/v1/embeddings", "{}"))).await.status,
+        429
+    );
+    assert_eq!(
+        exchange(respool.address, &of(BOB, chat("gpt-oss-20b"))).await.status,
+        200,
+        "it is alice's budget"
+    );
+    assert_eq!(
+        exchange(respool.address, &of(ALICE, Request::get("/v1/models"))).await.status,
+        200,
+        "a list costs nothing"
+    );
+}
