@@ -22,7 +22,7 @@ use crate::translate::{
 };
 use crate::turn::Turn;
 use crate::upstream::{Serving, Upstream, Who, choose};
-use crate::wire::{ApiError, ChatRequest, ErrorCode, ToolChoice, decode_string};
+use crate::wire::{ApiError, ChatRequest, ErrorCode, Message, ToolChoice, decode_string};
 use tool_call_parser::{Options, Prior, Tools};
 
 /// How a request is served.
@@ -371,7 +371,7 @@ fn with_hidden_tools(request: &ChatRequest<'_>, declared: Arc<Tools>) -> Arc<Too
 
 /// The ids of all calls in the conversation.
 fn used_ids(request: &ChatRequest<'_>) -> HashSet<String> {
-    request.messages.iter().flat_map(|message| message.call_ids()).cloned().collect()
+    request.messages.iter().flat_map(Message::call_ids).cloned().collect()
 }
 
 /// The client's headers as they go upstream.
