@@ -79,7 +79,6 @@ enum Command {
         #[command(flatten)]
         arguments: usage::UsageArgs,
     },
-    /// Show what tools did and what was refused, and verify that the audit log was not altered.
     /// List the alerts that hold, try the ways in which they are told, and silence one.
     Alerts {
         #[command(flatten)]
@@ -87,7 +86,7 @@ enum Command {
         #[command(subcommand)]
         command: alerts::AlertsCommand,
     },
-    /// Look at what tools did and what was refused, and check that the log of it is whole.
+    /// Show what tools did and what was refused, and verify that the audit log was not altered.
     Audit {
         #[command(flatten)]
         flags: Configured,
@@ -110,10 +109,9 @@ enum Command {
         #[command(subcommand)]
         command: expert::ExpertCommand,
     },
-    /// Run respool as a service of this user: install it, remove it, show its state and its log.
     /// Make an agent client ask respool: shows the change of its settings, tries one turn, undoes it.
     Setup(setup::SetupArgs),
-    /// Run respool as a service of this user: install, remove, look at it.
+    /// Run respool as a service of this user: install it, remove it, show its state and its log.
     Service {
         #[command(subcommand)]
         command: service::ServiceCommand,

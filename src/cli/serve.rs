@@ -11,9 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::advice::{self, Advice, advice};
 use super::agents::{Equipped, OpenTools, agents, equipped, model_accesses};
-use super::{Failure, experts, log_problem, sealing, usage};
 use super::reload::Reloading;
-use super::{Failure, experts, log_problem, usage};
+use super::{Failure, experts, log_problem, sealing, usage};
 use crate::agent::AgentConfig;
 use crate::alerts::{Alerts, Watched};
 use crate::config::{Flags, Loaded, Settings};
