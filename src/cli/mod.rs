@@ -16,8 +16,10 @@ mod reference;
 mod reload;
 mod runs;
 mod say;
+mod sealing;
 mod serve;
 mod service;
+mod setup;
 mod usage;
 mod version;
 
@@ -107,6 +109,8 @@ enum Command {
         #[command(subcommand)]
         command: expert::ExpertCommand,
     },
+    /// Make an agent client ask respool: shows the change of its settings, tries one turn, undoes it.
+    Setup(setup::SetupArgs),
     /// Run respool as a service of this user: install it, remove it, show its state and its log.
     Service {
         #[command(subcommand)]
@@ -234,6 +238,7 @@ fn run(command: Command) -> Result<(), Failure> {
             std::process::exit(crate::tools::launch(&stage, &spec, &words).into())
         }
         Command::Expert { flags, command } => expert::expert(flags, command),
+        Command::Setup(args) => setup::setup(args),
         Command::Config { command: ConfigCommand::Show { flags } } => {
             say::say_piece(&flags.load(None)?.show());
             Ok(())

@@ -104,9 +104,9 @@ async fn requests_and_their_problems_are_shown_without_content() {
     fake.then(Script::json(400, &replies::error(400, "<b>no</b>", "BadRequestError")).unchecked());
     exchange(respool.address, &chat("gpt-oss-20b")).await;
     exchange(respool.address, &chat("gpt-oss-20b")).await;
-    let requests = get(&respool, "/ui/requests", "").await.text().to_owned();
+    let requests = get(&respool, "/ui/requests", "").await.text().clone();
     assert_eq!(requests.matches("<tr>").count(), 3, "{requests}");
-    let first = get(&respool, "/", "").await.text().to_owned();
+    let first = get(&respool, "/", "").await.text().clone();
     assert!(first.contains("Last problems") && !first.contains("<b>"), "{first}");
     assert!(get(&respool, "/ui/usage", "").await.text().contains("<svg"));
     for page in [&requests, &first] {
@@ -141,7 +141,7 @@ async fn where_clients_have_keys_an_operators_key_opens_the_page() {
     for path in PAGES {
         assert_eq!(get(&respool, path, &cookie).await.status, 200, "{path}");
     }
-    let page = get(&respool, "/", &cookie).await.text().to_owned();
+    let page = get(&respool, "/", &cookie).await.text().clone();
     let out =
         post(&respool, "/ui/logout", &cookie, &format!("csrf={}", mark(&page)), "http://127.0.0.1").await;
     assert!(out.headers.get("set-cookie").is_some_and(|value| value.contains("Max-Age=0")));
@@ -172,16 +172,16 @@ async fn a_run_is_ended_by_respools_own_button_alone() {
     fake.allow_cut_requests();
     let respool = started(&fake, dir.path(), true).await;
     fake.then(Script::json(200, &replies::calls(&[READ])));
-    fake.then(Script::json(200, &replies::text("late")).delay(std::time::Duration::from_secs(60)));
+    fake.then(Script::json(200, &replies::text("late")).delay(std::time::Duration::from_mins(1)));
     let request = chat("helper").header("authorization", &format!("Bearer {ALICE}"));
     let _client = Client::sending(respool.address, &request).await;
     fake.wait_for_requests(2).await;
     let cookie = logged_in(&respool).await;
-    let now = get(&respool, "/", &cookie).await.text().to_owned();
+    let now = get(&respool, "/", &cookie).await.text().clone();
     assert!(now.contains("waiting for the model") && now.contains("alice"), "{now}");
-    let list = get(&respool, "/ui/runs", &cookie).await.text().to_owned();
+    let list = get(&respool, "/ui/runs", &cookie).await.text().clone();
     let run = list.split("href=\"/ui/runs/").nth(1).unwrap().split('"').next().unwrap().to_owned();
-    let one = get(&respool, &format!("/ui/runs/{run}"), &cookie).await.text().to_owned();
+    let one = get(&respool, &format!("/ui/runs/{run}"), &cookie).await.text().clone();
     assert!(
         one.contains("Model call") && one.contains("<code>read</code>: ok") && !one.contains("capital"),
         "{one}"
@@ -222,7 +222,7 @@ async fn what_runs_is_told_live() {
         told += &String::from_utf8_lossy(&live.chunk().await.unwrap().bytes);
     }
     fake.then(
-        Script::json(200, &replies::text("late")).delay(std::time::Duration::from_secs(60)).unchecked(),
+        Script::json(200, &replies::text("late")).delay(std::time::Duration::from_mins(1)).unchecked(),
     );
     let _client = Client::sending(respool.address, &chat("gpt-oss-20b")).await;
     while !told.contains("waiting for the model") {

@@ -16,7 +16,7 @@ fn a_changed_file_holds_is_refused_or_needs_a_restart() {
     let upstream = "[[upstream]]\nname = \"box\"\nurl = \"http://127.0.0.1:9\"\n";
     let served = Served::with_file(upstream, &[]);
     let write = |text: &str| {
-        std::fs::write(served.directory.path().join("respool.toml"), format!("{text}\n{upstream}")).unwrap()
+        std::fs::write(served.directory.path().join("respool.toml"), format!("{text}\n{upstream}")).unwrap();
     };
     write("[budgets]\nday = 1.0\n");
     let line = told(&served);
