@@ -14,8 +14,10 @@ mod experts;
 mod reference;
 mod runs;
 mod say;
+mod sealing;
 mod serve;
 mod service;
+mod setup;
 mod usage;
 mod version;
 
@@ -98,6 +100,8 @@ enum Command {
         #[command(subcommand)]
         command: expert::ExpertCommand,
     },
+    /// Make an agent client ask respool: show what changes in its settings, write it, try one turn; or undo it.
+    Setup(setup::SetupArgs),
     /// Run respool as a service of this user: install it, remove it, show its state and its log.
     Service {
         #[command(subcommand)]
@@ -217,6 +221,7 @@ fn run(command: Command) -> Result<(), Failure> {
             std::process::exit(crate::tools::launch(&stage, &spec, &words).into())
         }
         Command::Expert { flags, command } => expert::expert(flags, command),
+        Command::Setup(args) => setup::setup(args),
         Command::Config { command: ConfigCommand::Show { flags } } => {
             say::say_piece(&flags.load(None)?.show());
             Ok(())

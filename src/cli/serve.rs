@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::advice::{self, Advice, advice};
 use super::agents::{Equipped, OpenTools, agents, equipped, model_accesses};
-use super::{Failure, experts, log_problem, usage};
+use super::{Failure, experts, log_problem, sealing, usage};
 use crate::agent::AgentConfig;
 use crate::config::{Loaded, Settings};
 use crate::expert::Experts;
@@ -165,6 +165,8 @@ async fn assembled(
         agents,
         experts: served,
         access,
+        responses: Arc::default(),
+        sealer: Arc::new(sealing::sealer(&settings.store.state_dir)),
         bodies: BodyRoom::new(settings.server.limits.max_bodies.max(settings.server.limits.max_body)),
         hooks,
         limits: settings.server.limits.clone(),
