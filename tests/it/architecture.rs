@@ -102,7 +102,7 @@ const PURE_FILES: [&str; 71] = [
 ];
 
 /// Foreign crates and the modules that own them.
-const OWNED: [(&str, &[&str]); 22] = [
+const OWNED: [(&str, &[&str]); 23] = [
     ("rusqlite", &["store"]),
     ("rustyline", &["chat"]),
     ("termimad", &["chat"]),
@@ -112,6 +112,7 @@ const OWNED: [(&str, &[&str]); 22] = [
     ("axum", &["server"]),
     ("clap", &["cli"]),
     ("clap_complete", &["cli"]),
+    ("jsonc_parser", &["cli"]),
     ("clap_mangen", &["cli"]),
     ("reqwest", &["cli", "tools"]),
     ("cap_std", &["tools", "expert"]),

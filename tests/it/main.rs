@@ -40,6 +40,7 @@ mod queue_speed;
 mod reasoning_memory;
 mod recovery;
 mod sandbox;
+mod setup_openclaw;
 mod silence;
 mod spooled;
 mod support;
