@@ -109,7 +109,7 @@ enum Command {
         #[command(subcommand)]
         command: expert::ExpertCommand,
     },
-    /// Make an agent client ask respool: shows the change of its settings, tries one turn, undoes it.
+    /// Make an agent client ask respool: show what changes in its settings, write it, try one turn; or undo it.
     Setup(setup::SetupArgs),
     /// Run respool as a service of this user: install it, remove it, show its state and its log.
     Service {

@@ -111,7 +111,7 @@ const PURE_FILES: [&str; 79] = [
 ];
 
 /// Foreign crates and the modules that own them.
-const OWNED: [(&str, &[&str]); 24] = [
+const OWNED: [(&str, &[&str]); 25] = [
     ("rusqlite", &["store"]),
     ("rustyline", &["chat"]),
     ("termimad", &["chat"]),
@@ -121,6 +121,7 @@ const OWNED: [(&str, &[&str]); 24] = [
     ("axum", &["server"]),
     ("clap", &["cli"]),
     ("clap_complete", &["cli"]),
+    ("jsonc_parser", &["cli"]),
     ("clap_mangen", &["cli"]),
     ("lettre", &["alerts"]),
     ("maud", &["server"]),

@@ -43,6 +43,7 @@ mod reasoning_memory;
 mod recovery;
 mod reload;
 mod sandbox;
+mod setup_openclaw;
 mod silence;
 mod spooled;
 mod support;
