@@ -37,7 +37,7 @@ pub use queue::{
 };
 pub use read::{RunRow, StoredEvent, StoredRun, Whose};
 pub use responses::{KeptResponse, UnfinishedResponse};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 #[cfg(test)]
 pub(crate) use usage::refuse_usage;
 pub use usage::{Dimension, StoredUsage, UsageQuery, UsageStore, UsageSum};
@@ -121,6 +121,8 @@ pub struct Store {
     lease: Lease,
     runs: RunsConfig,
     responses: ResponsesConfig,
+    /// An entry was queued by this process.
+    queued: Notify,
     /// What was set aside because it could not be read.
     pub set_aside: Option<PathBuf>,
 }
@@ -154,6 +156,7 @@ impl Store {
             lease,
             runs: config.runs.clone(),
             responses: config.responses.clone(),
+            queued: Notify::new(),
             set_aside: opened.set_aside,
         })
     }

@@ -12,6 +12,8 @@ use toml_edit::{DocumentMut, Item, Table, value};
 /// The clients that can be set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Client {
+    /// OpenClaw; its file is edited by the code of its own.
+    Openclaw,
     /// OpenAI's Codex.
     Codex,
     /// Anthropic's Claude Code.
@@ -56,7 +58,7 @@ impl Client {
             Self::Codex => Some(or(&homes.codex, ".codex").join("config.toml")),
             Self::ClaudeCode => Some(or(&homes.claude, ".claude").join("settings.json")),
             Self::Opencode => Some(or(&homes.xdg_config, ".config").join("opencode/opencode.json")),
-            Self::QwenCode | Self::Cline => None,
+            Self::Openclaw | Self::QwenCode | Self::Cline => None,
         }
     }
 
@@ -65,7 +67,7 @@ impl Client {
         match self {
             Self::Codex => "/v1/responses",
             Self::ClaudeCode => "/v1/messages",
-            Self::Opencode | Self::QwenCode | Self::Cline => "/v1/chat/completions",
+            Self::Openclaw | Self::Opencode | Self::QwenCode | Self::Cline => "/v1/chat/completions",
         }
     }
 
@@ -75,7 +77,7 @@ impl Client {
             Self::Codex => codex(present, target),
             Self::ClaudeCode => edited_json(present, |settings| claude_code(settings, target)),
             Self::Opencode => edited_json(present, |settings| opencode(settings, target)),
-            Self::QwenCode | Self::Cline => Ok(present.to_owned()),
+            Self::Openclaw | Self::QwenCode | Self::Cline => Ok(present.to_owned()),
         }
         .map_err(|why| format!("{} cannot be edited: {why}", file.display()))
     }

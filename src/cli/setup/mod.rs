@@ -4,6 +4,7 @@
 //! The settings as they were stand beside the file until they are restored.
 
 mod clients;
+mod openclaw;
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -34,6 +35,9 @@ pub(super) struct SetupArgs {
     /// The model [default: the only one that respool serves]
     #[arg(long)]
     model: Option<String>,
+    /// The model server, which says what it serves (openclaw only) [default: respool is asked]
+    #[arg(long, value_name = "URL")]
+    upstream: Option<String>,
     /// The environment variable that holds one of respool's `client_keys`
     #[arg(long, value_name = "NAME")]
     key_env: Option<String>,
@@ -46,6 +50,14 @@ pub(super) struct SetupArgs {
 }
 
 pub(super) fn setup(args: SetupArgs) -> Result<(), Failure> {
+    if args.client == Client::Openclaw {
+        return openclaw::setup(&args);
+    }
+    if args.upstream.is_some() {
+        let why =
+            format!("{} asks respool for its models: --upstream is for openclaw only", name_of(args.client));
+        return Err(why.into());
+    }
     let file = args.client.file(&homes());
     if args.undo {
         return undo(args.client, file.as_deref());
@@ -63,7 +75,8 @@ fn homes() -> Homes {
     }
 }
 
-async fn set_up(args: SetupArgs, file: Option<PathBuf>) -> Result<(), Failure> {
+/// The respool that is to be asked, with the key of a client.
+fn respool(args: &SetupArgs) -> Result<Respool, Failure> {
     let url = args.url.trim_end_matches('/').trim_end_matches("/v1").to_owned();
     let key = match &args.key_env {
         Some(name) => Some(std::env::var(name).map_err(|_| {
@@ -73,7 +86,12 @@ async fn set_up(args: SetupArgs, file: Option<PathBuf>) -> Result<(), Failure> {
         })?),
         None => None,
     };
-    let respool = Respool { url: url.clone(), key };
+    Ok(Respool { url, key })
+}
+
+async fn set_up(args: SetupArgs, file: Option<PathBuf>) -> Result<(), Failure> {
+    let respool = respool(&args)?;
+    let url = respool.url.clone();
     let (model, window) = respool.model(args.model).await?;
     let target = Target { url, model, window, key_env: args.key_env };
     match file {
@@ -173,10 +191,15 @@ struct Respool {
 }
 
 impl Respool {
+    /// The list of models.
+    async fn models(&self) -> Result<Vec<Value>, String> {
+        let list = self.ask(self.client()?.get(format!("{}/v1/models", self.url))).await?;
+        Ok(list["data"].as_array().cloned().unwrap_or_default())
+    }
+
     /// The model's name and window.
     async fn model(&self, wanted: Option<String>) -> Result<(String, Option<u64>), Failure> {
-        let list = self.ask(self.client()?.get(format!("{}/v1/models", self.url))).await?;
-        let models = list["data"].as_array().cloned().unwrap_or_default();
+        let models = self.models().await?;
         let name = |model: &Value| model["id"].as_str().unwrap_or_default().to_owned();
         let names: Vec<String> = models.iter().map(name).collect();
         let found = match &wanted {
