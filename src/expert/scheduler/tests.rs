@@ -72,8 +72,7 @@ impl Bed {
 }
 
 fn open(dir: &Path) -> Store {
-    Store::open(&StoreConfig { state_dir: dir.join("state"), runs: crate::store::RunsConfig::default() })
-        .unwrap()
+    Store::open(&StoreConfig { state_dir: dir.join("state"), ..StoreConfig::default() }).unwrap()
 }
 
 #[tokio::test]
