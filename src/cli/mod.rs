@@ -5,6 +5,7 @@
 
 mod advice;
 mod agents;
+mod alerts;
 mod audit;
 mod chat;
 mod check;
@@ -12,6 +13,7 @@ mod demo;
 mod expert;
 mod experts;
 mod reference;
+mod reload;
 mod runs;
 mod say;
 mod sealing;
@@ -76,6 +78,13 @@ enum Command {
         flags: Configured,
         #[command(flatten)]
         arguments: usage::UsageArgs,
+    },
+    /// List the alerts that hold, try the ways in which they are told, and silence one.
+    Alerts {
+        #[command(flatten)]
+        flags: Configured,
+        #[command(subcommand)]
+        command: alerts::AlertsCommand,
     },
     /// Show what tools did and what was refused, and verify that the audit log was not altered.
     Audit {
@@ -143,7 +152,11 @@ struct Configured {
 
 impl Configured {
     fn load(self, listen: Option<String>) -> Result<Loaded, Problems> {
-        Loaded::from_process(&Flags { listen, upstream: self.upstream, config: self.config })
+        Loaded::from_process(&self.named(listen))
+    }
+
+    fn named(self, listen: Option<String>) -> Flags {
+        Flags { listen, upstream: self.upstream, config: self.config }
     }
 }
 
@@ -205,7 +218,10 @@ pub fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Serve { flags, listen } => serve::serve(&flags.load(listen)?.without_unread()?),
+        Command::Serve { flags, listen } => {
+            let flags = flags.named(listen);
+            serve::serve(&Loaded::from_process(&flags)?.without_unread()?, flags)
+        }
         Command::Demo(arguments) => Ok(demo::demo(arguments)?),
         Command::Check { flags } => check::check(&flags.load(None)?),
         Command::Chat(arguments) => chat::chat(&arguments),
@@ -214,6 +230,7 @@ fn run(command: Command) -> Result<(), Failure> {
             unread_note(&loaded).iter().for_each(|note| say::tell(&format!("respool: {note}")));
             runs::runs(&loaded, command)
         }
+        Command::Alerts { flags, command } => alerts::alerts(&flags.load(None)?, command),
         Command::Usage { flags, arguments } => usage::usage(&flags.load(None)?, &arguments),
         Command::Audit { flags, command } => audit::audit(&flags.load(None)?, command),
         // It is no command of a person's, and its exit code is that of what it starts.

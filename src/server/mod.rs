@@ -16,6 +16,7 @@ mod key_reading;
 mod keys;
 mod meter;
 mod models;
+mod page;
 mod pages;
 mod patient;
 mod permission;
@@ -50,6 +51,7 @@ pub use config::{LimitsConfig, Listen, ServerConfig};
 pub use run::{Stop, run};
 
 use crate::agent::{Agent, Agents};
+use crate::alerts::Alerts;
 use crate::expert::{Experts, Hooks, MODEL_PREFIX};
 use crate::observe::Recording;
 use crate::relay::Relay;
@@ -80,6 +82,8 @@ pub struct App {
     pub recording: Recording,
     /// What was used, and what may be spent.
     pub usage: Arc<Ledger>,
+    /// What the owner must know.
+    pub alerts: Arc<Alerts>,
     /// The room for request bodies.
     pub bodies: BodyRoom,
     /// Ends what is still running, once the time for draining is over.
@@ -118,6 +122,7 @@ pub fn router(app: App) -> Routes {
         .route("/health", get(respond::health))
         .route("/ready", get(models::ready))
         .route("/metrics", get(respond::metrics))
+        .merge(page::routes())
         .fallback(transparent::transparent)
         .with_state(app.clone());
     Routes { app, others, peer: None }

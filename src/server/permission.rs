@@ -20,7 +20,7 @@ use crate::usage::{Exhausted, Owner};
 use crate::wire::{ApiError, ChatRequest, ErrorCode, Object};
 
 /// Routes that are no model server's, and those below them: they use no model, or find it in their own way.
-const OWN: [&str; 4] = ["/v1/runs", "/v1/approvals", "/hooks", "/v1/usage"];
+const OWN: [&str; 5] = ["/v1/runs", "/v1/approvals", "/hooks", "/v1/usage", "/ui"];
 /// Routes that cost nothing.
 const COST_NOTHING: [&str; 5] = ["/v1/runs", "/v1/approvals", "/tokenize", "/detokenize", "/v1/usage"];
 
