@@ -144,7 +144,7 @@ impl Loaded {
     pub fn without_unread(self) -> Result<Self, Problems> {
         let Some(unread) = &self.unread else { return Ok(self) };
         let why = format!(
-            "this file is not read, as nobody named it: respool takes no configuration from the directory it is started \
+            "this file is not read, because no option names it: respool takes no configuration from the directory it is started \
              in. Name it (--config {}, or its whole path in RESPOOL_CONFIG), or move it to ~/.config/respool or /etc/respool",
             search::FILE
         );

@@ -61,7 +61,7 @@ enum Command {
     },
     /// Talk with a coding assistant that works in this directory.
     Chat(chat::ChatArgs),
-    /// Look at the runs of agents, take one up, end one, delete one.
+    /// List, show, resume, end and delete runs of agents.
     Runs {
         #[command(flatten)]
         flags: Configured,
@@ -75,14 +75,14 @@ enum Command {
         #[command(flatten)]
         arguments: usage::UsageArgs,
     },
-    /// Look at what tools did and what was refused, and check that the log of it is whole.
+    /// Show what tools did and what was refused, and verify that the audit log was not altered.
     Audit {
         #[command(flatten)]
         flags: Configured,
         #[command(subcommand)]
         command: audit::AuditCommand,
     },
-    /// Start a command in its sandbox; respool's own tools do.
+    /// Start a command in its sandbox; respool's own tools use this.
     #[command(hide = true)]
     SandboxExec {
         #[arg(long, default_value = "begin")]
@@ -98,17 +98,17 @@ enum Command {
         #[command(subcommand)]
         command: expert::ExpertCommand,
     },
-    /// Run respool as a service of this user: install, remove, look at it.
+    /// Run respool as a service of this user: install it, remove it, show its state and its log.
     Service {
         #[command(subcommand)]
         command: service::ServiceCommand,
     },
-    /// Look at the configuration.
+    /// Show the configuration.
     Config {
         #[command(subcommand)]
         command: ConfigCommand,
     },
-    /// Print a shell's completions of respool's commands, to be sourced or put where the shell looks for them.
+    /// Print completion rules for a shell: source them, or save them where the shell looks for such rules.
     Completions { shell: clap_complete::Shell },
     /// Print respool's man page, or write the pages of all commands.
     Man {
@@ -129,7 +129,7 @@ enum ConfigCommand {
 
 #[derive(Args, Debug, Default)]
 struct Configured {
-    /// The model server: a vLLM base URL with or without /v1, or replay:DIR for recorded replies
+    /// The model server: the base URL of a vLLM, with or without /v1, or replay:DIR for recorded replies
     #[arg(long, value_name = "URL", global = true)]
     upstream: Option<String>,
     /// The configuration file [default: respool.toml in the user's or in the system's configuration directory]
@@ -155,7 +155,7 @@ fn log_problem(loaded: &Loaded, why: String) -> Failure {
 fn unread_note(loaded: &Loaded) -> Option<String> {
     let file = loaded.unread.as_ref()?;
     Some(format!(
-        "{} is not read, as nobody named it; if it is to hold, add --config respool.toml",
+        "{} is not read, because no option names it; to use it, add --config respool.toml",
         file.display()
     ))
 }

@@ -421,7 +421,7 @@ fn a_file_of_the_working_directory_is_not_read_and_serve_does_not_start_beside_i
     let (_, checked, _) = run(&["check", "--upstream", "http://127.0.0.1:1"]);
     assert!(checked.contains("respool.toml is not read") && !checked.contains("evil"), "{checked}");
     let (_, shown, _) = run(&["config", "show"]);
-    assert!(shown.contains("# not read, as nobody named it") && !shown.contains("evil"), "{shown}");
+    assert!(shown.contains("# not read, because no option names it") && !shown.contains("evil"), "{shown}");
     let (_, _, told) = run(&["runs", "list"]);
     assert!(told.contains("respool.toml is not read"), "{told}");
     let (code, _, told) = run(&["chat", "--upstream", "http://127.0.0.1:1", "-p", "hi"]);

@@ -22,6 +22,7 @@ mod cases;
 mod chat;
 mod context;
 mod errors;
+mod expert_speed;
 mod experts;
 mod experts_killed;
 mod experts_run;

@@ -9,7 +9,7 @@ use crate::agent::call::{CallOutcome, ToolEnd};
 use crate::agent::event::ModelReply;
 use crate::agent::failure::{FailureKind, ModelFailure};
 use crate::agent::run::replies::LONGEST_BACKOFF;
-use crate::agent::setup::{CallForm, CallStyle, EndsRun, Executor, Limits, OfferedTool};
+use crate::agent::setup::{CallForm, CallStyle, EndsRun, Executor, Limits, OfferedTool, SettledCall};
 use tool_call_parser::Prior;
 
 /// A run and the time in it.
@@ -278,6 +278,43 @@ fn tier_one_the_server_may_say_how_long_to_wait() {
     sim.after(7_000, EventKind::PauseEnded)
         .fails(ModelFailure { wait: Some(9_000_000), ..failed(FailureKind::Transient, "busy") });
     assert_eq!(sim.run.next(), Step::Act(Action::Pause(LONGEST_BACKOFF)));
+}
+
+/// Issue 13: what an earlier attempt of the same work did is not done again, and nobody is asked about it again.
+#[test]
+fn a_settled_call_is_answered_from_the_record() {
+    let mut sim = sim(|setup| {
+        setup.tools[1].tier = Tier::Confirm;
+        let (arguments, text) = (json!({"command": "ls"}), "recorded".to_owned());
+        setup.settled = vec![SettledCall { name: "exec".into(), arguments, outcome: CallOutcome::Ok, text }];
+    });
+    sim.says(calls(&[EXEC]));
+    assert_eq!(sim.last_words(), "recorded");
+    sim.says(calls(&[("exec", r#"{"command":"rm"}"#)]));
+    assert!(matches!(sim.run.next(), Step::Act(Action::RequestApproval(_))), "other inputs are another call");
+}
+
+#[test]
+fn a_call_can_end_its_run() {
+    let ending = |ends_run| sim(move |setup| setup.tools[1].ends_run = ends_run);
+    let mut done = ending(EndsRun::OnSuccess);
+    done.says(calls(&[EXEC, READ])).ends(CallOutcome::Ok, "the answer");
+    let outcome = done.outcome();
+    assert_eq!((outcome.content.as_str(), outcome.as_str()), ("the answer", "done"));
+    assert_eq!(outcome.ended_by.unwrap().name, "exec");
+    let mut refused = ending(EndsRun::OnSuccess);
+    refused.says(calls(&[EXEC])).ends(CallOutcome::Failed, "not yet");
+    assert_eq!(refused.last_words(), "Error: not yet");
+    for how in
+        [CallOutcome::TimedOut, CallOutcome::Transient, CallOutcome::Unreachable, CallOutcome::ProtocolError]
+    {
+        let mut broken = ending(EndsRun::OnFault);
+        broken.says(calls(&[EXEC])).ends(how, "gone");
+        assert_eq!(broken.outcome().failure.unwrap().code, "tool_unavailable", "{how:?}");
+    }
+    let mut told = ending(EndsRun::OnFault);
+    told.says(calls(&[EXEC])).ends(CallOutcome::Failed, "no such contact");
+    assert_eq!(told.last_words(), "Error: no such contact", "what the tool itself says is told");
 }
 
 #[test]
@@ -747,6 +784,23 @@ fn the_reasoning_is_read_first_when_that_is_wanted() {
         sim.says(reply());
         assert_eq!(sim.tool_call().call.arguments, format!(r#"{{"path":"{path}"}}"#));
     }
+}
+
+/// Issue 12: calls in reasoning that the model ended are none, unless the agent says that reasoning is read.
+#[test]
+fn a_native_agent_that_reads_reasoning_first_finds_the_call_there() {
+    let call = r#"<tool_call>{"name": "read", "arguments": {"path": "b.txt"}}</tool_call>"#;
+    let reply = || ModelReply { reasoning: format!("I read it. {call}"), ..text("One moment.") };
+    let said = |reasoning_first| {
+        let mut sim = sim(|setup| {
+            setup.style =
+                CallStyle { form: CallForm::Native, parsers: vec!["native".into()], reasoning_first };
+        });
+        sim.says(reply());
+        sim
+    };
+    assert_eq!(said(true).tool_call().call.arguments, r#"{"path":"b.txt"}"#);
+    assert_eq!(said(false).outcome().text(), "One moment.");
 }
 
 #[test]

@@ -7,7 +7,12 @@ use crate::dialects::{Opens, TABLE};
 use crate::event::{Dropped, Event, Note};
 
 /// Marks that close something, and words of harmony's headers without their tokens. (What opens stands in the table.)
-const CLOSERS: [&str; 24] = [
+const CLOSERS: [&str; 29] = [
+    "</think:opensource>",
+    "begin_tool_requests:plamo|>",
+    "end_tool_requests:plamo|>",
+    "end_tool_request:plamo|>",
+    "tag|>",
     "</mm:think>",
     "</invoke>",
     "function call<|role_sep|>",
