@@ -5,6 +5,7 @@
 
 mod advice;
 mod agents;
+mod alerts;
 mod audit;
 mod chat;
 mod check;
@@ -12,10 +13,13 @@ mod demo;
 mod expert;
 mod experts;
 mod reference;
+mod reload;
 mod runs;
 mod say;
+mod sealing;
 mod serve;
 mod service;
+mod setup;
 mod usage;
 mod version;
 
@@ -75,6 +79,13 @@ enum Command {
         #[command(flatten)]
         arguments: usage::UsageArgs,
     },
+    /// List the alerts that hold, try the ways in which they are told, and silence one.
+    Alerts {
+        #[command(flatten)]
+        flags: Configured,
+        #[command(subcommand)]
+        command: alerts::AlertsCommand,
+    },
     /// Show what tools did and what was refused, and verify that the audit log was not altered.
     Audit {
         #[command(flatten)]
@@ -98,6 +109,8 @@ enum Command {
         #[command(subcommand)]
         command: expert::ExpertCommand,
     },
+    /// Make an agent client ask respool: show what changes in its settings, write it, try one turn; or undo it.
+    Setup(setup::SetupArgs),
     /// Run respool as a service of this user: install it, remove it, show its state and its log.
     Service {
         #[command(subcommand)]
@@ -139,7 +152,11 @@ struct Configured {
 
 impl Configured {
     fn load(self, listen: Option<String>) -> Result<Loaded, Problems> {
-        Loaded::from_process(&Flags { listen, upstream: self.upstream, config: self.config })
+        Loaded::from_process(&self.named(listen))
+    }
+
+    fn named(self, listen: Option<String>) -> Flags {
+        Flags { listen, upstream: self.upstream, config: self.config }
     }
 }
 
@@ -201,7 +218,10 @@ pub fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Serve { flags, listen } => serve::serve(&flags.load(listen)?.without_unread()?),
+        Command::Serve { flags, listen } => {
+            let flags = flags.named(listen);
+            serve::serve(&Loaded::from_process(&flags)?.without_unread()?, flags)
+        }
         Command::Demo(arguments) => Ok(demo::demo(arguments)?),
         Command::Check { flags } => check::check(&flags.load(None)?),
         Command::Chat(arguments) => chat::chat(&arguments),
@@ -210,6 +230,7 @@ fn run(command: Command) -> Result<(), Failure> {
             unread_note(&loaded).iter().for_each(|note| say::tell(&format!("respool: {note}")));
             runs::runs(&loaded, command)
         }
+        Command::Alerts { flags, command } => alerts::alerts(&flags.load(None)?, command),
         Command::Usage { flags, arguments } => usage::usage(&flags.load(None)?, &arguments),
         Command::Audit { flags, command } => audit::audit(&flags.load(None)?, command),
         // It is no command of a person's, and its exit code is that of what it starts.
@@ -217,6 +238,7 @@ fn run(command: Command) -> Result<(), Failure> {
             std::process::exit(crate::tools::launch(&stage, &spec, &words).into())
         }
         Command::Expert { flags, command } => expert::expert(flags, command),
+        Command::Setup(args) => setup::setup(args),
         Command::Config { command: ConfigCommand::Show { flags } } => {
             say::say_piece(&flags.load(None)?.show());
             Ok(())

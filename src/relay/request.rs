@@ -22,7 +22,7 @@ use crate::translate::{
 };
 use crate::turn::Turn;
 use crate::upstream::{Serving, Upstream, Who, choose};
-use crate::wire::{ApiError, ChatRequest, ErrorCode, Message, ToolChoice, decode_string};
+use crate::wire::{ApiError, ChatRequest, ErrorCode, ToolChoice, decode_string};
 use tool_call_parser::{Options, Prior, Tools};
 
 /// How a request is served.
