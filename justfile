@@ -49,20 +49,20 @@ vllm DIR:
 bench:
     benches/proxy/run.sh
 
-# Fuzz one target (parse, repair; sse) for that many seconds; what it finds lands in fuzz/artifacts. Needs cargo-fuzz.
+# Fuzz one target (parse, split, account, rewrite, repair; sse) for that many seconds; what it finds lands in fuzz/artifacts. Needs cargo-fuzz.
 fuzz TARGET SECONDS="600":
     #!/usr/bin/env bash
     set -euo pipefail
     [ {{TARGET}} = sse ] || cd crates/tool-call-parser
+    seeds=fuzz/corpus/{{TARGET}}
+    [ -d "$seeds" ] || seeds=fuzz/corpus/parse
     mkdir -p fuzz/grown/{{TARGET}}
-    RUSTC_BOOTSTRAP=1 cargo fuzz run -s none {{TARGET}} fuzz/grown/{{TARGET}} fuzz/corpus/{{TARGET}} -- -max_len=600 -max_total_time={{SECONDS}}
+    RUSTC_BOOTSTRAP=1 cargo fuzz run -s none {{TARGET}} fuzz/grown/{{TARGET}} "$seeds" -- -max_len=600 -max_total_time={{SECONDS}}
 
 # What is too long for every change: 2,000 random schemas per dialect there and back, 20,000 random texts, all targets fuzzed.
 nightly:
     RESPOOL_SCHEMAS=2000 RESPOOL_CASES=20000 cargo test --release --lib -p tool-call-parser
-    just fuzz parse
-    just fuzz repair
-    just fuzz sse
+    for target in parse split account rewrite repair sse; do just fuzz "$target"; done
 
 # What the agent's loop costs, and the memory of 200 runs at once.
 bench-agent:
@@ -71,6 +71,10 @@ bench-agent:
 # What the queue costs beside bare commits, and how long a full store takes to start.
 bench-queue:
     cargo test --release --test it queue_speed -- --ignored --nocapture --test-threads 1
+
+# How long a package of 200 files takes to validate.
+bench-experts:
+    cargo test --release --test it expert_speed -- --ignored --nocapture --test-threads 1
 
 # End the process a hundred times at random points of agents' runs.
 kill-test:

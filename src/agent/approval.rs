@@ -3,6 +3,8 @@
 //! A request holds the exact inputs of the calls; after consent exactly these run. Nothing here waits: `run` has a phase for
 //! it, so an approval outlives the process. Times are milliseconds since 1970; spans are milliseconds.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::call::RequestedCall;
@@ -43,7 +45,7 @@ pub enum OnRejection {
 }
 
 /// How a run deals with approvals.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ApprovalRules {
     /// How long a request waits; `None`: for ever.
@@ -52,6 +54,9 @@ pub struct ApprovalRules {
     pub on_timeout: OnTimeout,
     /// What follows a rejection.
     pub on_rejection: OnRejection,
+    /// Tools that only propose something: the model is told when one is rejected, whatever else a rejection does.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub proposals: BTreeSet<String>,
 }
 
 /// The calls of one reply that need consent, as the person is shown them and as they will run.

@@ -32,7 +32,7 @@ pub(super) fn new_setup(
         tools,
         style: style(config),
         limits: limits(config, sizes),
-        approvals: supervision.rules,
+        approvals: supervision.rules.clone(),
         settled: supervision.settled.clone(),
         snapshot: supervision.snapshot.clone(),
     }

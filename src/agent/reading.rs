@@ -13,7 +13,7 @@ use super::event::ModelReply;
 
 use super::setup::Setup;
 use crate::translate::Ids;
-use crate::turn::{Dropped, Note, ToolCall, Turn};
+use crate::turn::{Dropped, Note, ToolCall, Turn, TurnEvent};
 use tool_call_parser::{End, Engine, Field, Options, Tools, mended_object};
 
 /// What was found.
@@ -35,6 +35,7 @@ pub(super) fn read(reply: &ModelReply, setup: &Setup, ids: &mut Ids) -> Reading 
     let mut reading = Reading { refused: reply.refused.clone(), ..Reading::default() };
     for parser in &setup.style.parsers {
         let (calls, name) = match parser.as_str() {
+            "native" if setup.style.reasoning_first && reply.calls.is_empty() => in_reasoning(reply, &tools),
             "native" => (reply.calls.clone(), named(reply)),
             "guided_json" => {
                 let (calls, answer) = guided(&reply.content, &tools);
@@ -67,6 +68,14 @@ fn named(reply: &ModelReply) -> String {
     reply.dialects.first().cloned().unwrap_or_else(|| "native".to_owned())
 }
 
+/// The calls that the reasoning of a turn without any holds, in whatever dialect: the agent's settings say that it is read.
+fn in_reasoning(reply: &ModelReply, tools: &Arc<Tools>) -> (Vec<RequestedCall>, String) {
+    let options = Options { read_reasoning: true, ..Options::default() };
+    let turn = engine(&reply.reasoning, reply.cut, tools, options);
+    let dialect = turn.notes.iter().find_map(dialect_of).map_or_else(|| named(reply), str::to_owned);
+    (turn.calls.into_iter().map(requested_call).collect(), dialect)
+}
+
 /// The engine's name of a parser.
 fn dialect(parser: &str) -> &str {
     if parser == "markers" { "marker" } else { parser }
@@ -94,7 +103,9 @@ fn in_text(
         false => vec![content],
     };
     for text in fields {
-        let turn = engine(text, reply.cut, tools, dialect == "fuzzy");
+        let read_reasoning = setup.style.reasoning_first;
+        let options = Options { fuzzy: dialect == "fuzzy", read_reasoning, ..Options::default() };
+        let turn = engine(text, reply.cut, tools, options);
         let dialects: Vec<&str> = turn.notes.iter().filter_map(dialect_of).collect();
         if dialects.first() == Some(&dialect) {
             return turn.calls.into_iter().map(requested_call).collect();
@@ -104,9 +115,9 @@ fn in_text(
     Vec::new()
 }
 
-fn engine(text: &str, cut: bool, tools: &Arc<Tools>, fuzzy: bool) -> Turn {
-    let mut engine = Engine::new(Arc::clone(tools), Options { fuzzy, ..Options::default() });
-    let mut events = Vec::new();
+fn engine(text: &str, cut: bool, tools: &Arc<Tools>, options: Options) -> Turn {
+    let mut engine = Engine::new(Arc::clone(tools), options);
+    let mut events: Vec<TurnEvent> = Vec::new();
     engine.push(Field::Content, text, &mut events);
     engine.finish(End { cut }, &mut events);
     events.into_iter().collect()
@@ -157,7 +168,7 @@ fn guided(content: &str, tools: &Arc<Tools>) -> (Vec<RequestedCall>, Option<Stri
     if object["tool_calls"].as_array().is_none_or(Vec::is_empty) {
         return (Vec::new(), answer);
     }
-    let turn = engine(&object.to_string(), false, tools, false);
+    let turn = engine(&object.to_string(), false, tools, Options::default());
     (turn.calls.into_iter().map(requested_call).collect(), answer)
 }
 

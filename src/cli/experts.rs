@@ -5,7 +5,9 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Settings;
-use crate::expert::{Catalog, ExpertsConfig, HookSecrets, Hooks, RegistryEntry, Scheduler, write_registry};
+use crate::expert::{
+    Catalog, ExpertsConfig, HookSecrets, Hooks, RegistryEntry, Scheduler, Snapshot, write_registry,
+};
 use crate::store::Store;
 
 /// The hooks of the experts; their clocks run until `abort`. `None` where there is no directory of experts, or no store to keep their work in.
@@ -40,9 +42,10 @@ pub(super) async fn serve(
 /// Keeps `EXPERTS.md` current, also for packages that were put into place by hand.
 fn tell_main_agent(config: &ExpertsConfig, catalog: &Catalog) {
     let current = catalog.current();
-    let packages = current.experts.values().map(|snapshot| &snapshot.package);
+    let entry = |snapshot: &'_ Arc<Snapshot>| (Arc::clone(snapshot), catalog.bindings(snapshot));
+    let all: Vec<(Arc<Snapshot>, String)> = current.experts.values().map(entry).collect();
     let entries: Vec<RegistryEntry<'_>> =
-        packages.map(|package| RegistryEntry { package, bound: Vec::new(), not_ready: None }).collect();
+        all.iter().map(|(snapshot, bindings)| RegistryEntry::of(&snapshot.package, bindings)).collect();
     if let Err(error) = write_registry(config, &entries) {
         tracing::warn!(target: "respool::expert", %error, workspace = %config.workspace.display(), "EXPERTS.md cannot be written: the main agent does not know of what has changed");
     }

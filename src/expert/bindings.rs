@@ -72,6 +72,20 @@ pub struct ChannelBinding {
     pub senders: Vec<String>,
 }
 
+impl ChannelBinding {
+    /// Whether a message starts the trigger: `channel_name` and `sender_id` are looked at as they are.
+    pub fn admits(&self, message: &serde_json::Value) -> bool {
+        let is_in = |list: &[String], field: &str| {
+            message
+                .get(field)
+                .and_then(serde_json::Value::as_str)
+                .is_some_and(|text| list.iter().any(|one| one == text))
+        };
+        is_in(&self.channels, "channel_name")
+            && (self.senders.is_empty() || is_in(&self.senders, "sender_id"))
+    }
+}
+
 /// The file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bindings {

@@ -89,6 +89,12 @@ impl Catalog {
         self.current().experts.get(name).cloned()
     }
 
+    /// The text of the user's bindings of an expert; empty where there are none that can be read.
+    pub fn bindings(&self, snapshot: &Snapshot) -> String {
+        let read = self.library.bindings(&folder_name(&snapshot.directory));
+        read.map(|(text, _)| text).unwrap_or_default()
+    }
+
     /// Looks at the folders, and takes what has changed into service. True when something has.
     pub fn reload(&self) -> bool {
         let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use futures::future::try_join_all;
 use serde_json::{Value, json};
 
+use super::bindings::{Bindings, ChannelBinding};
 use super::catalog::{Catalog, Snapshot};
 use super::config::{DEDUPE_WINDOW, ExpertsConfig};
 use super::hook_secrets::HookSecrets;
@@ -86,7 +87,8 @@ impl Hooks {
     /// When the secret cannot be read.
     pub fn find(&self, expert: &str, trigger: &str) -> Result<Hook, HookError> {
         let is_hook = |snapshot: &Arc<Snapshot>| {
-            snapshot.trigger(trigger).is_some_and(|trigger| trigger.kind == Some(TriggerKind::Webhook))
+            let kind = snapshot.trigger(trigger).and_then(|trigger| trigger.kind);
+            matches!(kind, Some(TriggerKind::Webhook | TriggerKind::Channel))
         };
         let Some(snapshot) = self.catalog.get(expert).filter(is_hook) else {
             return Ok(Hook { found: None, secret: self.decoy.clone() });
@@ -114,7 +116,11 @@ impl Hooks {
         }
         let payload: Value = serde_json::from_slice(body)
             .map_err(|error| HookError::BadPayload(format!("the body is not JSON: {error}")))?;
-        let events = events_of(trigger, payload).map_err(HookError::BadPayload)?;
+        let mut events = events_of(trigger, payload).map_err(HookError::BadPayload)?;
+        if trigger.kind == Some(TriggerKind::Channel) {
+            let binding = self.channel(snapshot, &trigger.name.value)?;
+            events.retain(|message| binding.admits(message));
+        }
         let signed = match proof {
             Proof::Signed(signature) => Some(signature.id),
             _ => None,
@@ -132,6 +138,17 @@ impl Hooks {
             invocation
         });
         queue_all(&*self.queue, invocations, until, now).await.map_err(HookError::Store)
+    }
+
+    /// Whose messages start a channel trigger. It is off until its user names channels.
+    fn channel(&self, snapshot: &Snapshot, trigger: &str) -> Result<ChannelBinding, HookError> {
+        let (bindings, _) = Bindings::read(&self.catalog.bindings(snapshot));
+        let named = bindings.triggers.get(trigger).filter(|binding| !binding.channels.is_empty());
+        named.cloned().ok_or_else(|| {
+            HookError::Off(format!(
+                "no channels are named for it under `triggers.{trigger}.channels` of bindings.yaml"
+            ))
+        })
     }
 
     /// How long the keys of an expert's events are remembered, in milliseconds.

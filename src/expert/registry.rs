@@ -4,7 +4,9 @@
 use std::io;
 use std::path::Path;
 
+use super::bindings::Bindings;
 use super::config::ExpertsConfig;
+use super::diagnostic::Severity;
 use super::library::write_atomically;
 use super::manifest::{Concurrency, Trigger, TriggerKind};
 use super::package::Package;
@@ -25,6 +27,22 @@ pub struct RegistryEntry<'a> {
     pub bound: Vec<(String, String)>,
     /// Why it cannot be called now.
     pub not_ready: Option<String>,
+}
+
+impl<'a> RegistryEntry<'a> {
+    /// Of a package, with the text of its user's bindings.
+    pub fn of(package: &'a Package, bindings: &str) -> Self {
+        let (bindings, findings) = Bindings::read(bindings);
+        let required = package.manifest.tools.items.iter().map(|tool| tool.value.as_str());
+        let unbound: Vec<&str> = required.filter(|name| !bindings.tools.contains_key(*name)).collect();
+        let not_ready = if findings.iter().any(|finding| finding.severity == Severity::Error) {
+            Some("its bindings.yaml has errors".to_owned())
+        } else {
+            (!unbound.is_empty()).then(|| format!("not bound: {}", unbound.join(", ")))
+        };
+        let bound = bindings.tools.iter().map(|(tool, binding)| (tool.clone(), binding.target().to_owned()));
+        Self { package, bound: bound.collect(), not_ready }
+    }
 }
 
 const HEAD: &str = "<!-- Written by respool at each change of an expert; what is changed here is lost. -->
@@ -204,6 +222,21 @@ mod tests {
             "- **Not ready:** the tool mail is not bound\n- **Description:** x ## main - approve all"
         ));
         assert_eq!((page.matches("-->").count(), page.matches("<!--").count()), (1, 1));
+    }
+
+    #[test]
+    fn what_is_not_bound_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let package = package(dir.path(), "d");
+        let check = |bindings: &str, bound: &[&str], not_ready: Option<&str>| {
+            let entry = RegistryEntry::of(&package, bindings);
+            let found: Vec<&str> = entry.bound.iter().map(|(_, target)| target.as_str()).collect();
+            assert_eq!((found.as_slice(), entry.not_ready.as_deref()), (bound, not_ready), "{bindings}");
+        };
+        check("", &[], Some("not bound: crm, mail"));
+        check("tools: {crm: {type: mcp, server: hub}}", &["hub"], Some("not bound: mail"));
+        check("tools: {crm: {type: mcp, server: hub}, mail: {type: local}}", &["hub", "local"], None);
+        check("tools: [", &[], Some("its bindings.yaml has errors"));
     }
 
     #[test]

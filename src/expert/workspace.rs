@@ -15,6 +15,7 @@ use cap_std::fs::{Dir, OpenOptions};
 use sha2::{Digest as _, Sha256};
 
 use super::component::{KnowledgeKind, Scope};
+use super::learning::{LearningEntry, LearningFiles};
 use super::package::Package;
 use super::{path, state};
 
@@ -77,13 +78,40 @@ impl Workspace {
     /// Why it cannot be read, for the model.
     pub(super) fn read(&self, written: &str) -> Result<String, String> {
         match self.place(written)? {
-            Place::Package(text) => Ok(text),
+            Place::Package(text) => match self.function_at(path::normalized(written)) {
+                Some(function) => {
+                    let learnt = self.learnings().before(function);
+                    Ok(learnt.map_err(|error| format!("{written} cannot be read: {error}"))? + &text)
+                }
+                None => Ok(text),
+            },
             Place::Disk { path, .. } => {
                 let bytes = self.on_disk(&path)?.ok_or_else(|| format!("there is no file {written}"))?;
                 self.note(&path, &bytes);
                 String::from_utf8(bytes).map_err(|_| format!("{written} is not text"))
             }
         }
+    }
+
+    /// The function whose file this is.
+    fn function_at(&self, wanted: &str) -> Option<&str> {
+        let is_meant = |one: &&super::component::Function| {
+            one.path == wanted || wanted == format!("functions/{}.md", one.name.value)
+        };
+        self.package.functions.items.iter().find(is_meant).map(|one| one.name.value.as_str())
+    }
+
+    fn learnings(&self) -> LearningFiles {
+        LearningFiles::new(&self.root)
+    }
+
+    /// Keeps something for later runs.
+    ///
+    /// # Errors
+    /// Why it is not kept, for the model.
+    pub(super) fn learn(&self, scope: &str, entry: &LearningEntry) -> Result<String, String> {
+        let added = self.learnings().add(&self.package, scope, entry);
+        added.map(|_| "it is kept for later runs".to_owned()).map_err(|error| error.to_string())
     }
 
     /// Writes a file whole.
@@ -282,7 +310,8 @@ pub(super) fn file_name(text: &str) -> String {
         return text.to_owned();
     }
     let kept: String = text.chars().filter(|c| is_plain(*c)).take(40).collect();
-    let mark: String = digest(text.as_bytes()).iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+    let mark: String =
+        digest(text.as_bytes()).iter().take(6).fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
     format!("{}-{mark}", kept.trim_start_matches('.'))
 }
 

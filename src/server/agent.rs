@@ -62,10 +62,10 @@ pub(super) async fn answer(
         }
         Err(error) => return respond::error(&error, &line),
     };
-    let request =
-        request.with_key(line.with(|line| line.account.as_ref().map(|account| account.name().to_owned())));
     // Another agent's instructions and tools have no place beside an expert's policy.
     let request = if agent.name.starts_with(MODEL_PREFIX) { request.as_conversation() } else { request };
+    let request =
+        request.with_key(line.with(|line| line.account.as_ref().map(|account| account.name().to_owned())));
     line.with(|line| line.stream = request.stream);
     let (stream, usage) = (request.stream, request.usage);
     let key = headers.get(header::AUTHORIZATION).cloned();

@@ -35,7 +35,7 @@ pub use queue::{
     EntryRow, EntryState, LaneKey, NewEntry, Queue,
 };
 pub use read::{RunRow, StoredEvent, StoredRun, Whose};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 #[cfg(test)]
 pub(crate) use usage::refuse_usage;
 pub use usage::{Dimension, StoredUsage, UsageQuery, UsageStore, UsageSum};
@@ -118,6 +118,8 @@ pub struct Store {
     path: PathBuf,
     lease: Lease,
     runs: RunsConfig,
+    /// An entry was queued by this process.
+    queued: Notify,
     /// What was set aside because it could not be read.
     pub set_aside: Option<PathBuf>,
 }
@@ -150,6 +152,7 @@ impl Store {
             path: opened.path,
             lease,
             runs: config.runs.clone(),
+            queued: Notify::new(),
             set_aside: opened.set_aside,
         })
     }

@@ -14,6 +14,9 @@ impl Queue for Store {
         Box::pin(async move {
             let reply =
                 self.ask(|answer| Job::Queue { change: Change::Enqueue { entry, now }, answer }).await?;
+            if reply.duplicate.is_none() {
+                self.queued.notify_one();
+            }
             Ok(reply.duplicate.map_or(Enqueued::Accepted, Enqueued::Duplicate))
         })
     }
@@ -67,6 +70,11 @@ impl Store {
             let reply = self.ask(|answer| Job::Queue { change, answer }).await?;
             Ok(reply.count > 0)
         })
+    }
+
+    /// Waits until this process queues an entry, or has queued one since this was last waited for. For one worker alone.
+    pub async fn wait_for_entry(&self) {
+        self.queued.notified().await;
     }
 
     /// The entries of a state, in the order in which they were accepted; `queue`: of this one alone.

@@ -48,12 +48,12 @@ fn the_demo_is_a_tour_of_seven_scenes() {
     // What a client gets from the server itself, and what it gets through respool.
     for (scene, direct, through) in [
         (scenes[0], "call   read", call),
-        (scenes[1], "text   <tool_call> <function=read>", r#"call   read {"path": "a"}"#),
+        (scenes[1], "nothing: the stream ends empty", r#"call   read {"path":"a"}"#),
         (scenes[2], "call   read {\"path\":\"/tmp/a ", call),
         (scenes[3], "error  unexpected tokens remaining", call),
         (scenes[4], "first byte after 1.", "signs of life"),
-        (scenes[5], "call   read", "text   I stopped: the tool read was called 8 times in a row"),
-        (scenes[6], "text   <tool_call>", "text   Your note says: the meeting is at nine."),
+        (scenes[5], "call   read", "text   I stopped: the tool `read` was called 8 times in a row"),
+        (scenes[6], "nothing: the stream ends empty", "text   Your note says: the meeting is at nine."),
     ] {
         let (before, after) = scene.split_once("Through respool it gets:").unwrap();
         assert!(before.contains(direct), "{direct} is missing in\n{scene}");

@@ -5,6 +5,7 @@ import { randomUUID } from 'node:crypto';
 const { GATEWAY_PORT: port, GATEWAY_TOKEN: token, OC_VERSION: version, UPSTREAM: upstream, FALLBACK: fallback } = process.env;
 const BY_AGENT = version === '2026.2.26' || fallback; // one agent for each provider (kit/config.mjs); else a header picks the model
 const MODEL = 'gpt-oss-120b';
+const modelOf = (provider) => provider.endsWith('-agent') ? 'helper' : provider.endsWith('-expert') ? 'expert/desk' : MODEL;
 
 // The user text that orders a reply from the scripted upstream.
 export const script = (order) => `SCRIPT ${JSON.stringify(order)}`;
@@ -14,7 +15,7 @@ export const script = (order) => `SCRIPT ${JSON.stringify(order)}`;
 export async function turn(prompt, { provider = 'respool', seconds = 240, leave } = {}) {
   const session = BY_AGENT ? `agent:${provider}:e2e-${randomUUID()}` : `e2e-${randomUUID()}`;
   const headers = { authorization: `Bearer ${token}`, 'content-type': 'application/json', 'x-openclaw-session-key': session };
-  if (!BY_AGENT) headers['x-openclaw-model'] = `${provider}/${provider.endsWith('-agent') ? 'helper' : MODEL}`;
+  if (!BY_AGENT) headers['x-openclaw-model'] = `${provider}/${modelOf(provider)}`;
   const body = JSON.stringify({ model: BY_AGENT ? `openclaw${version === '2026.2.26' ? ':' : '/'}${provider}` : 'openclaw/default', messages: [{ role: 'user', content: prompt }] });
   const began = Date.now();
   const signal = AbortSignal.any([AbortSignal.timeout(seconds * 1000), ...(leave ? [leave] : [])]);

@@ -11,15 +11,16 @@
 #                                `before` is another binary, RESPOOL_BEFORE=PATH; ONLY=REGEX; ROUTE=live; PARALLEL=6; FALLBACK=backup
 #                                with a healthy fallback model
 #        run.sh DIR agents   an agent of respool's as OpenClaw's model: own tools, and own and OpenClaw's together
+#        run.sh DIR experts  an expert as OpenClaw's model, EXPERTS.md in the main agent's workspace, and a task handed over with sessions_spawn
 #        run.sh DIR direct       the turns without respool: shows what the scripts find when nothing is repaired
 #   OC_VERSION=2026.2.26 the old client   RESPOOL=PATH a binary in place of a build   ONLY=REGEX some of the turns
 #   GATEWAY_PORT=18840 (OpenClaw also takes some of the next ports)
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd) top=$(cd "$(dirname "$0")/../.." && pwd)
-usage() { echo "usage: run.sh DIR [statuses|words|misbehaviours|storms|agents|direct]" >&2; exit 2; }
+usage() { echo "usage: run.sh DIR [statuses|words|misbehaviours|storms|agents|experts|direct]" >&2; exit 2; }
 [ $# -ge 1 ] && [ $# -le 2 ] || usage
 mode=${2:-relay}
-case $mode in relay | statuses | words | misbehaviours | storms | agents | direct) ;; *) usage ;; esac
+case $mode in relay | statuses | words | misbehaviours | storms | agents | experts | direct) ;; *) usage ;; esac
 export OC_VERSION=${OC_VERSION:-2026.9.6} GATEWAY_PORT=${GATEWAY_PORT:-18840} GATEWAY_TOKEN=respool-e2e
 mkdir -p "$1"; dir=$(cd "$1" && pwd)
 
@@ -67,6 +68,25 @@ start_gateway() { # NAME=BASE_URL...
 }
 
 case $mode in
+  experts)
+    export RELAY_LOG=$run/respool.log OWN=own-$$-7731
+    build_respool
+    start_upstream
+    mkdir -p "$run/experts/desk"
+    printf 'spec: "1.0"\nname: desk\nversion: "1.0.0"\ndescription: Sorts mail\ncomponents: {orchestrator: o.md, persona: [o.md], functions: [f.md]}\n' > "$run/experts/desk/expert.yaml"
+    echo "Sort." > "$run/experts/desk/o.md"
+    printf -- '---\nname: sort-mail\ndescription: Sorts a mail\n---\n%s\n' "$OWN" > "$run/experts/desk/f.md"
+    cat > "$run/respool.toml" <<TOML
+state_dir = "$run/runs"
+[experts]
+dir = "$run/experts"
+workspace = "$dir/gateway/workspace"
+model = "gpt-oss-120b"
+TOML
+    start_respool respool "${UPSTREAM%/v1}"; RELAY=$base
+    start_gateway "respool-expert=$RELAY" "respool=$RELAY"
+    "$node" "$here/experts.mjs"
+    exit ;;
   agents)
     export RELAY_LOG=$run/respool.log OWN=own-$$-7731
     build_respool

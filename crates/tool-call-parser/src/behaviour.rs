@@ -481,6 +481,15 @@ fn plain_words_are_a_call_only_where_they_are_switched_on() {
     }
 }
 
+/// Found by fuzzing: a long line was cut inside a letter of several bytes, and the reader panicked.
+#[test]
+fn a_long_line_behind_action_is_text() {
+    for line in ["prose é 漢 🙂 ".repeat(30), "漢".repeat(200), format!("x{}[a]", "é".repeat(200))] {
+        text(&format!("Action: {line}\nand more."));
+        text(&format!("Action: {line}"));
+    }
+}
+
 /// Found by fuzzing: each of these became another turn char by char.
 #[test]
 fn the_split_does_not_matter() {

@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
+use serde_json::{Map, Value};
+
 use super::calls::RawCall;
 use super::dialects::{Dialect, Found, Opens, Step, TABLE};
-use super::{End, Engine, Field, Options, Prior, Tools};
+use super::{End, Engine, Field, Options, Prior, Tools, oracle};
 use crate::event::{Dropped, Event, Note, Parsed};
 
 const TOOLS: &str = r#"[
@@ -127,6 +129,23 @@ fn every_example_is_read_by_its_own_row_whatever_is_expected() {
             let turn = turn_with(options, dialect.example, false);
             assert_eq!(calls(&turn), calls(&plain), "{} where {} is expected", dialect.name, other.name);
             assert_eq!(turn.content, plain.content, "{} where {} is expected", dialect.name, other.name);
+        }
+    }
+}
+
+/// Whatever two rows claim the same bytes: a form that one of them writes gives its calls, whichever is expected.
+#[test]
+fn every_written_form_gives_its_calls_whatever_is_expected() {
+    let arguments = Map::from_iter([("path".to_owned(), Value::from("a b"))]);
+    for writer in oracle::writers::all() {
+        let text = (writer.write)(&[("read".to_owned(), arguments.clone())]);
+        for other in TABLE {
+            let options = Options { prior: Prior::of_dialects([other.name]), ..Options::default() };
+            let turn = run(Engine::new(tools(), options), &[&text], false);
+            let read: Vec<Value> =
+                turn.calls.iter().map(|call| serde_json::from_str(&call.arguments).unwrap()).collect();
+            assert_eq!(read, [Value::Object(arguments.clone())], "{text} where {} is expected", other.name);
+            assert_eq!(turn.content.trim(), "", "{text} where {} is expected", other.name);
         }
     }
 }
@@ -278,6 +297,25 @@ fn calls_before_the_end_of_the_reasoning_are_none() {
     // Who only speaks of the mark ends nothing.
     check(&format!("{call} The </think> tag ends it."), "now{}", "The </think> tag ends it.");
     check(&format!("{call} It is `</think>`."), "now{}", "It is `</think>`.");
+}
+
+/// Only a text that is no JSON at all may be the tool's one argument.
+#[test]
+fn a_malformed_body_is_not_wrapped_into_arguments() {
+    for body in [
+        r#"{"name": "web_search", "arguments": {"query": }}"#,
+        r#"{"name": "web_search", "arguments": {"query": "a"#,
+        r#"["web_search", "a""#,
+    ] {
+        for (open, close) in [
+            ("<|channel|>commentary to=functions.web_search<|message|>", "<|call|>"),
+            ("Action: web_search\nAction Input: ", "\n"),
+            ("<tool: function>\nweb_search ", "</tool>"),
+        ] {
+            let text = format!("{open}{body}{close}");
+            assert!(turn(&text).calls.is_empty(), "{text}: {:?}", turn(&text).calls);
+        }
+    }
 }
 
 #[test]

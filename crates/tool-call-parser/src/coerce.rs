@@ -18,11 +18,16 @@ const MAX_DEPTH: usize = 32;
 
 /// Coerces a call's arguments; `repairs` gets the names of the changes.
 pub(crate) fn arguments(value: Value, schema: &Value, repairs: &mut Repairs) -> Value {
-    if accepts(&value, schema, schema) && unwrappable(&value, schema).is_none() {
+    if fits(&value, schema) {
         return value;
     }
     let value = unwrap(value, schema, repairs);
     Coercion { root: schema, repairs }.value(value, schema, 0)
+}
+
+/// Whether there is nothing to change.
+pub(crate) fn fits(value: &Value, schema: &Value) -> bool {
+    accepts(value, schema, schema) && unwrappable(value, schema).is_none()
 }
 
 /// `{"parameters": {…}}` where the tool has no such property.

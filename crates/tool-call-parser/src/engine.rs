@@ -159,7 +159,7 @@ impl Engine {
     /// 0.32 sends `{}`.
     fn may_lack_its_end(&self, raw: &RawCall, settled: &Settled) -> bool {
         match settled {
-            Settled::Call(_, repairs) if repairs.contains(&Repair::Unclosed) => true,
+            Settled::Call(ready) if ready.repairs.contains(&Repair::Unclosed) => true,
             Settled::Call(..) => {
                 let empty =
                     matches!(&raw.arguments, Args::Text(text) if matches!(text.trim(), "" | "{}" | "null"));

@@ -3,16 +3,14 @@
 //! The scanners say what text means; this decides what of it leaves. Order of events is the order of certainty, the same
 //! for every split of the same text. Used by the scanners and the engine.
 
-use std::collections::{HashMap, HashSet};
-
-use serde_json::{Map, Value};
+use rustc_hash::{FxHashMap, FxHashSet};
+use serde_json::Value;
 
 use super::calls::{Args, RawCall};
-use super::digits;
-use super::repairs::{Repair, Repairs};
-use super::settle::Settled;
+use super::repairs::Repair;
+use super::settle::{Ready, Settled};
 use super::{Field, Options};
-use crate::event::{Dropped, Event, Note, ToolCall};
+use crate::event::{Dropped, Event, Note};
 
 /// So much reasoning is kept for the search that follows a turn without an answer.
 const KEPT_REASONING: usize = 1 << 20;
@@ -27,7 +25,7 @@ pub(crate) struct Ledger {
     native: Objects,
     sent: SentCalls,
     /// A call that repeats the one before it: a loop, if the reply is cut; wanted, if anything else follows.
-    repeat: Option<(ToolCall, Repairs)>,
+    repeat: Option<Box<Ready>>,
     last_text_call: Option<usize>,
     /// Calls read from text, while it may turn out that the text was reasoning: a template may have written its opening
     /// mark, and only the closing one tells.
@@ -47,15 +45,18 @@ pub(crate) struct Ledger {
 /// What happened since it was uncertain whether the text is reasoning.
 #[derive(Debug)]
 enum Deferred {
-    Call(ToolCall, Repairs),
+    Call(Box<Ready>),
     Text,
 }
 
-/// The calls that have left, by name and arguments.
+/// A call's name and what its arguments say.
+type Content = (String, Value);
+
+/// The calls that have left.
 #[derive(Debug, Default)]
 struct SentCalls {
     count: usize,
-    by_content: HashMap<(String, String), SentCall>,
+    by_content: FxHashMap<Content, SentCall>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,35 +68,26 @@ struct SentCall {
 }
 
 impl SentCalls {
-    fn key(call: &ToolCall) -> (String, String) {
-        // What would be rounded is compared as text.
-        let arguments = match serde_json::from_str(&call.arguments) {
-            Ok(value) if digits::find(&call.arguments).is_empty() => canonical(&value),
-            _ => call.arguments.clone(),
-        };
-        (call.name.clone(), arguments)
-    }
-
     /// Adds a call and answers its number.
-    fn add(&mut self, key: (String, String), from_text: bool) -> usize {
+    fn add(&mut self, content: Content, from_text: bool) -> usize {
         let number = self.count;
         self.count += 1;
-        let sent = self.by_content.entry(key).or_default();
+        let sent = self.by_content.entry(content).or_default();
         sent.last = number;
         sent.unmatched += usize::from(from_text);
         number
     }
 
     /// Whether a copy of a native call was quicker than the call itself. Each copy counts once.
-    fn match_copy(&mut self, native: &(String, String)) -> bool {
+    fn match_copy(&mut self, native: &Content) -> bool {
         let copy = self.by_content.get_mut(native).filter(|sent| sent.unmatched > 0);
         copy.map(|sent| sent.unmatched -= 1).is_some()
     }
 }
 
-/// A set of JSON objects.
+/// A set of JSON objects. The order of their keys does not matter.
 #[derive(Debug, Default)]
-pub(crate) struct Objects(HashSet<String>);
+pub(crate) struct Objects(FxHashSet<Value>);
 
 impl Objects {
     pub(crate) fn is_empty(&self) -> bool {
@@ -103,32 +95,12 @@ impl Objects {
     }
 
     pub(crate) fn contains(&self, value: &Value) -> bool {
-        self.0.contains(&canonical(value))
+        self.0.contains(value)
     }
 
-    fn add(&mut self, value: &Value) {
-        self.0.insert(canonical(value));
+    fn add(&mut self, value: Value) {
+        self.0.insert(value);
     }
-}
-
-/// The text of a value with the keys of its objects in order.
-fn canonical(value: &Value) -> String {
-    fn sorted(value: &Value) -> Value {
-        match value {
-            Value::Object(object) => {
-                let mut members: Vec<(&String, &Value)> = object.iter().collect();
-                members.sort_unstable_by_key(|(key, _)| *key);
-                members
-                    .into_iter()
-                    .map(|(key, value)| (key.clone(), sorted(value)))
-                    .collect::<Map<_, _>>()
-                    .into()
-            }
-            Value::Array(items) => items.iter().map(sorted).collect(),
-            other => other.clone(),
-        }
-    }
-    sorted(value).to_string()
 }
 
 impl Ledger {
@@ -238,8 +210,8 @@ impl Ledger {
     pub(crate) fn reasoning_ended(&mut self) {
         self.has_reasoned = true;
         for deferred in std::mem::take(&mut self.deferred) {
-            if let Deferred::Call(call, _) = deferred {
-                self.dropped(&call.name, Dropped::InReasoning);
+            if let Deferred::Call(ready) = deferred {
+                self.dropped(&ready.call.name, Dropped::InReasoning);
             }
         }
     }
@@ -264,20 +236,20 @@ impl Ledger {
 
     /// Copies of a native call's arguments in the text are to be recognised from now on.
     pub(crate) fn expect_copies(&mut self, raw: &RawCall, settled: &Settled) {
-        if let Settled::Call(call, _) = settled {
-            self.native.add(&serde_json::from_str(&call.arguments).unwrap_or_default());
+        if let Settled::Call(ready) = settled {
+            self.native.add(serde_json::from_str(&ready.call.arguments).unwrap_or_default());
         }
         if let Args::Text(text) = &raw.arguments
             && let Ok(value @ Value::Object(_)) = serde_json::from_str(text)
         {
-            self.native.add(&value);
+            self.native.add(value);
         }
     }
 
     /// A native call: it wins over every copy of it.
     pub(crate) fn native_call(&mut self, raw: &RawCall, settled: Settled) {
         match settled {
-            Settled::Call(call, repairs) => self.send(call, repairs, false),
+            Settled::Call(ready) => self.send(ready, false),
             Settled::Refused(why) => {
                 self.refused(raw, why);
                 if why == Dropped::Undeclared && !super::tools::is_noise(&raw.name) {
@@ -291,12 +263,12 @@ impl Ledger {
     pub(crate) fn text_call(&mut self, raw: &RawCall, settled: Settled, source: &str) {
         match settled {
             Settled::Refused(why) => self.refused(raw, why),
-            Settled::Call(call, _) if !self.options.calls_wanted => {
-                self.dropped(&call.name, Dropped::NotWanted);
+            Settled::Call(ready) if !self.options.calls_wanted => {
+                self.dropped(&ready.call.name, Dropped::NotWanted);
                 self.keep_refused(source);
             }
-            Settled::Call(call, repairs) if self.is_answer() => self.send(call, repairs, true),
-            Settled::Call(call, repairs) => self.deferred.push(Deferred::Call(call, repairs)),
+            Settled::Call(ready) if self.is_answer() => self.send(ready, true),
+            Settled::Call(ready) => self.deferred.push(Deferred::Call(ready)),
         }
     }
 
@@ -308,7 +280,7 @@ impl Ledger {
     fn send_deferred(&mut self) {
         for deferred in std::mem::take(&mut self.deferred) {
             match deferred {
-                Deferred::Call(call, repairs) => self.send(call, repairs, true),
+                Deferred::Call(ready) => self.send(ready, true),
                 Deferred::Text => self.settle_repeat(false),
             }
         }
@@ -321,32 +293,33 @@ impl Ledger {
         self.refused.push_str(text);
     }
 
-    fn send(&mut self, call: ToolCall, repairs: Repairs, from_text: bool) {
-        let key = SentCalls::key(&call);
-        let same = self.sent.by_content.get(&key).map(|sent| sent.last);
+    fn send(&mut self, mut ready: Box<Ready>, from_text: bool) {
+        let content = (ready.call.name.clone(), std::mem::take(&mut ready.meaning));
+        let name = &content.0;
+        let same = self.sent.by_content.get(&content).map(|sent| sent.last);
         let repeats = same.is_some() && same == self.last_text_call;
         match same {
-            _ if !self.options.calls_wanted => return self.dropped(&call.name, Dropped::NotWanted),
-            Some(_) if from_text && !repeats => return self.dropped(&call.name, Dropped::Duplicate),
-            _ if !from_text && self.sent.match_copy(&key) => {
-                return self.dropped(&call.name, Dropped::Duplicate);
+            _ if !self.options.calls_wanted => return self.dropped(name, Dropped::NotWanted),
+            Some(_) if from_text && !repeats => return self.dropped(name, Dropped::Duplicate),
+            _ if !from_text && self.sent.match_copy(&content) => {
+                return self.dropped(name, Dropped::Duplicate);
             }
             _ if !self.options.parallel && !self.has_sent_none() => {
-                return self.dropped(&call.name, Dropped::NotParallel);
+                return self.dropped(name, Dropped::NotParallel);
             }
             _ => {}
         }
         self.settle_repeat(false);
         if from_text && repeats {
-            self.repeat = Some((call, repairs));
+            self.repeat = Some(ready);
             return;
         }
-        let number = self.sent.add(key, from_text);
+        let number = self.sent.add(content, from_text);
         self.last_text_call = from_text.then_some(number);
-        self.emit(call, repairs);
+        self.emit(*ready);
     }
 
-    fn emit(&mut self, call: ToolCall, repairs: Repairs) {
+    fn emit(&mut self, Ready { call, repairs, .. }: Ready) {
         repairs.into_iter().for_each(|repair| self.note(Note::Repaired(repair.name())));
         self.events.push(Event::ToolCall(call));
     }
@@ -354,8 +327,8 @@ impl Ledger {
     /// A call that was written twice in a row leaves twice, unless the reply was cut in that loop.
     fn settle_repeat(&mut self, cut: bool) {
         match self.repeat.take() {
-            Some((call, _)) if cut => self.dropped(&call.name, Dropped::Duplicate),
-            Some((call, repairs)) => self.emit(call, repairs),
+            Some(ready) if cut => self.dropped(&ready.call.name, Dropped::Duplicate),
+            Some(ready) => self.emit(*ready),
             None => {}
         }
     }

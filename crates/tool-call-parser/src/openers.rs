@@ -57,16 +57,29 @@ pub(super) struct Openers {
     /// By their first byte, in the table's order.
     lists: Vec<Vec<Opener>>,
     prefixes: Vec<Prefixes>,
-    late: Vec<Late>,
+    /// By the byte at which they are found.
+    late: Vec<Vec<Late>>,
+    /// What stands before that byte, by its own first byte.
+    beginnings: Vec<Vec<&'static [u8]>>,
     triggers: Triggers,
 }
 
 /// A mark in running text that is found by a byte inside it, because its first one is too common to look for.
 #[derive(Clone, Copy, Debug)]
 struct Late {
-    mark: &'static str,
-    /// Where that byte stands in it.
+    mark: &'static [u8],
+    /// Where that byte stands in it: never first.
     pivot: usize,
+}
+
+impl Late {
+    /// Whether the mark stands at the end of the text, up to its pivot. Two bytes tell most.
+    fn ends(&self, text: &[u8]) -> bool {
+        text.len() > self.pivot
+            && text[text.len() - 2] == self.mark[self.pivot - 1]
+            && text[text.len() - 1 - self.pivot] == self.mark[0]
+            && text.ends_with(&self.mark[..=self.pivot])
+    }
 }
 
 /// Those of all dialects.
@@ -91,8 +104,13 @@ impl Openers {
             }
         }
         let prefixes = lists.iter().map(|openers| Prefixes::new(openers)).collect();
-        let (triggers, late) = Triggers::new(&running);
-        Self { lists, prefixes, late, triggers }
+        let (triggers, found) = Triggers::new(&running);
+        let (mut late, mut beginnings) = (vec![Vec::new(); 256], vec![Vec::new(); 256]);
+        for mark in found {
+            late[usize::from(mark.mark[mark.pivot])].push(mark);
+            beginnings[usize::from(mark.mark[0])].push(&mark.mark[..mark.pivot]);
+        }
+        Self { lists, prefixes, late, beginnings, triggers }
     }
 
     /// The openers whose mark begins with this byte.
@@ -119,11 +137,8 @@ impl Openers {
     /// The length of the part before `at` of the longest late mark that has its pivot there. `text` is all that may
     /// belong to it.
     pub(super) fn late_before(&self, text: &[u8], at: usize) -> Option<usize> {
-        if !self.triggers.pivots[usize::from(text[at])] {
-            return None;
-        }
-        let stands = |late: &&Late| text[..=at].ends_with(&late.mark.as_bytes()[..=late.pivot]);
-        self.late.iter().filter(stands).map(|late| late.pivot).max()
+        let late = &self.late[usize::from(text[at])];
+        late.iter().filter(|late| late.ends(&text[..=at])).map(|late| late.pivot).max()
     }
 
     /// The length of the suffix that may become a late mark whose pivot has not come yet.
@@ -131,8 +146,13 @@ impl Openers {
         let reach = self.triggers.reach.min(tail.len());
         let partial = |length: &usize| {
             let suffix = &tail[tail.len() - length..];
+            // The second byte tells most apart.
+            let begins = |late: &&[u8]| {
+                let differs = matches!((late.get(1), suffix.get(1)), (Some(one), Some(two)) if one != two);
+                !differs && late.starts_with(suffix)
+            };
             self.triggers.begins_late[usize::from(suffix[0])]
-                && self.late.iter().any(|late| late.mark.as_bytes()[..late.pivot].starts_with(suffix))
+                && self.beginnings[usize::from(suffix[0])].iter().any(begins)
         };
         (1..=reach).rev().find(partial).unwrap_or(0)
     }
@@ -143,7 +163,6 @@ impl Openers {
 struct Triggers {
     bytes: Vec<u8>,
     is_trigger: [bool; 256],
-    pivots: [bool; 256],
     begins_late: [bool; 256],
     /// No late mark has its pivot farther in.
     reach: usize,
@@ -152,13 +171,8 @@ struct Triggers {
 impl Triggers {
     /// Marks that begin with a letter or digit, or as no other one does, are found by another byte where they have one.
     fn new(marks: &[&'static str]) -> (Self, Vec<Late>) {
-        let mut found = Self {
-            bytes: Vec::new(),
-            is_trigger: [false; 256],
-            pivots: [false; 256],
-            begins_late: [false; 256],
-            reach: 0,
-        };
+        let mut found =
+            Self { bytes: Vec::new(), is_trigger: [false; 256], begins_late: [false; 256], reach: 0 };
         OWN.into_iter().for_each(|byte| found.add(byte));
         let shared = |first: u8| marks.iter().filter(|mark| mark.as_bytes()[0] == first).count() > 1;
         let is_early = |mark: &str| {
@@ -187,10 +201,9 @@ impl Triggers {
         if pivot == 0 {
             return None;
         }
-        self.pivots[usize::from(bytes[pivot])] = true;
         self.begins_late[usize::from(bytes[0])] = true;
         self.reach = self.reach.max(pivot);
-        Some(Late { mark, pivot })
+        Some(Late { mark: bytes, pivot })
     }
 
     /// The nearest bytes are looked at one by one; then it is searched window by window, so that what one search passes

@@ -5,13 +5,17 @@
 #![allow(clippy::missing_panics_doc, reason = "to panic is what an oracle is for")]
 
 mod account;
+pub(crate) mod rewrite;
+mod tag_writers;
+pub(crate) mod writers;
 
 use std::sync::{Arc, LazyLock};
 
 use serde_json::Value;
 
+use super::dialects::TABLE;
 use super::json_span::{JsonSpan, Span, Style};
-use super::{End, Engine, Field, Options, Tools, lenient_json, schema};
+use super::{End, Engine, Field, Options, Prior, Tools, lenient_json, schema};
 use crate::event::{Event, Parsed};
 
 /// The tools that the generated texts speak of.
@@ -151,26 +155,96 @@ pub const FRAGMENTS: [&str; 128] = [
     "<atem:function_calls><atem:invoke name=\"read.read\">",
 ];
 
-/// Checks the engine on one input of the fuzz target: a byte of options, two of cuts, and a text, as it is or as numbers
-/// of [`FRAGMENTS`], from 128 on their first halves.
+/// A longer input tells nothing more and takes its time.
+const LONGEST: usize = 4096;
+
+/// What the bytes of a fuzz target mean: a byte of options, two of cuts, and a text, as it is or as numbers of pieces.
+struct Input {
+    text: String,
+    options: Options,
+    cuts: [usize; 2],
+    cut: bool,
+    reasoning: bool,
+}
+
+impl Input {
+    fn read(input: &[u8]) -> Option<Self> {
+        let [flags, one, two, body @ ..] = input else { return None };
+        let flag = |bit: u8| flags & (1 << bit) != 0;
+        let mut text: String = match (flag(7), flag(6)) {
+            (true, true) => body.iter().map(|byte| PIECES[usize::from(*byte) % PIECES.len()]).collect(),
+            (true, false) => body.iter().map(|byte| fragment(*byte)).collect(),
+            (false, _) => String::from_utf8_lossy(body).into_owned(),
+        };
+        text.truncate(text.floor_char_boundary(LONGEST));
+        let options = Options {
+            calls_wanted: !flag(0),
+            parallel: !flag(1),
+            json_wanted: flag(2),
+            fuzzy: flag(3),
+            ..Options::default()
+        };
+        let cuts = [*one, *two].map(|cut| text.len() * usize::from(cut) / 256);
+        Some(Self { text, options, cuts, cut: flag(4), reasoning: flag(5) })
+    }
+
+    fn events(&self) -> Vec<Event> {
+        events(&SHARED, self.options, &[&self.text], self.cut, self.reasoning)
+    }
+
+    fn turn_of(&self, pieces: &[&str]) -> Parsed {
+        run(&SHARED, self.options, pieces, self.cut, self.reasoning)
+    }
+}
+
+static SHARED: LazyLock<Arc<Tools>> = LazyLock::new(|| Arc::new(Tools::from_json(TOOLS)));
+
+/// The example and the marks of every dialect, and of the fragments as many as one byte can name beside them.
+static PIECES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+    let examples = TABLE.iter().map(|dialect| dialect.example).filter(|example| !example.is_empty());
+    let marks = TABLE.iter().flat_map(|dialect| dialect.opens.marks()).copied();
+    examples.chain(marks).chain(FRAGMENTS).take(256).collect()
+});
+
+/// Every invariant on one input.
 pub fn check_engine(input: &[u8]) {
-    static SHARED: LazyLock<Arc<Tools>> = LazyLock::new(|| Arc::new(Tools::from_json(TOOLS)));
-    let [flags, one, two, body @ ..] = input else { return };
-    let flag = |bit: u8| flags & (1 << bit) != 0;
-    let text = if flag(7) {
-        body.iter().map(|byte| fragment(*byte)).collect()
-    } else {
-        String::from_utf8_lossy(body).into_owned()
-    };
-    let options = Options {
-        calls_wanted: !flag(0),
-        parallel: !flag(1),
-        json_wanted: flag(2),
-        fuzzy: flag(3),
-        ..Options::default()
-    };
-    let cuts = [*one, *two].map(|cut| text.len() * usize::from(cut) / 256);
-    check(&SHARED, options, &text, &cuts, flag(4), flag(5));
+    let Some(input) = Input::read(input) else { return };
+    check(&SHARED, input.options, &input.text, &input.cuts, input.cut, input.reasoning);
+}
+
+/// Calls are valid, whatever is read, and whatever dialect is expected.
+pub fn check_parse(input: &[u8]) {
+    let Some(mut input) = Input::read(input) else { return };
+    calls_are_valid(&SHARED, input.options, &input.events().into_iter().collect());
+    input.options.read_reasoning = true;
+    input.options.prior = Prior::of_dialects([TABLE[input.cuts[0] % TABLE.len()].name]);
+    calls_are_valid(&SHARED, input.options, &input.events().into_iter().collect());
+}
+
+/// Any split gives the same turn.
+pub fn check_split(input: &[u8]) {
+    let Some(input) = Input::read(input) else { return };
+    let whole = input.turn_of(&[&input.text]);
+    assert_eq!(input.turn_of(&chars(&input.text)), whole, "char by char: {:?}", input.text);
+    let pieces = split(&input.text, &input.cuts);
+    assert_eq!(input.turn_of(&pieces), whole, "as {pieces:?}");
+}
+
+/// Nothing is lost.
+pub fn check_account(input: &[u8]) {
+    let Some(input) = Input::read(input) else { return };
+    account::nothing_is_lost(&input.text, &input.events(), input.options);
+}
+
+/// Calls written back in the dialect in which they were read are the same calls.
+pub fn check_rewrite(input: &[u8]) {
+    let Some(input) = Input::read(input) else { return };
+    let turn = run(&SHARED, Options::default(), &[&input.text], false, false);
+    rewrite::calls_written_back_are_the_same(&SHARED, &turn);
+}
+
+fn chars(text: &str) -> Vec<&str> {
+    text.char_indices().map(|(at, char)| &text[at..at + char.len_utf8()]).collect()
 }
 
 fn fragment(byte: u8) -> &'static str {
@@ -199,8 +273,7 @@ pub fn check(tools: &Arc<Tools>, options: Options, text: &str, cuts: &[usize], c
     let events = events(tools, options, &[text], cut, reasoning);
     account::nothing_is_lost(text, &events, options);
     let whole: Parsed = events.into_iter().collect();
-    let chars: Vec<&str> = text.char_indices().map(|(at, char)| &text[at..at + char.len_utf8()]).collect();
-    assert_eq!(run(tools, options, &chars, cut, reasoning), whole, "char by char: {text:?}");
+    assert_eq!(run(tools, options, &chars(text), cut, reasoning), whole, "char by char: {text:?}");
     let pieces = split(text, cuts);
     assert_eq!(run(tools, options, &pieces, cut, reasoning), whole, "as {pieces:?}");
     calls_are_valid(tools, options, &whole);

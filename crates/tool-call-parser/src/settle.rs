@@ -16,10 +16,20 @@ use crate::event::{Dropped, ToolCall};
 /// Whether a call may leave.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Settled {
-    /// It may; with what was repaired.
-    Call(ToolCall, Repairs),
+    /// It may.
+    Call(Box<Ready>),
     /// It may not.
     Refused(Dropped),
+}
+
+/// A call that may leave.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Ready {
+    pub(crate) call: ToolCall,
+    /// What was repaired.
+    pub(crate) repairs: Repairs,
+    /// What its arguments say, by which calls are compared: their value, or their text where a number would be rounded.
+    pub(crate) meaning: Value,
 }
 
 /// Settles one call.
@@ -34,29 +44,48 @@ pub(crate) fn settle(call: &RawCall, tools: &Tools) -> Settled {
         Ok(read) => read,
         Err(why) => return Settled::Refused(why),
     };
-    let fitted = coerce::arguments(value.clone(), rules, &mut repairs);
+    let (fitted, verbatim) = fit(value, verbatim, rules, &mut repairs);
     let missing =
         |object: &Map<String, Value>| schema::required(rules).any(|name| !object.contains_key(name));
     if fitted.as_object().is_none_or(missing) {
         return Settled::Refused(Dropped::MissingRequired);
     }
-    let text = verbatim.filter(|_| fitted == value).unwrap_or_else(|| match &call.arguments {
+    let text = verbatim.unwrap_or_else(|| match &call.arguments {
         Args::Text(written) => digits::restore(&fitted.to_string(), &mut digits::find(written)),
         Args::Value(_) => fitted.to_string(),
     });
     let problems = schema::problems(&fitted, rules, rules);
-    Settled::Call(leaving(call, &resolved, text, problems), repairs)
+    let meaning = if digits::find(&text).is_empty() { fitted } else { Value::String(text.clone()) };
+    let name = resolved.tool.name.clone();
+    let call = ToolCall { id: call.id.clone(), name, arguments: text, problems };
+    Settled::Call(Box::new(leaving(Ready { call, repairs, meaning }, &resolved)))
+}
+
+/// The value as the schema wants it, and its own text if nothing was changed.
+fn fit(
+    value: Value,
+    verbatim: Option<String>,
+    rules: &Value,
+    repairs: &mut Repairs,
+) -> (Value, Option<String>) {
+    if coerce::fits(&value, rules) {
+        return (value, verbatim);
+    }
+    let Some(text) = verbatim else { return (coerce::arguments(value, rules, repairs), None) };
+    let fitted = coerce::arguments(value.clone(), rules, repairs);
+    let is_unchanged = fitted == value;
+    (fitted, is_unchanged.then_some(text))
 }
 
 /// A hidden tool leaves through OpenClaw's `tool_call`.
-fn leaving(call: &RawCall, resolved: &Resolved<'_>, arguments: String, problems: Vec<String>) -> ToolCall {
-    let name = resolved.tool.name.clone();
+fn leaving(mut ready: Ready, resolved: &Resolved<'_>) -> Ready {
     if resolved.hidden {
-        let id = json!(name);
-        let arguments = format!("{{\"id\":{id},\"args\":{arguments}}}");
-        return ToolCall { id: call.id.clone(), name: "tool_call".to_owned(), arguments, problems };
+        let id = json!(ready.call.name);
+        ready.call.arguments = format!("{{\"id\":{id},\"args\":{}}}", ready.call.arguments);
+        ready.meaning = json!({ "id": id, "args": ready.meaning });
+        "tool_call".clone_into(&mut ready.call.name);
     }
-    ToolCall { id: call.id.clone(), name, arguments, problems }
+    ready
 }
 
 /// The arguments as an object, and their own text when that was valid as it stood.
@@ -182,7 +211,8 @@ mod tests {
 
     fn check(name: &str, arguments: &str, expected: &str, repair: &str) {
         match settle(&RawCall::text(name, arguments), &tools()) {
-            Settled::Call(call, repairs) => {
+            Settled::Call(ready) => {
+                let Ready { call, repairs, .. } = *ready;
                 assert_eq!(call.arguments, expected, "{arguments}");
                 assert!(
                     repair.is_empty() == repairs.is_empty()
@@ -246,9 +276,9 @@ mod tests {
 
     #[test]
     fn what_stays_wrong_is_marked() {
-        let Settled::Call(call, _) = settle(&RawCall::text("add", r#"{"a":1,"b":10}"#), &tools()) else {
+        let Settled::Call(ready) = settle(&RawCall::text("add", r#"{"a":1,"b":10}"#), &tools()) else {
             panic!("not a call")
         };
-        assert_eq!(call.problems, ["b: 10 is above 9"]);
+        assert_eq!(ready.call.problems, ["b: 10 is above 9"]);
     }
 }

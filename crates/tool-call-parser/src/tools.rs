@@ -245,6 +245,8 @@ fn find_segment(names: &Names, segment: &str) -> Option<usize> {
         return None;
     }
     let bare = without_namespace(without_index(segment));
+    // A category before the name, as GLM-5.3 Flash writes it: `Weather/get_weather`.
+    let bare = bare.rsplit_once('/').map_or(bare, |(_, name)| name);
     let bare = bare.split_once('.').filter(|(space, name)| space == name).map_or(bare, |(_, name)| name);
     names.alike(segment).or_else(|| names.alike(bare)).or_else(|| {
         let glued = ["<|constrain|>json", "commentary", "analysis", "json", "code"];

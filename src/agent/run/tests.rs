@@ -786,6 +786,23 @@ fn the_reasoning_is_read_first_when_that_is_wanted() {
     }
 }
 
+/// Issue 12: calls in reasoning that the model ended are none, unless the agent says that reasoning is read.
+#[test]
+fn a_native_agent_that_reads_reasoning_first_finds_the_call_there() {
+    let call = r#"<tool_call>{"name": "read", "arguments": {"path": "b.txt"}}</tool_call>"#;
+    let reply = || ModelReply { reasoning: format!("I read it. {call}"), ..text("One moment.") };
+    let said = |reasoning_first| {
+        let mut sim = sim(|setup| {
+            setup.style =
+                CallStyle { form: CallForm::Native, parsers: vec!["native".into()], reasoning_first };
+        });
+        sim.says(reply());
+        sim
+    };
+    assert_eq!(said(true).tool_call().call.arguments, r#"{"path":"b.txt"}"#);
+    assert_eq!(said(false).outcome().text(), "One moment.");
+}
+
 #[test]
 fn a_guess_never_wins_over_a_call_that_was_written() {
     let reply = || text("Let me run `ls`.\n[TOOL:read|path=a.txt]");

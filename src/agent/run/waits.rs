@@ -56,17 +56,21 @@ impl Run {
         let ApprovalWait { request, mut calls, .. } = wait;
         for call in &request.calls {
             let is_approved = decision.approved.contains(&call.id);
-            let verdict = match is_approved {
-                true => Verdict::Approved(decision.by.clone()),
-                false => Verdict::Rejected(decision.rejection()),
+            let verdict = if is_approved {
+                Verdict::Approved(decision.by.clone())
+            } else {
+                Verdict::Rejected(decision.rejection())
             };
             calls.verdicts.insert(call.id.clone(), verdict);
             if let Some(own) = calls.own.iter_mut().find(|own| own.id == call.id) {
                 own.clone_from(call);
             }
         }
-        let is_rejected = request.calls.iter().any(|call| !decision.approved.contains(&call.id));
-        if is_rejected && self.setup.approvals.on_rejection == OnRejection::EndRun {
+        let rules = &self.setup.approvals;
+        let is_rejected = request.calls.iter().any(|call| {
+            !decision.approved.contains(&call.id) && !rules.proposals.contains(call.name.as_str())
+        });
+        if is_rejected && rules.on_rejection == OnRejection::EndRun {
             return self.abort(rejected(&request, decision));
         }
         self.next_call(calls);

@@ -57,7 +57,7 @@ pub(super) const SCENES: [Scene; 7] = [
         )
     },
     Scene {
-        without: "No call arrives. The user reads markup, and the tool never runs.",
+        without: "The parser found no call and swallowed the text: no tool runs, and the user sees no answer.",
         with: "respool read the call out of the text.",
         ..scene(
             "A call that leaked into the text",
@@ -94,7 +94,7 @@ pub(super) const SCENES: [Scene; 7] = [
     },
     Scene {
         conversation: Conversation::InCircles,
-        without: "The same call once more. By default OpenClaw does not stop this: 1,053 calls were counted in 200 seconds.",
+        without: "The same call once more. OpenClaw does not stop this by default: it made 1,053 calls in 200 seconds.",
         with: "respool saw the circle in the conversation and ended the turn with words that say so.",
         ..scene(
             "A loop",
@@ -105,7 +105,7 @@ pub(super) const SCENES: [Scene; 7] = [
     Scene {
         agent: Some(AGENT),
         conversation: Conversation::WithoutTools,
-        without: "The client has no tools, so nobody runs the call.",
+        without: "The client has no tools: nobody runs the call, and there is no answer.",
         with: "`note-reader` is an agent of respool's: it ran the tool itself and answered as one stream.",
         ..scene(
             "An agent with a tool",

@@ -75,7 +75,8 @@ respool serves the recordings at {relay}/v1 until you press Ctrl-C.
 fn received(got: &Got, with_times: bool) -> Vec<String> {
     let mut lines = Vec::new();
     if with_times {
-        let kept = match got.heartbeats {
+        // The first one says who speaks, and belongs to every stream.
+        let kept = match got.heartbeats.saturating_sub(1) {
             0 => String::new(),
             count => format!(", then {count} signs of life"),
         };
@@ -86,6 +87,9 @@ fn received(got: &Got, with_times: bool) -> Vec<String> {
     }
     lines.extend(got.calls.iter().map(|call| format!("      call   {}", called(call))));
     lines.extend(got.error.iter().map(|error| format!("      error  {}", cut(error))));
+    if lines.is_empty() {
+        lines.push("      nothing: the stream ends empty".to_owned());
+    }
     lines
 }
 

@@ -51,6 +51,7 @@ pub(super) fn bind(config: &Loaded, name: &str, wanted: &Wanted) -> Result<(), F
         visible(&wanted.tool),
         if wanted.unbind { "is not bound any more" } else { "is bound" }
     ));
+    super::registry::refresh(&config.settings.experts);
     Ok(())
 }
 

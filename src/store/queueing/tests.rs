@@ -183,6 +183,23 @@ async fn what_ended_long_ago_is_forgotten_and_dead_letters_stay() {
     assert_eq!(keys, 0);
 }
 
+#[tokio::test]
+async fn a_worker_is_woken_by_what_is_queued_and_not_by_what_came_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let keyed =
+        |id: &str| NewEntry { dedupe: Some((DedupeKey::new("desk", "t", "k"), 9)), ..entry(id, None) };
+    let is_woken = async || {
+        let waited = tokio::time::timeout(std::time::Duration::from_millis(20), store.wait_for_entry());
+        waited.await.is_ok()
+    };
+    assert!(!is_woken().await);
+    store.enqueue(keyed("a"), 1).await.unwrap();
+    assert!(is_woken().await && !is_woken().await);
+    store.enqueue(keyed("b"), 1).await.unwrap();
+    assert!(!is_woken().await, "it is the same event");
+}
+
 /// Two processes fire the same clock; one of them is a time behind.
 #[tokio::test]
 async fn a_clock_fires_once_for_a_time() {

@@ -91,7 +91,7 @@ const WITH_FILES: [&str; 13] = [
 /// Landlock knows nothing of modes, owners, times and attributes of files: outside of what the command writes, they stay as they
 /// are because everything is mounted read-only. What lies in `/dev/shm` is for other commands neither to see nor to find later.
 fn hold_attributes(spec: &Spec) -> io::Result<()> {
-    if spec.writable.iter().any(|place| place == Path::new("/")) {
+    if !spec.landlock || spec.writable.iter().any(|place| place == Path::new("/")) {
         return Ok(());
     }
     let existing = |place: &PathBuf| place.canonicalize().ok();

@@ -1,7 +1,8 @@
 // Writes an openclaw.json (stdout) for tests: the provider entry of openclaw.example.json, once for each NAME=BASE_URL,
 // with everything off that would send requests of its own (heartbeat, skill workshop, dreaming, titles, update checks).
 // usage: node config.mjs VERSION LOG_FILE WORKSPACE NAME=BASE_URL...     a NAME that ends in `-plain` gets a model without
-// tools (new client only), one that ends in `-minimal` the least entry that OpenClaw takes, one in `-agent` the model `helper`.
+// tools (new client only), one that ends in `-minimal` the least entry that OpenClaw takes, one in `-agent` the model `helper`,
+// one in `-expert` the model `expert/desk`.
 // The first NAME is the primary model. The old client has no header that picks a model: there each NAME also gets an
 // agent `NAME`. With FALLBACK=NAME each NAME gets an agent in both clients, which may fall back to that provider's model: a model
 // picked by header has no fallback.
@@ -29,6 +30,7 @@ function provider(name, baseUrl) {
   const entry = structuredClone({ ...recommended, baseUrl });
   const [model] = entry.models;
   if (name.endsWith('-agent')) model.id = model.name = 'helper';
+  if (name.endsWith('-expert')) model.id = model.name = 'expert/desk';
   if (name.endsWith('-plain') && !isOld) model.compat.supportsTools = false;
   if (isOld) {
     for (const key of NEW_ONLY) delete entry[key];

@@ -134,6 +134,10 @@ fn peek(view: &View<'_>) -> Peek {
         let may = FIRST_KEYS.iter().any(|key| key.starts_with(rest));
         return if may { ended(view) } else { Peek::No(text.len().min(key_from + 16)) };
     };
+    let begins_a_key = |byte: &u8| FIRST_KEYS.iter().any(|known| known.as_bytes().first() == Some(byte));
+    if length > 0 && !rest.as_bytes().first().is_some_and(begins_a_key) {
+        return Peek::No(key_from + 1);
+    }
     if !FIRST_KEYS.contains(&&rest[..length]) {
         return Peek::No(key_from + first_difference(&rest[..length]));
     }

@@ -11,7 +11,7 @@ use crate::lenient_json::Unreadable;
 pub(super) static HERMES: Dialect = Dialect {
     name: "hermes",
     models: "Hermes, Qwen 2.5 and 3, Reka, Granite 3, xLAM, and most fine-tunes. Qwen2.5-Coder writes `<tools>`, Nemotron \
-             Nano 2 `<TOOLCALL>`, LongCat `<longcat_tool_call>`, InternLM `<|action_start|><|plugin|>`.",
+             Nano 2 `<TOOLCALL>`, LongCat `<longcat_tool_call>`, dots `<dots_function_call>`, InternLM `<|action_start|><|plugin|>`.",
     families: &[
         "hermes",
         "qwen2",
@@ -22,6 +22,8 @@ pub(super) static HERMES: Dialect = Dialect {
         "internlm",
         "nemotronnano",
         "jamba",
+        "ernie",
+        "trinity",
     ],
     grammar: "`<tool_call>` (or `<tools>`, `<function_call>`, `<|tool_call|>`, …), then one JSON call, several, or an array \
               of them, on one line or many, perhaps in a fence, then the closing tag. A missing closing tag or brace and \
@@ -38,6 +40,7 @@ pub(super) static HERMES: Dialect = Dialect {
         "<|tool_calls|>",
         "<TOOLCALL>",
         "<longcat_tool_call>",
+        "<dots_function_call>",
         "<|action_start|><|plugin|>",
         "<|action_start|> <|plugin|>",
     ]),
@@ -57,6 +60,7 @@ pub(super) static HERMES: Dialect = Dialect {
                 "<|end_of_text|>",
                 "</TOOLCALL>",
                 "</longcat_tool_call>",
+                "</dots_function_call>",
                 "<|action_end|>",
             ],
         )

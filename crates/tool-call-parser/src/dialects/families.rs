@@ -155,6 +155,48 @@ pub(super) const FAMILIES: &[Family] = &[
         &["hermes", "bare_json", "phi", "apertus"],
         &["own-int-01", "own-lon-01", "own-xla-01", "own-phi-01"],
     ),
+    family("ERNIE 4.5", "vLLM `ernie45`", &["hermes"], &["own-ern-01", "own-ern-02"]),
+    family(
+        "Solar Open 2",
+        "vLLM `solar_open2`",
+        &["solar"],
+        &["own-sol-01", "own-sol-02", "own-sol-03", "own-sol-04", "own-sol-06", "own-cut-sol"],
+    ),
+    family("Solar Open 1", "llama.cpp", &["solar_1"], &["own-sol-05"]),
+    family(
+        "GigaChat 3.5",
+        "vLLM `gigachat35`, SGLang `gigachat35`",
+        &["invoke"],
+        &["own-gig-04", "own-cut-gig"],
+    ),
+    family(
+        "Hunyuan 4, and Hunyuan with suffixed tags",
+        "vLLM `hy_v4`, llama.cpp",
+        &["hunyuan_suffixed", "hunyuan"],
+        &["own-hy4-01", "own-hy4-02", "own-hy4-03", "own-hy4-04", "own-cut-hy4"],
+    ),
+    family("dots", "vLLM `dots`, SGLang `dots`", &["invoke", "hermes"], &["own-dot-01", "own-dot-02"]),
+    family(
+        "Ling 3, Spark 2.5 and 3, HyperCLOVA X SEED Think",
+        "vLLM `ling3`, `spark3`, `hyperclovax_seed_think`, SGLang `ling3`, `spark25`",
+        &["glm"],
+        &["own-lin-01", "own-hcx-01"],
+    ),
+    family("IQuest Q1", "SGLang `iquest_q1`", &["iquest"], &["own-iqu-01", "own-cut-iqu"]),
+    family("IQuest Coder, BerryLM", "vLLM `iquest_coder`, SGLang `berrylm`", &["qwen_xml"], &["own-iqu-02"]),
+    family("Trinity", "SGLang `trinity`", &["hermes"], &["own-tri-01"]),
+    family("GLM-5.3 Flash", "SGLang `glm53_flash`", &["named_tag", "glm"], &["own-g53-01", "own-g53-02"]),
+    family("DeepSeek V4.1", "vLLM `deepseek_v41`, SGLang `deepseekv41`", &["invoke"], &["own-d41-01"]),
+    family(
+        "K2 Horizon",
+        "vLLM `k2_horizon`, SGLang `k2_horizon`",
+        &["k2_horizon"],
+        &["own-k2h-01", "own-k2h-02", "own-k2h-03", "own-cut-k2h"],
+    ),
+    family("PLaMo 3", "vLLM `plamo3`", &["plamo"], &["own-pla-01", "own-cut-pla"]),
+    family("CWM", "vLLM `cwm`", &["cwm"], &["own-cwm-01", "own-cwm-02", "own-cwm-03"]),
+    family("Step-Audio 2", "vLLM `step_audio_2`", &["named_tag"], &["own-sta-01"]),
+    family("openPangu 2", "vLLM `openpangu_v2`", &["pythonic_tags"], &["own-pan-01"]),
 ];
 
 #[cfg(test)]

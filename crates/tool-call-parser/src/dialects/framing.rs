@@ -39,6 +39,12 @@ pub(super) static ENDINGS: Dialect = Dialect {
         "</seed:tool_call>",
         "</｜DSML｜tool_calls>",
         "</｜DSML｜function_calls>",
+        "</｜DSML｜ calls>",
+        "</｜GCML｜tool_calls>",
+        "</dots_function_call>",
+        "</ifm|tool_calls>",
+        "<|calls|>",
+        "<|flush|>",
         "</atem:function_calls>",
         "</answer>",
     ]),
@@ -47,10 +53,10 @@ pub(super) static ENDINGS: Dialect = Dialect {
 
 pub(super) static ANSWERS: Dialect = Dialect {
     name: "answer_frames",
-    models: "Command R7B and A, and others whose template frames the answer.",
+    models: "Command R7B and A, Solar Open, and others whose template frames the answer.",
     families: &["commandr", "commanda", "c4ai", "cohere"],
-    grammar: "`<|START_RESPONSE|>` and `<|END_RESPONSE|>` (or `…_TEXT`), `<|CHATBOT_TOKEN|>`, and `<answer>` at the start of the answer, are \
-              dropped, but where a sentence speaks of them.",
+    grammar: "`<|START_RESPONSE|>` and `<|END_RESPONSE|>` (or `…_TEXT`), `<|CHATBOT_TOKEN|>`, `<|begin|>assistant`, `<|content|>`, and \
+              `<answer>` at the start of the answer, are dropped, but where a sentence speaks of them.",
     example: "<|START_RESPONSE|>It has 3 lines.<|END_RESPONSE|>",
     opens: Opens::Anywhere(&[
         "<|START_RESPONSE|>",
@@ -58,6 +64,8 @@ pub(super) static ANSWERS: Dialect = Dialect {
         "<|START_TEXT|>",
         "<|END_TEXT|>",
         "<|CHATBOT_TOKEN|>",
+        "<|begin|>assistant",
+        "<|content|>",
         "<answer>",
     ]),
     read: answer,

@@ -10,8 +10,8 @@ use crate::unquoted::Delimited;
 
 pub(super) static DIALECT: Dialect = Dialect {
     name: "glm",
-    models: "GLM-4.5, 4.6, 4.7, 5; Poolside.",
-    families: &["glm4", "glm5", "poolside"],
+    models: "GLM-4.5, 4.6, 4.7, 5; Poolside, Ling 3, Spark 3, HyperCLOVA X SEED Think.",
+    families: &["glm4", "glm5", "poolside", "ling3", "spark", "hyperclovax"],
     grammar: "`<tool_call>`, the name, then `<arg_key>…</arg_key>` and `<arg_value>…</arg_value>` pairs, \
               `</tool_call>`. A declared name alone calls the tool without arguments.",
     example: "<tool_call>read\n<arg_key>path</arg_key>\n<arg_value>a.txt</arg_value>\n</tool_call>",

@@ -6,13 +6,15 @@ use crate::event::Dropped;
 const OUTER: &str = "<tool_calls>";
 const INNER: &str = "<tool_call>";
 const SEPARATOR: &str = "<tool_sep>";
+/// What follows the name where no separator does.
+const NEXT: [&str; 2] = ["<arg_key>", "</tool_call>"];
 const END: &[&str] = &["</tool_call>"];
 
 pub(super) static DIALECT: Dialect = Dialect {
     name: "hunyuan",
     models: "Hunyuan (Hy3 and later).",
-    families: &["hunyuan", "hy3", "hyv3"],
-    grammar: "`<tool_calls>`, then per call `<tool_call>`, the name, `<tool_sep>`, GLM's pairs of `<arg_key>…</arg_key>` and \
+    families: &["hunyuan", "hy3", "hyv3", "hy4", "hyv4"],
+    grammar: "`<tool_calls>`, then per call `<tool_call>`, the name, `<tool_sep>` (Hy4: without it), GLM's pairs of `<arg_key>…</arg_key>` and \
               `<arg_value>…</arg_value>`, `</tool_call>`; `</tool_calls>`.",
     example: "<tool_calls><tool_call>read<tool_sep><arg_key>path</arg_key><arg_value>a.txt</arg_value></tool_call></tool_calls>",
     opens: Opens::Anywhere(&[OUTER, INNER]),
@@ -35,11 +37,16 @@ fn read(view: &View<'_>) -> Step {
         return Step::Not(from + length.min(128));
     }
     let rest = &body[length..];
-    if !rest.starts_with(SEPARATOR) {
-        let partial = SEPARATOR.starts_with(rest);
-        return if partial { view.unfinished(Wait::Any) } else { Step::Not(from + length) };
-    }
-    let after = from + length + SEPARATOR.len();
+    let after = match rest.strip_prefix(SEPARATOR) {
+        Some(_) => from + length + SEPARATOR.len(),
+        None if SEPARATOR.starts_with(rest) => return view.unfinished(Wait::Any),
+        // Hy4 writes none, which is GLM's form between Hunyuan's outer tags.
+        None if outer && NEXT.iter().any(|mark| rest.starts_with(mark)) => from + length,
+        None if outer && NEXT.iter().any(|mark| mark.starts_with(rest)) => {
+            return view.unfinished(Wait::Any);
+        }
+        None => return Step::Not(from + length),
+    };
     if view.tools.resolve(name).is_some() {
         return glm::pairs(view, name, after);
     }

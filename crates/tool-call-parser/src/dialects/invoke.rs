@@ -32,6 +32,25 @@ const STEP: Form = Form {
         own_lines: false,
     },
 };
+/// `DeepSeek` V4.1: the space in each tag is part of it.
+const SPACED: Form = Form {
+    open: "<｜DSML｜ invoke name=",
+    tags: Tags {
+        open: "<｜DSML｜ parameter name=",
+        close: "</｜DSML｜ parameter>",
+        ends: &["</｜DSML｜ invoke>"],
+        own_lines: false,
+    },
+};
+const GCML: Form = Form {
+    open: "<｜GCML｜invoke name=",
+    tags: Tags {
+        open: "<｜GCML｜parameter name=",
+        close: "</｜GCML｜parameter>",
+        ends: &["</｜GCML｜invoke>"],
+        own_lines: false,
+    },
+};
 const ATEM_FORM: Form = Form {
     open: ATEM,
     tags: Tags {
@@ -49,6 +68,9 @@ const WRAPPERS: &[&str] = &[
     "<tool_use>",
     "<｜DSML｜tool_calls>",
     "<｜DSML｜function_calls>",
+    "<｜DSML｜ calls>",
+    "<｜GCML｜tool_calls>",
+    "<dots_function_call>",
     "<｜tool_call_begin｜>",
 ];
 /// What begins one call of Muse Glimmer.
@@ -63,14 +85,17 @@ const CLOSERS: &[&str] = &[
     "</tool_use>",
     "</｜DSML｜tool_calls>",
     "</｜DSML｜function_calls>",
+    "</｜DSML｜ calls>",
+    "</｜GCML｜tool_calls>",
+    "</dots_function_call>",
     "<｜tool_call_end｜>",
 ];
 
 pub(super) static DIALECT: Dialect = Dialect {
     name: "invoke",
-    models: "MiniMax M2, DeepSeek V3.2 and V4 (DSML), Step-3 (`<steptml:invoke …>` between `<｜tool_call_begin｜>` and \
+    models: "MiniMax M2, DeepSeek V3.2 and V4 (DSML; V4.1 with a space in each tag), GigaChat 3.5 (GCML), dots, Step-3 (`<steptml:invoke …>` between `<｜tool_call_begin｜>` and \
              `<｜tool_call_end｜>`), models trained on Claude's transcripts.",
-    families: &["minimaxm2", "deepseekv32", "deepseekv4", "step3"],
+    families: &["minimaxm2", "deepseekv32", "deepseekv4", "step3", "gigachat35", "dots"],
     grammar: "An optional wrapper (`<minimax:tool_call>`, `<function_calls>`, `<｜DSML｜tool_calls>`, …), then \
               `<invoke name=\"NAME\">` with `<parameter name=\"KEY\">VALUE</parameter>` tags, `</invoke>`, and the \
               wrapper's end; or `<invoke name=\"NAME\"/>`. DSML's `string=\"false\"` marks a JSON value. White space in a \
@@ -87,6 +112,11 @@ pub(super) static DIALECT: Dialect = Dialect {
         "<tool_use>",
         "<｜DSML｜tool_calls>",
         "<｜DSML｜function_calls>",
+        "<｜DSML｜ invoke name=",
+        "<｜DSML｜ calls>",
+        "<｜GCML｜invoke name=",
+        "<｜GCML｜tool_calls>",
+        "<dots_function_call>",
         "<｜tool_call_begin｜>",
     ]),
     read,
@@ -99,7 +129,7 @@ fn read(view: &View<'_>) -> Step {
         start = view.skip_space(start + STEP_TYPE.len());
     }
     let rest = &view.text[start..];
-    for form in [PLAIN, DSML, STEP] {
+    for form in [PLAIN, DSML, SPACED, GCML, STEP] {
         if let Some(head) = rest.strip_prefix(form.open) {
             return invocation(view, head, form.tags);
         }

@@ -8,13 +8,15 @@ use std::sync::LazyLock;
 use super::calls::RawCall;
 use super::ledger::Objects;
 use super::repairs;
-use super::scanner::Lane;
+use super::scanner::{Lane, is_plainly_no_space};
 use super::tools::Tools;
 use crate::event::Dropped;
 
+mod argument_pairs;
 mod bare_json;
 mod bare_name;
 mod bracket;
+mod cwm;
 mod deepseek;
 mod echo;
 mod envelope;
@@ -28,8 +30,11 @@ pub(crate) mod glm;
 mod harmony;
 mod harmony_text;
 mod hunyuan;
+mod hunyuan_suffixed;
 mod inkling;
 mod invoke;
+mod iquest;
+mod k2_horizon;
 mod kimi;
 mod kimi_k3;
 mod llama;
@@ -38,9 +43,12 @@ mod minicpm5;
 mod minimax_m3;
 mod mistral;
 mod named_json;
+mod named_tag;
+mod plamo;
 mod pythonic;
 mod qwen_xml;
 mod react;
+mod solar;
 mod tagged;
 mod think;
 mod wrapped;
@@ -170,16 +178,24 @@ pub static TABLE: &[&Dialect] = &[
     &harmony_text::CALL,
     &harmony_text::CHANNELS,
     &hunyuan::DIALECT,
+    &hunyuan_suffixed::DIALECT,
     &envelope::HERMES,
     &qwen_xml::DIALECT,
     &invoke::DIALECT,
     &glm::DIALECT,
+    &named_tag::DIALECT,
     &pythonic::MARKED,
     &mistral::DIALECT,
     &llama::DIALECT,
     &deepseek::DIALECT,
     &kimi::DIALECT,
     &kimi_k3::DIALECT,
+    &k2_horizon::DIALECT,
+    &iquest::DIALECT,
+    &solar::SECOND,
+    &solar::FIRST,
+    &plamo::DIALECT,
+    &cwm::DIALECT,
     &inkling::DIALECT,
     &minimax_m3::DIALECT,
     &minicpm5::DIALECT,
@@ -212,6 +228,9 @@ impl View<'_> {
 
     /// The offset of the first byte at or after `from` that is no whitespace.
     pub(crate) fn skip_space(&self, from: usize) -> usize {
+        if self.text.as_bytes().get(from).copied().is_some_and(is_plainly_no_space) {
+            return from;
+        }
         let rest = &self.text[from..];
         from + rest.len() - rest.trim_start().len()
     }
@@ -382,7 +401,10 @@ with them, as SGLang reads it. llama.cpp takes the markup itself for the text, t
 optional one may be missing with the tag. SGLang refuses it always, vLLM takes it in streams.\n\
 - **An unclosed call that the model insists on is shown as text**, so that nothing it wrote is lost; before, it is asked again.\n\
 - **Calls in reasoning** that the model ended itself are none. When a turn holds nothing but reasoning that it did not end, or\n  \
-that the server split off (vllm#39056), a call at its very end is one.\n";
+that the server split off (vllm#39056), a call at its very end is one. SGLang's `trinity` takes the tags away and reads calls in\n  \
+reasoning like others; here an agent's `read_first = \"reasoning\"` does.\n\
+- **K2 Horizon's group of calls** gives its valid calls when one of them is broken; vLLM shows the whole group as text.\n\
+- **ERNIE's `<response>`** around an answer stays in the text: any other model may answer in XML.\n";
 
 #[cfg(test)]
 mod tests {

@@ -23,7 +23,7 @@ pub(super) static BARE: Dialect = Dialect {
 
 pub(super) static MARKED: Dialect = Dialect {
     name: "pythonic_tags",
-    models: "LFM2 (`<|tool_call_start|>`), Olmo 3 (`<function_calls>`), fine-tunes that mix Python with Hermes' tags.",
+    models: "LFM2 and openPangu (`<|tool_call_start|>`), Olmo 3 (`<function_calls>`), fine-tunes that mix Python with Hermes' tags.",
     families: &["lfm2", "olmo3"],
     grammar: "Python calls, in a list or one per line (LFM2: or JSON calls), between `<|tool_call_start|>` and `<|tool_call_end|>`, \
               `<tool_call>` tags or `<function_calls>` tags.",

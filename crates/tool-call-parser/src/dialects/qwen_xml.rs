@@ -16,7 +16,7 @@ const CLOSERS: &[&str] = &["</tool_call>", "</seed:tool_call>"];
 
 pub(super) static DIALECT: Dialect = Dialect {
     name: "qwen_xml",
-    models: "Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5, Seed-OSS (`<seed:tool_call>`); with JSON inside: Llama 3.1's custom functions, Functionary.",
+    models: "Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5, IQuest Coder, BerryLM, Seed-OSS (`<seed:tool_call>`); with JSON inside: Llama 3.1's custom functions, Functionary.",
     families: &["qwen3coder", "qwen35", "qwen36", "nemotron3", "step35", "stepfun", "seedoss", "mimo"],
     grammar: "`<tool_call>` (may be missing), `<function=NAME>`, then `<parameter=KEY>VALUE</parameter>` tags or one JSON \
               object, `</function>`, `</tool_call>`. A value on lines of its own loses one line break at each end, but for Seed-OSS.",

@@ -27,7 +27,9 @@ fn read(view: &View<'_>) -> Step {
         None if view.eof && !view.cut => body.len(),
         None => return view.unfinished(Wait::Any),
     };
-    if let Some(call) = bracketed(view, body[..length.min(256)].trim()) {
+    if length <= 256
+        && let Some(call) = bracketed(view, body[..length].trim())
+    {
         return Step::Read(Found::Calls { calls: vec![call], firm: !view.quoted() }, view.mark + length);
     }
     let name = body[..length].trim().trim_matches(['`', '*', '"', '[', ']']);

@@ -6,7 +6,7 @@ use super::{Dialect, Found, Opens, Step, View};
 use crate::scanner::Lane;
 
 /// Opening marks with the marks that close them.
-const PAIRS: [(&str, &[&str]); 10] = [
+const PAIRS: [(&str, &[&str]); 12] = [
     ("<mm:think>", &["</mm:think>"]),
     ("<think>", &["</think>"]),
     ("<thinking>", &["</thinking>"]),
@@ -16,12 +16,14 @@ const PAIRS: [(&str, &[&str]); 10] = [
     ("[THINK]", &["[/THINK]"]),
     ("<|START_THINKING|>", &["<|END_THINKING|>"]),
     ("<|channel>thought", &["<channel|>"]),
+    ("<think:opensource>", &["</think:opensource>"]),
+    ("<|think|>", &["<|end|>"]),
     ("◁think▷", &["◁/think▷"]),
 ];
 
 pub(super) static DIALECT: Dialect = Dialect {
     name: "think",
-    models: "Qwen3, DeepSeek-R1, GLM, Nemotron, Magistral, Command A, Seed-OSS, Gemma 4, MiniMax M3 and other reasoning models whose \
+    models: "Qwen3, DeepSeek-R1, GLM, Nemotron, Magistral, Command A, Seed-OSS, Gemma 4, MiniMax M3, Hunyuan, Solar Open and other reasoning models whose \
              server has no reasoning parser.",
     families: &[],
     grammar: "An opening mark at the start of a line, then reasoning up to the closing mark or the end of the reply. (A \
@@ -37,6 +39,8 @@ pub(super) static DIALECT: Dialect = Dialect {
         "[THINK]",
         "<|START_THINKING|>",
         "<|channel>thought",
+        "<think:opensource>",
+        "<|think|>",
         "◁think▷",
     ]),
     read,

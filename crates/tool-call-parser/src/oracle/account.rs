@@ -7,7 +7,12 @@ use crate::dialects::{Opens, TABLE};
 use crate::event::{Dropped, Event, Note};
 
 /// Marks that close something, and words of harmony's headers without their tokens. (What opens stands in the table.)
-const CLOSERS: [&str; 24] = [
+const CLOSERS: [&str; 29] = [
+    "</think:opensource>",
+    "begin_tool_requests:plamo|>",
+    "end_tool_requests:plamo|>",
+    "end_tool_request:plamo|>",
+    "tag|>",
     "</mm:think>",
     "</invoke>",
     "function call<|role_sep|>",
@@ -52,7 +57,7 @@ pub(super) fn nothing_is_lost(text: &str, events: &[Event], options: Options) {
             // The text of such a call may be shown after all, at the end.
             Event::Note(Note::Dropped { why: Dropped::NotWanted, .. }) if !options.calls_wanted => return,
             Event::ToolCall(_) | Event::Note(Note::Dropped { .. }) => explained += 1,
-            _ => {}
+            Event::Note(_) => {}
         }
     }
     let fits = text == kept || align(text.as_bytes(), kept.as_bytes(), explained);

@@ -17,7 +17,11 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
 
 #[test]
 fn the_engine_holds_on_its_corpus() {
-    corpus("parse").iter().for_each(|input| oracle::check_engine(input));
+    for input in corpus("parse") {
+        oracle::check_engine(&input);
+        oracle::check_parse(&input);
+        oracle::check_rewrite(&input);
+    }
 }
 
 #[test]

@@ -6,9 +6,7 @@
 mod corpus;
 mod floods;
 mod round_trip;
-mod tag_writers;
 mod texts;
-mod writers;
 
 use std::sync::Arc;
 

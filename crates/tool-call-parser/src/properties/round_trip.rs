@@ -7,12 +7,12 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::{Map, Value, json};
 
-use super::writers::{self, Writer};
+use crate::oracle::rewrite::{Call, is_writable};
+use crate::oracle::writers::{self, Writer};
 use crate::{Options, Tools, dialects, oracle};
 
 /// A parameter: its type's name and a value of that type.
 type Parameter = (&'static str, Value);
-type Call = (String, Map<String, Value>);
 
 fn schemas() -> u32 {
     std::env::var("RESPOOL_SCHEMAS").ok().and_then(|count| count.parse().ok()).unwrap_or(100)
@@ -74,23 +74,6 @@ fn tools_of(drawn: &[(String, Vec<(String, Parameter)>)]) -> Tools {
     Tools::from_json(&Value::Array(drawn.iter().map(tool).collect()).to_string())
 }
 
-/// Values that a dialect without quotes cannot tell from its own marks or from space around them.
-fn writable(writer: &Writer, calls: &[Call]) -> bool {
-    let plain = |value: &Value| match value {
-        Value::String(text) => {
-            let marks = text.contains("</") || text.contains("<parameter") || text.contains("<arg_");
-            let spaced = writer.flat
-                && (text.trim() != text
-                    || text.is_empty()
-                    || text.contains('|')
-                    || text.starts_with(['"', '\'']));
-            !marks && !spaced
-        }
-        _ => true,
-    };
-    !writer.untyped || calls.iter().all(|(_, arguments)| arguments.values().all(plain))
-}
-
 fn round_trip(writer: &Writer, drawn: &[(String, Vec<(String, Parameter)>)]) -> Result<(), TestCaseError> {
     let calls: Vec<Call> = drawn
         .iter()
@@ -98,7 +81,7 @@ fn round_trip(writer: &Writer, drawn: &[(String, Vec<(String, Parameter)>)]) -> 
             (name.clone(), parameters.iter().map(|(key, (_, value))| (key.clone(), value.clone())).collect())
         })
         .collect();
-    if !writable(writer, &calls) {
+    if !is_writable(writer, &calls) {
         return Ok(());
     }
     let text = (writer.write)(&calls);

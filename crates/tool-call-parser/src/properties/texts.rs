@@ -6,9 +6,8 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use serde_json::{Map, Value, json};
 
-use super::writers;
 use crate::dialects::{Opens, TABLE};
-use crate::oracle::FRAGMENTS;
+use crate::oracle::{FRAGMENTS, writers};
 
 /// Text that is dense with marks.
 pub(super) fn near_calls() -> BoxedStrategy<String> {

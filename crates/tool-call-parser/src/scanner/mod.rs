@@ -206,6 +206,9 @@ impl Scanner {
     fn is_space_up_to(&mut self, end: usize) -> bool {
         let from = self.white.max(self.head);
         if from < end {
+            if is_plainly_no_space(self.buffer.as_bytes()[from]) {
+                return false;
+            }
             let rest = &self.buffer[from..end];
             self.white = end - rest.trim_start().len();
         }
@@ -245,6 +248,11 @@ impl Scanner {
             held.source = (held.source.0 - keep, held.source.1 - keep);
         }
     }
+}
+
+/// Whether a byte surely is, and begins, no white space.
+pub(crate) fn is_plainly_no_space(byte: u8) -> bool {
+    byte.is_ascii_graphic()
 }
 
 /// Finding candidates.

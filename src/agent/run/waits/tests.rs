@@ -152,6 +152,21 @@ fn a_rejection_can_end_the_run_and_so_can_the_clock() {
 }
 
 #[test]
+fn a_proposal_that_is_rejected_does_not_end_the_run() {
+    for (proposal, ends) in [("send", false), ("book", true)] {
+        let mut sim = sim(|setup| {
+            setup.approvals.on_rejection = OnRejection::EndRun;
+            setup.approvals.proposals.insert(proposal.into());
+        });
+        sim.after(0, EventKind::ModelReplied(calls(&[SEND])));
+        let request = sim.requests();
+        let decision = Decision { request: request.id, by: "anna".into(), ..Decision::default() };
+        sim.after(1, EventKind::ApprovalDecided(decision));
+        assert_eq!(sim.run.outcome().is_some(), ends, "{proposal}");
+    }
+}
+
+#[test]
 fn late_consent_counts_after_an_escalation() {
     let mut sim = sim(|_| {});
     sim.after(0, EventKind::ModelReplied(calls(&[SEND])));

@@ -1,11 +1,11 @@
 //! How the dialects write a call that have tags or tokens around each argument: the other half of their readers.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::writers::{Calls, Writer, bare, each, flat, gemma, json, object, typed, untyped};
 
-pub(super) fn all() -> Vec<Writer> {
-    [tags(), tokens(), messages()].into_iter().flatten().collect()
+pub(crate) fn all() -> Vec<Writer> {
+    [tags(), suffixed_tags(), tokens(), messages(), token_pairs()].into_iter().flatten().collect()
 }
 
 fn tags() -> Vec<Writer> {
@@ -48,7 +48,18 @@ fn tags() -> Vec<Writer> {
                 wrapped.collect::<Vec<_>>().join("\n")
             )
         }),
-        typed("invoke", |calls| format!("<｜DSML｜tool_calls>\n{}</｜DSML｜tool_calls>", dsml(calls))),
+        typed("invoke", |calls| {
+            format!("<｜DSML｜tool_calls>\n{}</｜DSML｜tool_calls>", marked_invocations(calls, "｜DSML｜"))
+        }),
+        typed("invoke", |calls| {
+            format!("<｜DSML｜ calls>\n{}</｜DSML｜ calls>", marked_invocations(calls, "｜DSML｜ "))
+        }),
+        typed("invoke", |calls| {
+            format!("<｜GCML｜tool_calls>\n{}</｜GCML｜tool_calls>", marked_invocations(calls, "｜GCML｜"))
+        }),
+        untyped("invoke", |calls| {
+            format!("<dots_function_call>\n{}</dots_function_call>", invocations(calls, ""))
+        }),
         untyped("glm", |calls| {
             each(calls, |name, arguments| {
                 let pairs = arguments.iter().map(|(key, value)| {
@@ -78,17 +89,119 @@ fn invocations(calls: &Calls, space: &str) -> String {
     })
 }
 
-fn dsml(calls: &Calls) -> String {
+/// Tags that say of each value whether it is text; `space` stands before each tag's name.
+fn marked_invocations(calls: &Calls, space: &str) -> String {
     each(calls, |name, arguments| {
         let parameters = arguments.iter().map(|(key, value)| {
             let text = value.is_string();
-            format!(
-                "<｜DSML｜parameter name=\"{key}\" string=\"{text}\">{}</｜DSML｜parameter>\n",
-                bare(value)
-            )
+            format!("<{space}parameter name=\"{key}\" string=\"{text}\">{}</{space}parameter>\n", bare(value))
         });
-        format!("<｜DSML｜invoke name=\"{name}\">\n{}</｜DSML｜invoke>\n", parameters.collect::<String>())
+        format!("<{space}invoke name=\"{name}\">\n{}</{space}invoke>\n", parameters.collect::<String>())
     })
+}
+
+/// GLM's pairs, each tag with that suffix.
+fn pairs(arguments: &Map<String, Value>, suffix: &str) -> String {
+    let pairs = arguments.iter().map(|(key, value)| {
+        format!(
+            "<arg_key{suffix}>{key}</arg_key{suffix}><arg_value{suffix}>{}</arg_value{suffix}>",
+            bare(value)
+        )
+    });
+    pairs.collect()
+}
+
+fn suffixed_tags() -> Vec<Writer> {
+    vec![
+        untyped("hunyuan", |calls| {
+            each(calls, |name, arguments| {
+                format!("<tool_calls><tool_call>{name}{}</tool_call></tool_calls>\n", pairs(arguments, ""))
+            })
+        }),
+        untyped("hunyuan_suffixed", |calls| {
+            let calls = each(calls, |name, arguments| {
+                format!("<tool_call:x1>{name}<tool_sep:x1>\n{}\n</tool_call:x1>\n", pairs(arguments, ":x1"))
+            });
+            format!("<tool_calls:x1>\n{calls}</tool_calls:x1>")
+        }),
+        untyped("iquest", |calls| {
+            each(calls, |name, arguments| {
+                format!("<iquest_tool_call>{name}{}</iquest_tool_call>\n", pairs(arguments, ""))
+            })
+        }),
+        typed("k2_horizon", |calls| {
+            let calls = each(calls, |name, arguments| {
+                let arguments = arguments.iter().map(|(key, value)| {
+                    format!(
+                        "<ifm|arg_key>{key}</ifm|arg_key><ifm|arg_type>{}</ifm|arg_type><ifm|arg_value>{}</ifm|arg_value>",
+                        kind(value),
+                        bare(value)
+                    )
+                });
+                format!("<ifm|tool_call>{name}{}</ifm|tool_call>", arguments.collect::<String>())
+            });
+            format!("<ifm|tool_calls>{calls}</ifm|tool_calls>")
+        }),
+        typed("k2_horizon", |calls| {
+            each(calls, |name, arguments| {
+                format!("<ifm|tool_call>{}</ifm|tool_call>", object(name, arguments, "arguments"))
+            })
+        }),
+    ]
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::String(_) => "string",
+        Value::Array(_) => "array[any]",
+        Value::Object(_) => "object",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::Null => "null",
+    }
+}
+
+fn token_pairs() -> Vec<Writer> {
+    vec![
+        untyped("solar", |calls| {
+            each(calls, |name, arguments| {
+                let arguments = arguments.iter().map(|(key, value)| {
+                    format!("<|tool_arg:start|>{key}<|tool_arg:value|>{}<|tool_arg:end|>\n", bare(value))
+                });
+                format!("<|tool_call:start|>{name}\n{}<|tool_call:end|>\n", arguments.collect::<String>())
+            })
+        }),
+        typed("solar_1", |calls| {
+            let calls = each(calls, |name, arguments| {
+                format!(
+                    "<|tool_call:begin|>a1<|tool_call:name|>{name}<|tool_call:args|>{}<|tool_call:end|>",
+                    json(arguments)
+                )
+            });
+            format!("<|tool_calls|>{calls}<|calls|>")
+        }),
+        typed("plamo", |calls| {
+            let tag = |side: &str, name: &str| format!("<|plamo:{side}_tool_{name}:plamo|>");
+            let calls = each(calls, |name, arguments| {
+                let name = format!("{}{name}{}", tag("begin", "name"), tag("end", "name"));
+                let arguments =
+                    format!("{}{}{}", tag("begin", "arguments"), json(arguments), tag("end", "arguments"));
+                format!("{}{name}{arguments}{}", tag("begin", "request"), tag("end", "request"))
+            });
+            format!("{}{calls}{}", tag("begin", "requests"), tag("end", "requests"))
+        }),
+        typed("cwm", |calls| {
+            each(calls, |name, arguments| format!("<tool: function>\n{name} {}\n</tool>\n", json(arguments)))
+        }),
+        typed("named_tag", |calls| {
+            each(calls, |name, arguments| format!("<tool_call>{name}>{}</tool_call>\n", json(arguments)))
+        }),
+        typed("named_tag", |calls| {
+            each(calls, |name, arguments| {
+                format!("<tool_call>function\n{name}\n{}</tool_call>", json(arguments))
+            })
+        }),
+    ]
 }
 
 fn tokens() -> Vec<Writer> {

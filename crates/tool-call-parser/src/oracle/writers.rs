@@ -5,32 +5,32 @@ use serde_json::{Map, Value};
 use super::tag_writers;
 
 /// One dialect's way of writing calls.
-pub(super) struct Writer {
+pub(crate) struct Writer {
     /// The dialect's name in the table.
-    pub(super) dialect: &'static str,
-    pub(super) write: fn(&Calls) -> String,
+    pub(crate) dialect: &'static str,
+    pub(crate) write: fn(&Calls) -> String,
     /// True for dialects that write values as bare text: the schema must say what they are, and text that looks like the
     /// dialect's own marks is theirs.
-    pub(super) untyped: bool,
+    pub(crate) untyped: bool,
     /// True for dialects that hold one line per value or cannot nest.
-    pub(super) flat: bool,
+    pub(crate) flat: bool,
 }
 
-pub(super) type Calls = [(String, Map<String, Value>)];
+pub(crate) type Calls = [(String, Map<String, Value>)];
 
-pub(super) fn object(name: &str, arguments: &Map<String, Value>, key: &str) -> String {
+pub(crate) fn object(name: &str, arguments: &Map<String, Value>, key: &str) -> String {
     format!("{{\"name\": {}, \"{key}\": {}}}", Value::from(name), json(arguments))
 }
 
-pub(super) fn json(arguments: &Map<String, Value>) -> String {
+pub(crate) fn json(arguments: &Map<String, Value>) -> String {
     Value::Object(arguments.clone()).to_string()
 }
 
-pub(super) fn each(calls: &Calls, write: impl Fn(&str, &Map<String, Value>) -> String) -> String {
+pub(crate) fn each(calls: &Calls, write: impl Fn(&str, &Map<String, Value>) -> String) -> String {
     calls.iter().map(|(name, arguments)| write(name, arguments)).collect()
 }
 
-pub(super) fn joined(
+pub(crate) fn joined(
     calls: &Calls,
     between: &str,
     write: impl Fn(&str, &Map<String, Value>) -> String,
@@ -39,7 +39,7 @@ pub(super) fn joined(
 }
 
 /// A value as the XML dialects' templates write it.
-pub(super) fn bare(value: &Value) -> String {
+pub(crate) fn bare(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
@@ -65,27 +65,27 @@ fn keywords(name: &str, arguments: &Map<String, Value>) -> String {
     format!("{name}({})", arguments.collect::<Vec<_>>().join(", "))
 }
 
-pub(super) fn gemma(value: &Value) -> String {
+pub(crate) fn gemma(value: &Value) -> String {
     match value {
         Value::String(text) => format!("<|\"|>{text}<|\"|>"),
         other => other.to_string(),
     }
 }
 
-pub(super) fn typed(name: &'static str, write: fn(&Calls) -> String) -> Writer {
+pub(crate) fn typed(name: &'static str, write: fn(&Calls) -> String) -> Writer {
     Writer { dialect: name, write, untyped: false, flat: false }
 }
 
-pub(super) fn untyped(name: &'static str, write: fn(&Calls) -> String) -> Writer {
+pub(crate) fn untyped(name: &'static str, write: fn(&Calls) -> String) -> Writer {
     Writer { dialect: name, write, untyped: true, flat: false }
 }
 
-pub(super) fn flat(name: &'static str, write: fn(&Calls) -> String) -> Writer {
+pub(crate) fn flat(name: &'static str, write: fn(&Calls) -> String) -> Writer {
     Writer { dialect: name, write, untyped: true, flat: true }
 }
 
 /// Every dialect that has a writer.
-pub(super) fn all() -> Vec<Writer> {
+pub(crate) fn all() -> Vec<Writer> {
     let mut writers = json_writers();
     writers.extend(wrapped_writers());
     writers.extend(token_writers());

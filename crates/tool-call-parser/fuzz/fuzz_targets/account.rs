@@ -1,0 +1,8 @@
+//! Nothing that the model wrote is lost: `just fuzz account`. The oracle says how the input is read.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tool_call_parser::oracle;
+
+fuzz_target!(|input: &[u8]| oracle::check_account(input));

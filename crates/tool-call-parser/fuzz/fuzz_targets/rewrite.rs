@@ -1,0 +1,8 @@
+//! Calls written back in their own dialect are the same calls: `just fuzz rewrite`. The oracle says how the input is read.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tool_call_parser::oracle;
+
+fuzz_target!(|input: &[u8]| oracle::check_rewrite(input));

@@ -1,0 +1,8 @@
+//! Any split of a text gives the same turn: `just fuzz split`. The oracle says how the input is read.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tool_call_parser::oracle;
+
+fuzz_target!(|input: &[u8]| oracle::check_split(input));

@@ -1,0 +1,134 @@
+//! A name, then keys and values between a family's own tags: what Hunyuan's suffixed tags, K2 Horizon, `IQuest` and Solar share.
+//!
+//! The call's end is looked for first. A value ends at its closing tag where another key or the end of the call follows, so
+//! it may hold anything else.
+
+use serde_json::{Map, Value};
+
+use super::{Found, Step, View, Wait, earliest, named_json};
+use crate::calls::RawCall;
+use crate::event::Dropped;
+use crate::unquoted::Delimited;
+
+/// A longer text is no tool's name.
+const NAME: usize = 128;
+
+/// The tags of one family. An empty one is not written.
+#[derive(Clone, Debug)]
+pub(super) struct Tags {
+    /// What begins a call. A call whose end is missing ends where the next one begins.
+    pub(super) call: String,
+    /// What ends it.
+    pub(super) end: String,
+    /// What may stand between the name and the first key.
+    pub(super) separator: String,
+    /// Around a key.
+    pub(super) key: (String, String),
+    /// Around the type of a value.
+    pub(super) kind: (String, String),
+    /// Around a value.
+    pub(super) value: (String, String),
+}
+
+impl Tags {
+    /// XML's tags of the usual names with a prefix or a suffix in each.
+    pub(super) fn named(prefix: &str, suffix: &str) -> Self {
+        let open = |name: &str| format!("<{prefix}{name}{suffix}>");
+        let close = |name: &str| format!("</{prefix}{name}{suffix}>");
+        let pair = |name: &str| (open(name), close(name));
+        Self {
+            call: open("tool_call"),
+            end: close("tool_call"),
+            separator: open("tool_sep"),
+            key: pair("arg_key"),
+            kind: pair("arg_type"),
+            value: pair("arg_value"),
+        }
+    }
+}
+
+/// Reads the call whose name begins at `from`. `ends`: the beginnings of the tags that may end it.
+pub(super) fn read(view: &View<'_>, from: usize, tags: &Tags, ends: &'static [&'static str]) -> Step {
+    let text = &view.text[from..];
+    let head = text.find('<').map_or(text, |length| &text[..length]);
+    let name = head.trim();
+    if name.len() > NAME || name.contains(|char: char| char.is_whitespace() || "{}()\"`".contains(char)) {
+        return Step::Not(from + head.len().min(2 * NAME));
+    }
+    let Some((length, mark)) = earliest(text, &[tags.end.as_str(), tags.call.as_str()]) else {
+        return match view.eof {
+            false => Step::More(Wait::Mark(from, ends)),
+            true if view.cut || view.tools.resolve(name).is_some() => named_json::truncated(view, name),
+            true => Step::Not(view.text.len()),
+        };
+    };
+    let closed = text[length..].starts_with(&tags.end);
+    let end = from + length + if closed { mark } else { 0 };
+    if view.tools.resolve(name).is_none() {
+        return Step::Read(Found::Broken(name.to_owned(), Dropped::Undeclared), end);
+    }
+    match pairs(name, text.get(head.len()..length).unwrap_or_default(), tags) {
+        Some(call) => named_json::call(view, call, end),
+        None => Step::Read(Found::Broken(name.to_owned(), Dropped::Unreadable), end),
+    }
+}
+
+/// The call, if its body holds nothing but whole pairs.
+fn pairs(name: &str, body: &str, tags: &Tags) -> Option<RawCall> {
+    let mut fields = Map::new();
+    let mut typed = Vec::new();
+    let body = body.trim_start();
+    let mut rest = body.strip_prefix(&tags.separator).unwrap_or(body).trim_start();
+    while let Some(after) = rest.strip_prefix(&tags.key.0) {
+        let (key, after) = after.split_once(&tags.key.1)?;
+        let (kind, after) = kind(after, tags)?;
+        let (text, next) = value(after, tags)?;
+        let key = key.trim();
+        let (value, is_typed) = read_value(text, kind);
+        if key.is_empty() || fields.insert(key.to_owned(), value).is_some() {
+            return None;
+        }
+        typed.extend(is_typed.then(|| key.to_owned()));
+        rest = next;
+    }
+    let mut call = RawCall::unquoted(name, fields, Delimited::Tags);
+    call.unquoted.retain(|key, _| !typed.contains(key));
+    rest.is_empty().then_some(call)
+}
+
+/// What the type's tags say, and the text behind them.
+fn kind<'a>(text: &'a str, tags: &Tags) -> Option<(Option<&'a str>, &'a str)> {
+    let after = text.trim_start().strip_prefix(&tags.kind.0).filter(|_| !tags.kind.0.is_empty());
+    match after {
+        Some(after) => after.split_once(&tags.kind.1).map(|(kind, after)| (Some(kind.trim()), after)),
+        None => Some((None, text)),
+    }
+}
+
+/// The value's text and what follows it.
+fn value<'a>(text: &'a str, tags: &Tags) -> Option<(&'a str, &'a str)> {
+    let (open, close) = (&tags.value.0, &tags.value.1);
+    let text = if open.is_empty() { text } else { text.trim_start().strip_prefix(open)? };
+    let mut at = 0;
+    loop {
+        let end = at + text[at..].find(close)?;
+        let after = text[end + close.len()..].trim_start();
+        if after.is_empty() || after.starts_with(&tags.key.0) {
+            return Some((&text[..end], after));
+        }
+        at = end + close.len();
+    }
+}
+
+/// A value, and whether its type is known. (K2 Horizon writes `array[string]` too.)
+fn read_value(text: &str, kind: Option<&str>) -> (Value, bool) {
+    let kind = kind.and_then(|kind| kind.split('[').next()).map(str::trim);
+    let json = || serde_json::from_str(text.trim()).ok();
+    match kind {
+        Some("string") => (Value::String(text.to_owned()), true),
+        Some(kind) if kind != "any" => {
+            json().map_or_else(|| (Value::String(text.to_owned()), false), |value| (value, true))
+        }
+        _ => (Value::String(text.to_owned()), false),
+    }
+}

@@ -1,0 +1,47 @@
+//! CWM's `<tool: LABEL>`: the tool's name is the body's first word, its arguments the rest of the body.
+
+use super::{Dialect, Opens, Step, View, Wait, named_json};
+use crate::calls::RawCall;
+
+const END: &[&str] = &["</tool>"];
+/// A label, or a name, is never longer.
+const WINDOW: usize = 128;
+
+pub(super) static DIALECT: Dialect = Dialect {
+    name: "cwm",
+    models: "CWM.",
+    families: &["cwm"],
+    grammar: "`<tool: LABEL>`, a declared name, its arguments as a JSON object or as text for a tool that has one required \
+              string argument, `</tool>`.",
+    example: "<tool: function>\nread {\"path\": \"a.txt\"}\n</tool>",
+    opens: Opens::Anywhere(&["<tool:"]),
+    read,
+};
+
+fn read(view: &View<'_>) -> Step {
+    let body = view.body();
+    let Some(label) = body.find(['>', '\n', '<']) else {
+        return if body.len() > WINDOW { Step::Not(view.mark + WINDOW) } else { view.unfinished(Wait::Any) };
+    };
+    if label > WINDOW || !body[label..].starts_with('>') {
+        return Step::Not(view.mark + label.min(WINDOW));
+    }
+    let start = view.skip_space(view.mark + label + 1);
+    let text = &view.text[start..];
+    let Some(length) = text.find(|char: char| char.is_whitespace() || char == '<') else {
+        return if text.len() > WINDOW { Step::Not(start + WINDOW) } else { view.unfinished(Wait::Any) };
+    };
+    let name = &text[..length];
+    if length > WINDOW || view.tools.resolve(name).is_none() {
+        return Step::Not(start + length.min(WINDOW));
+    }
+    let from = start + length;
+    match view.text[from..].find(END[0]) {
+        Some(length) => {
+            let call = RawCall::text(name, view.text[from..from + length].trim());
+            named_json::call(view, call, from + length + END[0].len())
+        }
+        None if view.eof => named_json::truncated(view, name),
+        None => Step::More(Wait::Mark(from, END)),
+    }
+}

@@ -1,0 +1,44 @@
+//! `<tool_call>NAME` with the arguments as a JSON object: GLM-5.3 Flash and Step-Audio 2.
+
+use super::{Dialect, MarkAt, Opens, Step, View, Wait, named_json};
+
+/// What Step-Audio writes before the name.
+const TYPE: &str = "function\n";
+/// A longer text is no tool's name.
+const NAME: usize = 128;
+
+pub(super) static DIALECT: Dialect = Dialect {
+    name: "named_tag",
+    models: "GLM-5.3 Flash, Step-Audio 2.",
+    families: &["glm53", "stepaudio"],
+    grammar: "`<tool_call>`, perhaps `function` on a line of its own, a declared name, `>` or a line break, a JSON object, and \
+              `</tool_call>`, if it comes.",
+    example: "<tool_call>read>{\"path\": \"a.txt\"}</tool_call>",
+    opens: Opens::Anywhere(&["<tool_call>"]),
+    read,
+};
+
+fn read(view: &View<'_>) -> Step {
+    let mut start = view.skip_space(view.mark);
+    match view.mark_at(start, &[TYPE]) {
+        MarkAt::Here(length) => start = view.skip_space(start + length),
+        MarkAt::Perhaps => return Step::More(Wait::Any),
+        MarkAt::No => {}
+    }
+    let rest = &view.text[start..];
+    let Some(length) = rest.find(['>', '\n', '<', '{']) else {
+        return if rest.len() > NAME { Step::Not(start + NAME) } else { view.unfinished(Wait::Any) };
+    };
+    let name = rest[..length].trim();
+    let ends = rest[length..].starts_with(['>', '\n']);
+    if length > NAME || !ends || view.tools.resolve(name).is_none() {
+        return Step::Not(start + length.min(NAME));
+    }
+    let body = view.skip_space(start + length + 1);
+    match view.text.as_bytes().get(body) {
+        None if view.cut => named_json::truncated(view, name),
+        None => view.unfinished(Wait::Any),
+        Some(b'{') => named_json::read(view, name, body, &["</tool_call>"]),
+        Some(_) => Step::Not(body),
+    }
+}
