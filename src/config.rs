@@ -4,6 +4,7 @@
 //! drives the checks, `config show` and the generated page. [`resolve`] is pure: it gets file text, environment and flags
 //! as arguments. Only [`Loaded::from_process`] touches the process. No module imports this one but `main` and `cli`.
 
+mod changes;
 mod contradictions;
 mod cover;
 mod environment;
@@ -30,6 +31,7 @@ pub use page::page;
 pub use problem::{Place, Problem, Problems};
 
 use crate::agent::AgentConfig;
+use crate::alerts::AlertsConfig;
 use crate::expert::ExpertsConfig;
 use crate::observe::LogConfig;
 use crate::relay::{
@@ -72,6 +74,8 @@ pub struct Settings {
     pub prices: BTreeMap<String, PriceConfig>,
     /// `[budgets]`.
     pub budgets: BudgetsConfig,
+    /// `[alerts]`.
+    pub alerts: AlertsConfig,
 }
 
 impl Default for Settings {
@@ -144,7 +148,7 @@ impl Loaded {
     pub fn without_unread(self) -> Result<Self, Problems> {
         let Some(unread) = &self.unread else { return Ok(self) };
         let why = format!(
-            "this file is not read, as nobody named it: respool takes no configuration from the directory it is started \
+            "this file is not read, because no option names it: respool takes no configuration from the directory it is started \
              in. Name it (--config {}, or its whole path in RESPOOL_CONFIG), or move it to ~/.config/respool or /etc/respool",
             search::FILE
         );
@@ -182,6 +186,11 @@ impl Loaded {
         problems.into_result().err().unwrap_or_default()
     }
 
+    /// The keys whose values are others than in `before`, as they are written: `upstream[1].url`.
+    pub fn changed_keys(&self, before: &Self) -> Vec<String> {
+        changes::changed(&before.tree, &self.tree)
+    }
+
     /// The effective values as TOML, each line with where its value came from; secrets are `"***"`.
     pub fn show(&self) -> String {
         show::show(&self.tree, self.file.as_deref(), self.unread.as_deref())
@@ -199,6 +208,7 @@ fn process_environment() -> Environment {
 struct Document {
     listen: Listen,
     trusted_hosts: Vec<String>,
+    trusted_origins: Vec<String>,
     client_keys: Vec<Secret>,
     client_keys_env: Option<String>,
     client_keys_file: Option<PathBuf>,
@@ -223,6 +233,7 @@ struct Document {
     usage: UsageConfig,
     prices: BTreeMap<String, PriceConfig>,
     budgets: BudgetsConfig,
+    alerts: AlertsConfig,
 }
 
 impl Document {
@@ -235,6 +246,7 @@ impl Document {
             server: ServerConfig {
                 listen: self.listen,
                 trusted_hosts: self.trusted_hosts,
+                trusted_origins: self.trusted_origins,
                 client_keys: self.client_keys,
                 client_keys_env: self.client_keys_env,
                 client_keys_file: self.client_keys_file,
@@ -265,6 +277,7 @@ impl Document {
             usage: self.usage,
             prices: self.prices,
             budgets: self.budgets,
+            alerts: self.alerts,
         }
     }
 }

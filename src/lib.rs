@@ -4,6 +4,7 @@
 //! The modules are layers; one may import only lower ones (see ARCHITECTURE.md, a test enforces it).
 
 pub mod agent;
+pub mod alerts;
 pub mod chat;
 pub mod cli;
 pub mod config;

@@ -65,7 +65,7 @@ impl Reader {
             EventKind::ToolStarted => self.has_started = true,
             EventKind::ToolFinished(ended) => self.finished(ended),
             EventKind::HandedOver(call) => {
-                self.push(call.clone(), CallOutcome::HandedOver, String::new(), false)
+                self.push(call.clone(), CallOutcome::HandedOver, String::new(), false);
             }
             EventKind::Resumed | EventKind::Cancelled | EventKind::Aborted(_) => self.note_open(),
             _ => {}

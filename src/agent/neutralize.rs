@@ -69,7 +69,7 @@ impl Neutral {
         // An escape may stand for any character of a mark: only the values tell.
         match serde_json::from_str::<Value>(text) {
             Ok(value) => {
-                let shown = self.mapped(&value, |neutral, text| neutral.own_words(text));
+                let shown = self.mapped(&value, Self::own_words);
                 if shown == value { Cow::Borrowed(text) } else { Cow::Owned(shown.to_string()) }
             }
             Err(_) => self.own_words(text),
@@ -78,7 +78,7 @@ impl Neutral {
 
     /// A schema: its keys and all its texts.
     pub(super) fn schema(self, schema: &Value) -> Value {
-        self.mapped(schema, |neutral, text| neutral.text(text))
+        self.mapped(schema, Self::text)
     }
 
     /// A client's message. What it says is its own business, what its tools said is not.

@@ -199,6 +199,7 @@ mod dialect_names {
 
     use tool_call_parser::Prior;
 
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
     pub(super) fn serialize<S: Serializer>(dialects: &Prior, out: S) -> Result<S::Ok, S::Error> {
         dialects.names().collect::<Vec<_>>().serialize(out)
     }

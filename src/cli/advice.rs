@@ -29,12 +29,18 @@ fn within_reach(settings: &Settings) -> Option<&'static str> {
     if server.listen.is_loopback() || server.asks_for_keys() {
         return None;
     }
-    match (settings.agents.is_empty(), lends_key(settings)) {
-        (true, false) => None,
-        (true, true) => Some("the upstream's key"),
-        (false, false) => Some("the agents, and read their runs"),
-        (false, true) => Some("the agents and the upstream's key, and read the agents' runs"),
+    match (!settings.agents.is_empty() || serves_experts(settings), lends_key(settings)) {
+        (false, false) => None,
+        (false, true) => Some("the upstream's key"),
+        (true, false) => Some("the agents and experts, and read their runs"),
+        (true, true) => Some("the agents and experts and the upstream's key, and read their runs"),
     }
+}
+
+/// True when experts have a model to think with: each that is installed is served then.
+fn serves_experts(settings: &Settings) -> bool {
+    let experts = &settings.experts;
+    experts.model.is_some() || experts.by_name.values().any(|expert| expert.model.is_some())
 }
 
 /// `serve` does not start then, unless its owner has said that this is meant.
@@ -150,6 +156,7 @@ mod tests {
             Some("f:1: listen: whoever reaches 0.0.0.0:1 could use the agents"),
             false,
         );
+        check(&format!("{open}[experts]\nmodel = 'm'\n"), Some("could use the agents and experts"), false);
         check(&format!("{open}{key}"), Some("could use the upstream's key"), false);
         check(&format!("{open}{key}{agent}"), Some("`allow_unauthenticated = true`"), false);
         check(&format!("{open}allow_unauthenticated = true\n{agent}"), None, true);

@@ -17,14 +17,14 @@ pub(super) enum AuditCommand {
         /// How many lines, from the end
         #[arg(long, value_name = "COUNT", default_value_t = 50)]
         limit: usize,
-        /// The lines as they stand in the log
+        /// Print the lines exactly as they are in the log
         #[arg(long)]
         json: bool,
         /// The log [default: `audit.jsonl` in the state directory]
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
     },
-    /// Check that no line was changed or taken out; ends with 1 if one was.
+    /// Verify that no line was changed or removed; the exit code is 1 if one was.
     Verify {
         /// The log [default: `audit.jsonl` in the state directory]
         #[arg(long, value_name = "FILE")]

@@ -54,10 +54,10 @@ pub(super) struct ChatArgs {
     /// Run and change everything without asking; what the policy denies stays denied
     #[arg(long)]
     yes: bool,
-    /// Take up the last conversation of this directory
+    /// Continue the last conversation of this directory
     #[arg(long)]
     r#continue: bool,
-    /// Answer this and end: the answer on standard output, all else on standard error; `-` reads standard input
+    /// Answer this prompt and exit: the answer goes to standard output, everything else to standard error; `-` reads the prompt from standard input
     #[arg(short = 'p', long = "prompt", value_name = "TEXT")]
     prompt: Option<String>,
 }

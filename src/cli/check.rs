@@ -65,7 +65,7 @@ pub(super) fn check(loaded: &Loaded) -> Result<(), Failure> {
     if let Some(file) = &loaded.unread {
         findings.warn(
             &format!(
-                "{} is not read, as nobody named it; here `respool serve` would not start",
+                "{} is not read, because no option names it; `respool serve` refuses to start in this directory",
                 file.display()
             ),
             "name it with --config respool.toml, or move it to ~/.config/respool",
@@ -187,7 +187,7 @@ fn window_of(model: &Value, findings: &mut Findings) {
             "OpenClaw's own prompt takes about 15,000; start vLLM with a larger --max-model-len if memory allows",
         ),
         Some(window) => findings.ok(&format!("model {id}: context of {window} tokens (set contextWindow in OpenClaw to this)")),
-        None => findings.ok(&format!("model {id}: the server does not tell its context length")),
+        None => findings.ok(&format!("model {id}: the server does not report its context length")),
     }
 }
 
@@ -195,7 +195,7 @@ async fn version_of(upstream: &Upstream, findings: &mut Findings) {
     upstream.probe_version().await;
     match upstream.target().version {
         Some((major, minor)) => findings.ok(&format!("vLLM {major}.{minor}")),
-        None => findings.ok("it does not tell a vLLM version; respool adapts to what it refuses"),
+        None => findings.ok("the server reports no vLLM version; respool adapts to what it refuses"),
     }
 }
 

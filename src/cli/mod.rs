@@ -5,6 +5,7 @@
 
 mod advice;
 mod agents;
+mod alerts;
 mod audit;
 mod chat;
 mod check;
@@ -12,10 +13,13 @@ mod demo;
 mod expert;
 mod experts;
 mod reference;
+mod reload;
 mod runs;
 mod say;
+mod sealing;
 mod serve;
 mod service;
+mod setup;
 mod usage;
 mod version;
 
@@ -61,7 +65,7 @@ enum Command {
     },
     /// Talk with a coding assistant that works in this directory.
     Chat(chat::ChatArgs),
-    /// Look at the runs of agents, take one up, end one, delete one.
+    /// List, show, resume, end and delete runs of agents.
     Runs {
         #[command(flatten)]
         flags: Configured,
@@ -75,14 +79,21 @@ enum Command {
         #[command(flatten)]
         arguments: usage::UsageArgs,
     },
-    /// Look at what tools did and what was refused, and check that the log of it is whole.
+    /// List the alerts that hold, try the ways in which they are told, and silence one.
+    Alerts {
+        #[command(flatten)]
+        flags: Configured,
+        #[command(subcommand)]
+        command: alerts::AlertsCommand,
+    },
+    /// Show what tools did and what was refused, and verify that the audit log was not altered.
     Audit {
         #[command(flatten)]
         flags: Configured,
         #[command(subcommand)]
         command: audit::AuditCommand,
     },
-    /// Start a command in its sandbox; respool's own tools do.
+    /// Start a command in its sandbox; respool's own tools use this.
     #[command(hide = true)]
     SandboxExec {
         #[arg(long, default_value = "begin")]
@@ -98,17 +109,19 @@ enum Command {
         #[command(subcommand)]
         command: expert::ExpertCommand,
     },
-    /// Run respool as a service of this user: install, remove, look at it.
+    /// Make an agent client ask respool: show what changes in its settings, write it, try one turn; or undo it.
+    Setup(setup::SetupArgs),
+    /// Run respool as a service of this user: install it, remove it, show its state and its log.
     Service {
         #[command(subcommand)]
         command: service::ServiceCommand,
     },
-    /// Look at the configuration.
+    /// Show the configuration.
     Config {
         #[command(subcommand)]
         command: ConfigCommand,
     },
-    /// Print a shell's completions of respool's commands, to be sourced or put where the shell looks for them.
+    /// Print completion rules for a shell: source them, or save them where the shell looks for such rules.
     Completions { shell: clap_complete::Shell },
     /// Print respool's man page, or write the pages of all commands.
     Man {
@@ -129,7 +142,7 @@ enum ConfigCommand {
 
 #[derive(Args, Debug, Default)]
 struct Configured {
-    /// The model server: a vLLM base URL with or without /v1, or replay:DIR for recorded replies
+    /// The model server: the base URL of a vLLM, with or without /v1, or replay:DIR for recorded replies
     #[arg(long, value_name = "URL", global = true)]
     upstream: Option<String>,
     /// The configuration file [default: respool.toml in the user's or in the system's configuration directory]
@@ -139,7 +152,11 @@ struct Configured {
 
 impl Configured {
     fn load(self, listen: Option<String>) -> Result<Loaded, Problems> {
-        Loaded::from_process(&Flags { listen, upstream: self.upstream, config: self.config })
+        Loaded::from_process(&self.named(listen))
+    }
+
+    fn named(self, listen: Option<String>) -> Flags {
+        Flags { listen, upstream: self.upstream, config: self.config }
     }
 }
 
@@ -155,7 +172,7 @@ fn log_problem(loaded: &Loaded, why: String) -> Failure {
 fn unread_note(loaded: &Loaded) -> Option<String> {
     let file = loaded.unread.as_ref()?;
     Some(format!(
-        "{} is not read, as nobody named it; if it is to hold, add --config respool.toml",
+        "{} is not read, because no option names it; to use it, add --config respool.toml",
         file.display()
     ))
 }
@@ -201,7 +218,10 @@ pub fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Serve { flags, listen } => serve::serve(&flags.load(listen)?.without_unread()?),
+        Command::Serve { flags, listen } => {
+            let flags = flags.named(listen);
+            serve::serve(&Loaded::from_process(&flags)?.without_unread()?, flags)
+        }
         Command::Demo(arguments) => Ok(demo::demo(arguments)?),
         Command::Check { flags } => check::check(&flags.load(None)?),
         Command::Chat(arguments) => chat::chat(&arguments),
@@ -210,6 +230,7 @@ fn run(command: Command) -> Result<(), Failure> {
             unread_note(&loaded).iter().for_each(|note| say::tell(&format!("respool: {note}")));
             runs::runs(&loaded, command)
         }
+        Command::Alerts { flags, command } => alerts::alerts(&flags.load(None)?, command),
         Command::Usage { flags, arguments } => usage::usage(&flags.load(None)?, &arguments),
         Command::Audit { flags, command } => audit::audit(&flags.load(None)?, command),
         // It is no command of a person's, and its exit code is that of what it starts.
@@ -217,6 +238,7 @@ fn run(command: Command) -> Result<(), Failure> {
             std::process::exit(crate::tools::launch(&stage, &spec, &words).into())
         }
         Command::Expert { flags, command } => expert::expert(flags, command),
+        Command::Setup(args) => setup::setup(args),
         Command::Config { command: ConfigCommand::Show { flags } } => {
             say::say_piece(&flags.load(None)?.show());
             Ok(())

@@ -19,28 +19,28 @@ use crate::store::{RunRow, Store, Whose};
 pub(super) enum RunsCommand {
     /// List runs, newest first.
     List {
-        /// So many at most
+        /// How many runs to list at most
         #[arg(long, default_value_t = 20)]
         most: usize,
     },
     /// Print one run with its iterations, tools and tokens, as JSON.
     Show {
-        /// The run, as `list` names it
+        /// The id of the run, as `respool runs list` shows it
         run: String,
     },
-    /// Take an interrupted run up and print its answer.
+    /// Resume an interrupted run and print its answer.
     Resume {
-        /// The run, as `list` names it
+        /// The id of the run, as `respool runs list` shows it
         run: String,
     },
-    /// End a run: at once when nobody works on it, else after its step.
+    /// End a run: at once if no process works on it, otherwise after its current step.
     Cancel {
-        /// The run, as `list` names it
+        /// The id of the run, as `respool runs list` shows it
         run: String,
     },
-    /// Delete a run that nobody works on, with all that is kept of it.
+    /// Delete a run that no process works on, with everything that is stored of it.
     Delete {
-        /// The run, as `list` names it
+        /// The id of the run, as `respool runs list` shows it
         run: String,
     },
 }
@@ -139,7 +139,7 @@ async fn resume(loaded: &Loaded, id: &str) -> Result<(), Failure> {
     let stop = CancellationToken::new();
     let app = app(&loaded.settings, &stop).await.map_err(|found| loaded.problems(found))?;
     let mut watch =
-        app.agents.resume(id).await.map_err(|why| format!("the run {id} cannot be taken up: {why}"))?;
+        app.agents.resume(id).await.map_err(|why| format!("the run {id} cannot be resumed: {why}"))?;
     loop {
         match watch.next().await {
             WatchEvent::Progress(text) => tell_piece(&text),
@@ -163,5 +163,5 @@ async fn resume(loaded: &Loaded, id: &str) -> Result<(), Failure> {
 }
 
 fn unknown(id: &str) -> String {
-    format!("there is no run {id}; `respool runs list` shows those there are")
+    format!("no run has the id {id}; `respool runs list` shows all ids")
 }

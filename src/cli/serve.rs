@@ -11,9 +11,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::advice::{self, Advice, advice};
 use super::agents::{Equipped, OpenTools, agents, equipped, model_accesses};
-use super::{Failure, experts, log_problem, usage};
+use super::reload::Reloading;
+use super::{Failure, experts, log_problem, sealing, usage};
 use crate::agent::AgentConfig;
-use crate::config::{Loaded, Settings};
+use crate::alerts::{Alerts, Watched};
+use crate::config::{Flags, Loaded, Settings};
 use crate::expert::Experts;
 use crate::observe::{self, Recording};
 use crate::relay::{Relay, RelayLimits};
@@ -24,11 +26,11 @@ use crate::units::{Unusable, both};
 use crate::upstream::replay::{self, Replay};
 use crate::upstream::{Address, Fleet, LISTS_EVERY, Upstream, UpstreamConfig};
 
-pub(super) fn serve(loaded: &Loaded) -> Result<(), Failure> {
+pub(super) fn serve(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let flush = observe::init(&loaded.settings.log).map_err(|why| log_problem(loaded, why))?;
     observe::metrics::install();
     raise_descriptor_limit();
-    let result = runtime()?.block_on(run_server(loaded));
+    let result = runtime()?.block_on(run_server(loaded, flags));
     drop(flush);
     result
 }
@@ -41,7 +43,7 @@ pub(super) fn runtime() -> Result<tokio::runtime::Runtime, String> {
     runtime.map_err(|error| format!("the runtime cannot be started: {error}"))
 }
 
-async fn run_server(loaded: &Loaded) -> Result<(), Failure> {
+async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let settings = &loaded.settings;
     let open = advice::open_to_all(settings);
     if !open.is_empty() {
@@ -52,6 +54,8 @@ async fn run_server(loaded: &Loaded) -> Result<(), Failure> {
     for Advice { text, todo } in advice(settings) {
         tracing::warn!(target: "respool::server", todo, "{text}");
     }
+    let hangup =
+        signal(SignalKind::hangup()).map_err(|error| format!("signals cannot be handled: {error}"))?;
     let listener = bind(&settings.server.listen).await?;
     let names: Vec<String> = settings.upstreams.iter().map(|upstream| upstream.name.clone()).collect();
     tracing::info!(
@@ -63,10 +67,15 @@ async fn run_server(loaded: &Loaded) -> Result<(), Failure> {
         "ready"
     );
     tokio::spawn(on_signals(stop.clone(), signals()?));
+    let reloading = Reloading { flags, usage: Arc::clone(&app.usage), alerts: Arc::clone(&app.alerts) };
+    tokio::spawn(reloading.watch(loaded.clone(), hangup, stop.abort.clone()));
     // A file at its size limit (`LimitFSIZE=` of systemd) is then an error of the write, and not the end of the process.
     let _ = signal(SignalKind::from_raw(nix::libc::SIGXFSZ));
     let (agents, access, experts) = (Arc::clone(&app.agents), Arc::clone(&app.access), app.experts.clone());
     let usage = Arc::clone(&app.usage);
+    let watched =
+        Watched { relay: Arc::clone(&app.relay), agents: Arc::clone(&app.agents), usage: Arc::clone(&usage) };
+    tokio::spawn(Arc::clone(&app.alerts).watch(watched, stop.abort.clone()));
     agents.start().await;
     if let Some(experts) = &experts {
         experts.start(&stop.abort);
@@ -140,6 +149,8 @@ async fn assembled(
     let relay = Arc::new(Relay::new(settings.relay.clone(), Arc::clone(&fleet), bounds));
     let agents = agents(settings, &relay, &fleet, bounds, equipped, abort.clone());
     agents.tell_accounts(access.clone());
+    let alerts = Alerts::new(settings.alerts.clone(), settings.store.state_dir.clone(), abort);
+    let alerts = Arc::new(alerts);
     let recording = Recording {
         content: settings.log.content,
         sink: Some(usage.clone()),
@@ -165,11 +176,14 @@ async fn assembled(
         agents,
         experts: served,
         access,
+        responses: Arc::default(),
+        sealer: Arc::new(sealing::sealer(&settings.store.state_dir)),
         bodies: BodyRoom::new(settings.server.limits.max_bodies.max(settings.server.limits.max_body)),
         hooks,
         limits: settings.server.limits.clone(),
         recording,
         usage,
+        alerts,
         abort: abort.clone(),
     })
 }

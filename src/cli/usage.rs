@@ -13,7 +13,7 @@ use super::serve::runtime;
 use crate::config::{Loaded, Settings};
 use crate::store::{UsageQuery, UsageStore};
 use crate::units::{Unusable, parse_duration};
-use crate::usage::{Ledger, Line, Prices, Report, dimensions, of_store};
+use crate::usage::{Ledger, Line, Prices, Report, Terms, dimensions, of_store};
 
 #[derive(Args, Debug)]
 pub(super) struct UsageArgs {
@@ -39,11 +39,20 @@ pub(super) struct UsageArgs {
 /// # Errors
 /// When the list of prices is of no use.
 pub(super) async fn ledger(settings: &Settings) -> Result<Arc<Ledger>, Vec<Unusable>> {
-    let prices = prices(settings)?;
+    let terms = terms(settings)?;
     let store = if settings.usage.keep.is_zero() { None } else { opened(settings) };
-    let ledger = Ledger::new(settings.usage.clone(), settings.budgets.clone(), prices, store);
+    let ledger = Ledger::new(terms, store);
     ledger.load().await;
     Ok(Arc::new(ledger))
+}
+
+/// Prices and budgets of these settings.
+///
+/// # Errors
+/// When the list of prices is of no use.
+pub(super) fn terms(settings: &Settings) -> Result<Terms, Vec<Unusable>> {
+    let prices = prices(settings)?;
+    Ok(Terms { config: settings.usage.clone(), budgets: settings.budgets.clone(), prices })
 }
 
 /// Requests are answered without it too.

@@ -7,6 +7,7 @@ use super::problem::{Place, Problems};
 use super::tree::{Table, find, place_of};
 use super::{Environment, Settings};
 use crate::agent::{AgentConfig, Parser};
+use crate::alerts::SinkKind;
 use crate::expert::ExpertConfig;
 use crate::server::ServerConfig;
 use crate::store::RunsConfig;
@@ -34,6 +35,7 @@ pub(super) fn check(
     check.runs(settings);
     check.usage(settings);
     check.prices(settings);
+    check.sinks(settings);
     for (name, agent) in &settings.agents {
         check.agent(name, agent, settings);
     }
@@ -71,6 +73,11 @@ impl Check<'_> {
             .local
             .key_variables
             .extend([client_keys_env, operator_keys_env].into_iter().flatten().cloned());
+        for (index, sink) in settings.alerts.sink.iter_mut().enumerate() {
+            let at = ["alerts", "sink", &index.to_string()];
+            self.secret(&at, "token", &mut sink.token, sink.token_env.as_deref());
+            settings.tools.local.key_variables.extend(sink.token_env.clone());
+        }
         let gateway = &mut settings.tools.gateway;
         settings.tools.local.key_variables.extend(gateway.token_env.clone());
         self.secret(&["tools", "gateway"], "token", &mut gateway.token, gateway.token_env.as_deref());
@@ -161,6 +168,31 @@ impl Check<'_> {
             };
             for (key, _) in wrong.into_iter().filter(|(_, value)| value.is_some()) {
                 self.report(&["prices", model, key], why);
+            }
+        }
+    }
+
+    /// Each kind of sink needs something of its own.
+    fn sinks(&mut self, settings: &Settings) {
+        for (index, sink) in settings.alerts.sink.iter().enumerate() {
+            let index = index.to_string();
+            let needed = match sink.kind {
+                SinkKind::Command => {
+                    [("program", !sink.program.is_empty()), ("program", true), ("program", true)]
+                }
+                SinkKind::Email => {
+                    [("url", sink.url.is_some()), ("from", sink.from.is_some()), ("to", sink.to.is_some())]
+                }
+                SinkKind::OpenClaw => [("url", sink.url.is_some()), ("to", sink.to.is_some()), ("url", true)],
+                SinkKind::Webhook | SinkKind::Ntfy | SinkKind::Slack => {
+                    [("url", sink.url.is_some()), ("url", true), ("url", true)]
+                }
+            };
+            for (key, _) in needed.into_iter().filter(|(_, is_set)| !is_set) {
+                self.report(
+                    &["alerts", "sink", &index, key],
+                    format!("a sink of the type {} needs {key}; add it", sink.kind),
+                );
             }
         }
     }
@@ -370,7 +402,7 @@ impl Check<'_> {
 pub(super) fn written(path: &[&str]) -> String {
     let mut out = String::new();
     for step in path {
-        let is_list = out == "upstream" || out == "tools.policy.rule";
+        let is_list = ["upstream", "tools.policy.rule", "alerts.sink"].contains(&out.as_str());
         let step = if is_list && step.parse::<usize>().is_ok() {
             format!("[{step}]")
         } else if out.is_empty() {

@@ -8,6 +8,7 @@ mod schema;
 pub(super) use schema::{Node, Section, schema};
 
 use crate::agent::{OnDisconnect, Parser, Progress, ReadFirst};
+use crate::alerts::{QuietHours, Rule, SinkKind};
 use crate::observe::{Level, LogFormat};
 use crate::relay::{FinalErrors, OnOverflow, ReasoningField, ToolParsing, ToolsMode};
 use crate::server::Listen;
@@ -135,6 +136,24 @@ const PARSER: Scalar = Scalar::Form("a parser", |text| text.parse::<Parser>().ma
 /// An amount, in the currency of all prices.
 const MONEY: Scalar = Scalar::Number(0.0, 1_000_000_000.0);
 
+const ORIGIN: Scalar = Scalar::Form("an origin", origin);
+const QUIET: Scalar = Scalar::Form("quiet hours", |text| text.parse::<QuietHours>().map(drop));
+const RULE: Scalar = Scalar::Form("a rule", rule);
+
+fn origin(text: &str) -> Result<(), String> {
+    let host = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")).unwrap_or_default();
+    let is_origin =
+        !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-._:[]".contains(c));
+    let wrong =
+        || format!("{text:?} is no origin: write scheme and host alone, as \"https://llm.example.org\"");
+    is_origin.then_some(()).ok_or_else(wrong)
+}
+
+fn rule(text: &str) -> Result<(), String> {
+    let known = || Rule::ALL.iter().map(|rule| rule.as_str()).collect::<Vec<_>>().join(", ");
+    Rule::named(text).map(drop).ok_or_else(|| format!("there is no rule {text:?}. Known are: {}", known()))
+}
+
 fn http_url(text: &str) -> Result<(), String> {
     match text.parse::<Address>()? {
         Address::Http { .. } => Ok(()),
@@ -161,6 +180,7 @@ fn header(text: &str) -> Result<(), String> {
 pub const KEYS: &[Key] = &[
     Key::new("listen", ADDRESS, r#""127.0.0.1:8003""#, "Where respool listens, HOST:PORT. Port 0 takes any free one; without a host it is loopback."),
     Key::new("trusted_hosts", HOST, "[]", "Names under which respool answers when `listen` is loopback, beside addresses, `localhost`, names without a dot or of a private network, and the machine's own. Checked where clients have no keys, for agents and runs, and for all where an upstream has an `api_key` (docs/security.md).").of(Shape::List).example(r#"["llm.example.org"]"#),
+    Key::new("trusted_origins", ORIGIN, "[]", "Origins under which a proxy shows the page, where it does not pass the host name on (docs/operating.md).").of(Shape::List).example(r#"["https://llm.example.org"]"#),
     Key::new("client_keys", HEADER, "[]", "Keys of which each client must send one as `authorization: Bearer KEY`, for all but `/health`, `/ready` and `/metrics`. They are not passed on to upstreams (docs/operating.md).").of(Shape::List).secret().example(r#"["sk-team-a", "sk-team-b"]"#),
     Key::optional("client_keys_env", Scalar::Text, "`client_keys` holds", r#""RESPOOL_CLIENT_KEYS""#, "The environment variable that holds the keys, with commas or spaces between them."),
     Key::optional("client_keys_file", Scalar::Path, "no keys with names", r#""/etc/respool/keys.toml""#, "The file of keys with names, and of what each key permits: models, agents, requests a minute, tokens a day, requests at a time (docs/operating.md). It is read again when it changes."),
@@ -224,6 +244,20 @@ pub const KEYS: &[Key] = &[
     Key::new("budgets.keys", MONEY, "{}", "The same for certain keys, by their names.").of(Shape::Table).example("{ alice = 3.0 }"),
     Key::new("budgets.agents", MONEY, "{}", "The same for certain agents, by their names.").of(Shape::Table).example("{ helper = 0.5 }"),
     Key::new("budgets.warn_at", Scalar::Number(0.0, 1.0), "0.8", "The share of a budget from which on a warning is given."),
+    Key::new("alerts.repeat", Scalar::Duration(false), r#""4h""#, "After so long an alert that still holds is told again."),
+    Key::new("alerts.group", Scalar::Duration(true), r#""5s""#, "Alerts that begin within this time are one message."),
+    Key::optional("alerts.quiet", QUIET, "no quiet hours", r#""22:00-07:00""#, "Hours, in UTC, in which nothing is sent; what still holds at their end is told then."),
+    Key::new("alerts.disabled", RULE, "[]", "Rules that are not looked at (docs/operating.md lists them).").of(Shape::List).example(r#"["first_byte_slow"]"#),
+    Key::optional("alerts.link", HTTP_URL, "messages have no link", r#""http://box.lan:8003""#, "Where the page is reached, for the link in messages."),
+    Key::required("alerts.sink[].type", Scalar::Word(SinkKind::NAMES), r#""ntfy""#, "Where alerts go."),
+    Key::optional("alerts.sink[].url", Scalar::Text, "`command` needs none", r#""https://ntfy.example.org/respool""#, "The webhook, the topic of ntfy, OpenClaw's gateway, or the mail server (`smtps://HOST`, `smtp://HOST?tls=required`)."),
+    Key::optional("alerts.sink[].token", HEADER, "none is sent", r#""secret""#, "The token that is sent as `authorization: Bearer`, or the password of the mail server.").secret(),
+    Key::optional("alerts.sink[].token_env", Scalar::Text, "`token` holds", r#""NTFY_TOKEN""#, "The environment variable that holds it."),
+    Key::optional("alerts.sink[].user", Scalar::Text, "no login", r#""respool""#, "The user of the mail server."),
+    Key::optional("alerts.sink[].from", Scalar::Text, "only `email` needs it", r#""respool <respool@example.org>""#, "The sender of mails."),
+    Key::optional("alerts.sink[].to", Scalar::Text, "only `email` and `openclaw` have it", r#""owner@example.org""#, "The receiver of mails, or the target of OpenClaw's message."),
+    Key::optional("alerts.sink[].channel", Scalar::Text, "the gateway's own", r#""telegram""#, "The channel of OpenClaw's message."),
+    Key::new("alerts.sink[].program", Scalar::Text, "[]", "The program of `command` and its arguments; it gets JSON on its standard input.").of(Shape::List).example(r#"["/usr/local/bin/page-me"]"#),
     Key::optional("experts.dir", Scalar::Path, "`~/.openclaw/experts`", r#""~/.openclaw/experts""#, "The directory of expert packages (docs/experts.md)."),
     Key::optional("experts.workspace", Scalar::Path, "`~/.openclaw/workspace`", r#""~/.openclaw/workspace""#, "The directory in whose `expert-state/NAME` an expert keeps its state."),
     Key::optional("experts.model", Scalar::Text, "experts are not served", r#""gpt-oss-120b""#, "The upstream model that thinks for experts. With it they are served as `expert/NAME`, and their processes are executed."),

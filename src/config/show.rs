@@ -16,7 +16,7 @@ pub(super) fn show(tree: &Table, file: Option<&Path>, unread: Option<&Path>) -> 
         None => "# no file\n".to_owned(),
     };
     if let Some(path) = unread {
-        let _ = writeln!(out, "# not read, as nobody named it with --config: {}", path.display());
+        let _ = writeln!(out, "# not read, because no option names it: {}", path.display());
     }
     section(&schema(), tree, "", &mut out);
     out

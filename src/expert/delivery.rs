@@ -114,9 +114,10 @@ fn readable(body: &Value) -> String {
     let mut rest = body.clone();
     let summary = rest.as_object_mut().and_then(|rest| rest.shift_remove("summary"));
     let summary = summary.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
-    match rest.as_object().is_some_and(Map::is_empty) {
-        true => summary,
-        false => format!("{summary}\n\n{rest:#}").trim_start().to_owned(),
+    if rest.as_object().is_some_and(Map::is_empty) {
+        summary
+    } else {
+        format!("{summary}\n\n{rest:#}").trim_start().to_owned()
     }
 }
 

@@ -93,15 +93,15 @@ mod tests {
         ]
     }
 
-    fn problems(given: Value, expected: &[&str]) {
-        assert_eq!(check(&declared(), Some(&given)).problems, expected, "{given}");
+    fn problems(given: &Value, expected: &[&str]) {
+        assert_eq!(check(&declared(), Some(given)).problems, expected, "{given}");
     }
 
     #[test]
     fn outputs_have_their_types_and_values() {
-        problems(json!({"urgency": "high", "score": 3, "ok": true}), &[]);
+        problems(&json!({"urgency": "high", "score": 3, "ok": true}), &[]);
         problems(
-            json!({"urgency": "HIGH", "score": 3.5, "extra": 1}),
+            &json!({"urgency": "HIGH", "score": 3.5, "extra": 1}),
             &[
                 "`urgency` is \"HIGH\", but it must be one of high, low",
                 "`score` must be of type integer",
@@ -109,7 +109,7 @@ mod tests {
                 "`extra` is not an output of this process",
             ],
         );
-        problems(json!("text"), &["`urgency` is missing", "`score` is missing", "`ok` is missing"]);
+        problems(&json!("text"), &["`urgency` is missing", "`score` is missing", "`ok` is missing"]);
         assert_eq!(
             check(&declared(), Some(&json!({"score": 3, "ok": 1}))).outputs,
             *json!({"score": 3}).as_object().unwrap()

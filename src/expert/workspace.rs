@@ -310,7 +310,8 @@ pub(super) fn file_name(text: &str) -> String {
         return text.to_owned();
     }
     let kept: String = text.chars().filter(|c| is_plain(*c)).take(40).collect();
-    let mark: String = digest(text.as_bytes()).iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+    let mark: String =
+        digest(text.as_bytes()).iter().take(6).fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
     format!("{}-{mark}", kept.trim_start_matches('.'))
 }
 

@@ -60,6 +60,9 @@ pub const LOOPS_STOPPED: &str = "respool_loops_stopped_total";
 /// Rows of what was used that could not be kept.
 pub const USAGE_LOST: &str = "respool_usage_rows_lost_total";
 
+/// Alerts that could not be delivered, by sink.
+pub const ALERTS_LOST: &str = "respool_alerts_lost_total";
+
 static HANDLE: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
 static COMMON: OnceLock<Common> = OnceLock::new();
 
@@ -237,6 +240,11 @@ pub fn usage_rows_lost(count: u64) {
     counter!(USAGE_LOST).increment(count);
 }
 
+/// An alert could not be delivered.
+pub fn alert_lost(sink: &str) {
+    counter!(ALERTS_LOST, "sink" => sink.to_owned()).increment(1);
+}
+
 /// How much reasoning is remembered.
 pub fn reasoning_memory(entries: usize, bytes: usize) {
     #[expect(clippy::cast_precision_loss, reason = "gauges are floats, and these numbers are small")]
@@ -265,6 +273,7 @@ fn tidy() {
 }
 
 fn describe() {
+    metrics::describe_counter!(ALERTS_LOST, "Alerts that could not be delivered, by sink");
     metrics::describe_counter!(USAGE_LOST, "Rows of what was used that could not be kept");
     metrics::describe_counter!(REQUESTS, "Requests, by route, model and outcome");
     metrics::describe_gauge!(IN_FLIGHT, "Requests being served");

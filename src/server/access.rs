@@ -6,19 +6,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
-use http::{HeaderMap, Method, Request, header};
+use http::{HeaderMap, HeaderValue, Method, Request, header};
 use tokio_util::sync::CancellationToken;
 
 use super::admin_routes::{has_dot_segments, is_administrative};
 use super::hooks::is_hook;
 use super::key_file::KeyList;
 use super::key_reading::KeyFile;
-use super::keys::{ClientKey, KeyRing, carried};
+use super::keys::{ClientKey, KeyRing, carried, digest};
 use super::meter::{Meters, now};
+use super::page::session::{self, Denied, Sessions, Viewer};
 use super::pages::Pages;
 use super::visit::Visit;
 use super::wrong_keys::{Neighbour, WrongKeys};
-use super::{CHAT, ServerConfig};
+use super::{CHAT, ServerConfig, page};
 use crate::observe::{Account, Accounts};
 use crate::store::Store;
 use crate::units::Unusable;
@@ -45,6 +46,8 @@ pub struct Access {
     pages: Pages,
     /// Requests that bring no key go upstream with one of respool's.
     lends_key: bool,
+    /// Who looks at the page.
+    sessions: Sessions,
 }
 
 impl Access {
@@ -69,6 +72,7 @@ impl Access {
             wrong: Mutex::default(),
             pages: Pages::new(config),
             lends_key,
+            sessions: Sessions::default(),
             config: config.clone(),
         })
     }
@@ -143,7 +147,7 @@ impl Access {
                 self.pages.refuse_foreign(request.headers())?;
             }
             None
-        } else if OPEN.contains(&path) {
+        } else if OPEN.contains(&path) || page::is_path(path) {
             None
         } else {
             Some(self.key_of(request.headers(), peer)?)
@@ -219,6 +223,57 @@ impl Access {
     /// stranger's page.
     pub(super) fn foreign_page(&self, headers: &HeaderMap) -> Option<ApiError> {
         if self.config.asks_for_keys() { None } else { self.pages.refuse_foreign(headers).err() }
+    }
+
+    /// Who looks at the page: an operator with a session; anybody where clients have no keys, but no page of another site.
+    ///
+    /// # Errors
+    /// Why nobody may look.
+    pub(super) fn viewer(&self, headers: &HeaderMap) -> Result<Viewer, Denied> {
+        if !self.config.asks_for_keys() {
+            let refused = self.pages.refuse_foreign(headers);
+            return refused
+                .map(|()| self.sessions.viewer("", ""))
+                .map_err(|error| Denied::Foreign(error.message));
+        }
+        let cookie = session::cookie(headers).ok_or(Denied::NoSession)?;
+        let ring = self.ring();
+        let key = self.sessions.read(cookie, now().since_1970, ring.operators()).ok_or(Denied::NoSession)?;
+        Ok(self.sessions.viewer(&key.name, cookie))
+    }
+
+    /// The cookie for an operator's key.
+    ///
+    /// # Errors
+    /// Why it opens nothing, for people.
+    pub(super) fn open_session(&self, key: &str, peer: Option<IpAddr>) -> Result<String, String> {
+        let unknown = || "This key is not known here.".to_owned();
+        let mut headers = HeaderMap::new();
+        let value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| unknown())?;
+        headers.insert(header::AUTHORIZATION, value);
+        let found = self.key_of(&headers, peer).map_err(|error| {
+            if error.code == Some(ErrorCode::TooManyWrongKeys) { error.message } else { unknown() }
+        })?;
+        if !found.is_operator {
+            return Err("This is a client's key. The page opens with an operator's.".to_owned());
+        }
+        Ok(self.sessions.begin(&digest(key.as_bytes()), now().since_1970))
+    }
+
+    /// True when some keys are operators'.
+    pub(super) fn has_operators(&self) -> bool {
+        self.ring().has_operators()
+    }
+
+    /// True when a form was sent by respool's own page.
+    pub(super) fn is_own_origin(&self, headers: &HeaderMap) -> bool {
+        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        if text("sec-fetch-site").is_some_and(|site| site != "same-origin" && site != "none") {
+            return false;
+        }
+        let Some(origin) = text("origin") else { return true };
+        let authority = origin.split_once("://").map_or("", |(_, authority)| authority);
+        text("host") == Some(authority) || self.config.trusted_origins.iter().any(|trusted| trusted == origin)
     }
 
     /// An upstream that lets pages of any site read its answers does not speak for respool.

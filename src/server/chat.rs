@@ -25,7 +25,7 @@ use crate::sse::write_data;
 use crate::translate::{Head, Ids, Reply, Spool};
 use crate::wire::{ApiError, ErrorCode};
 
-type Pending<T> = Pin<Box<dyn Future<Output = Result<T, ApiError>> + Send>>;
+pub(super) type Pending<T> = Pin<Box<dyn Future<Output = Result<T, ApiError>> + Send>>;
 
 pub(super) async fn chat(app: App, request: http::Request<Incoming>, peer: Option<IpAddr>) -> Response {
     let received = Instant::now();
@@ -73,7 +73,12 @@ fn upstream_path(uri: &http::Uri) -> Cow<'_, str> {
     }
 }
 
-async fn read(app: &App, headers: &HeaderMap, body: Incoming, line: &SharedLine) -> Result<Bytes, ApiError> {
+pub(super) async fn read(
+    app: &App,
+    headers: &HeaderMap,
+    body: Incoming,
+    line: &SharedLine,
+) -> Result<Bytes, ApiError> {
     if headers.get(http::header::CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
         let message = "the request body is compressed; send it with `content-encoding: identity`";
         return Err(ApiError::new(415, ErrorCode::UnsupportedContentEncoding, message));
@@ -102,6 +107,28 @@ async fn read_request(
         line.loop_warned = request.added.warning.as_ref().map(|found| found.kind.as_str());
     });
     Ok(request)
+}
+
+/// Begins to answer a chat request that another API's request became.
+///
+/// # Errors
+/// When it is none, or nobody serves its model.
+pub(super) async fn begin(
+    app: &App,
+    body: Bytes,
+    origin: Origin,
+    line: &SharedLine,
+) -> Result<Pending<Opened>, ApiError> {
+    let route = line.with(|line| line.route);
+    let request = read_request(app, body, origin, line).await?;
+    line.with(|line| line.route = route);
+    if let Some(found) = &request.loop_found {
+        line.with(|line| (line.outcome, line.loop_stopped) = (Outcome::LoopGuard, Some(found.kind.as_str())));
+        let reply = Reply::canned(own_head(&request.facts), &found.answer());
+        return Ok(Box::pin(std::future::ready(Ok(Opened::Reply(Box::new(reply))))));
+    }
+    let (relay, line) = (Arc::clone(&app.relay), line.clone());
+    Ok(Box::pin(async move { relay.answer(request, line).await }))
 }
 
 async fn answer(app: App, request: Arc<ClientRequest>, line: SharedLine) -> Response {
@@ -153,7 +180,7 @@ async fn until_abort<T>(app: &App, work: impl Future<Output = Result<T, ApiError
     }
 }
 
-fn stopped() -> ApiError {
+pub(super) fn stopped() -> ApiError {
     ApiError::new(
         503,
         ErrorCode::ShuttingDown,
@@ -162,7 +189,7 @@ fn stopped() -> ApiError {
 }
 
 /// Never seen: what is answered follows from what was asked.
-fn not_a_stream() -> ApiError {
+pub(super) fn not_a_stream() -> ApiError {
     ApiError::new(
         500,
         ErrorCode::WrongForm,

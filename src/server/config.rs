@@ -16,6 +16,8 @@ pub struct ServerConfig {
     pub listen: Listen,
     /// Names under which agents and runs are reached, beside those that only this machine or network can have.
     pub trusted_hosts: Vec<String>,
+    /// Origins under which a proxy shows the page, where it does not pass the host name on.
+    pub trusted_origins: Vec<String>,
     /// The keys of which a client must send one; none: nobody is asked for a key. Once the configuration is loaded, this
     /// holds those of `client_keys_env` too.
     pub client_keys: Vec<Secret>,

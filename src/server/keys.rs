@@ -99,6 +99,12 @@ impl KeyRing {
         self.has_operators
     }
 
+    /// The keys of operators, with what stands for each.
+    pub(super) fn operators(&self) -> impl Iterator<Item = (&[u8], &Arc<ClientKey>)> {
+        let operators = self.by_digest.iter().filter(|(_, key)| key.is_operator);
+        operators.map(|(digest, key)| (&digest[..], key))
+    }
+
     /// How many there are.
     pub(super) fn len(&self) -> usize {
         self.by_digest.len()

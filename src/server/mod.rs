@@ -3,6 +3,7 @@
 mod access;
 mod admin_routes;
 mod agent;
+mod agent_apis;
 mod approvals;
 mod body;
 mod chat;
@@ -15,6 +16,7 @@ mod key_reading;
 mod keys;
 mod meter;
 mod models;
+mod page;
 mod pages;
 mod patient;
 mod permission;
@@ -43,14 +45,17 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 pub use access::Access;
+pub use agent_apis::ResponseMemory;
 pub use body::BodyRoom;
 pub use config::{LimitsConfig, Listen, ServerConfig};
 pub use run::{Stop, run};
 
 use crate::agent::{Agent, Agents};
+use crate::alerts::Alerts;
 use crate::expert::{Experts, Hooks, MODEL_PREFIX};
 use crate::observe::Recording;
 use crate::relay::Relay;
+use crate::translate::Sealer;
 use crate::usage::Ledger;
 use visit::Visit;
 
@@ -65,6 +70,10 @@ pub struct App {
     pub experts: Option<Arc<Experts>>,
     /// Who may ask.
     pub access: Arc<Access>,
+    /// What is remembered of responses.
+    pub responses: Arc<ResponseMemory>,
+    /// Seals the reasoning that clients keep.
+    pub sealer: Arc<Sealer>,
     /// The webhooks of experts, where there are experts.
     pub hooks: Option<Arc<Hooks>>,
     /// Bounds.
@@ -73,6 +82,8 @@ pub struct App {
     pub recording: Recording,
     /// What was used, and what may be spent.
     pub usage: Arc<Ledger>,
+    /// What the owner must know.
+    pub alerts: Arc<Alerts>,
     /// The room for request bodies.
     pub bodies: BodyRoom,
     /// Ends what is still running, once the time for draining is over.
@@ -111,6 +122,7 @@ pub fn router(app: App) -> Routes {
         .route("/health", get(respond::health))
         .route("/ready", get(models::ready))
         .route("/metrics", get(respond::metrics))
+        .merge(page::routes())
         .fallback(transparent::transparent)
         .with_state(app.clone());
     Routes { app, others, peer: None }
@@ -136,10 +148,12 @@ impl Routes {
     }
 }
 
+type Answered = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
 impl hyper::service::Service<Request<Incoming>> for Routes {
     type Response = Response;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+    type Future = Answered;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         let visit = match self.app.access.admit(&mut request, self.peer) {
@@ -148,12 +162,13 @@ impl hyper::service::Service<Request<Incoming>> for Routes {
                 return Box::pin(permission::refused(self.app.clone(), request, error).map(Ok));
             }
         };
-        if request.method() == Method::POST && CHAT.contains(&request.uri().path()) {
-            let work = chat::chat(self.app.clone(), request, self.peer);
-            return match visit {
-                None => Box::pin(work.map(Ok)),
-                Some(visit) => Box::pin(work.map(|response| Ok(visit.watch(response)))),
-            };
+        if request.method() == Method::POST {
+            if CHAT.contains(&request.uri().path()) {
+                return watched(chat::chat(self.app.clone(), request, self.peer), visit);
+            }
+            if let Some(call) = agent_apis::Call::of(request.uri().path()) {
+                return watched(agent_apis::answer(call, self.app.clone(), request, self.peer), visit);
+            }
         }
         if let Some(peer) = self.peer {
             request.extensions_mut().insert(Peer(peer));
@@ -162,7 +177,15 @@ impl hyper::service::Service<Request<Incoming>> for Routes {
     }
 }
 
-/// A request that is not for a chat completion.
+/// A route of a model's own: its handler counts the request once it knows the model; what leaves is watched here.
+fn watched(work: impl Future<Output = Response> + Send + 'static, visit: Option<Arc<Visit>>) -> Answered {
+    match visit {
+        None => Box::pin(work.map(Ok)),
+        Some(visit) => Box::pin(work.map(|response| Ok(visit.watch(response)))),
+    }
+}
+
+/// A request that is not for a model's turn.
 async fn other(
     app: App,
     others: Router,

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::{App, READY_WITHIN, permission, respond};
 use crate::observe::{Outcome, RequestLine, SharedLine};
 use crate::relay::upstream_failed;
+use crate::translate::messages as anthropic;
 use crate::upstream::{Upstream, UpstreamError};
 use crate::wire::{ApiError, ErrorCode};
 
@@ -22,21 +23,41 @@ const ONE_OF_SEVERAL_WITHIN: Duration = Duration::from_secs(3);
 
 pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
     let line = line(&app, &request, "GET /v1/models");
+    let of_anthropic = speaks_anthropics(&request);
     match models(&app, &own_headers(&request)).await.permitted(&app, request.extensions()) {
         // What is served elsewhere, and what is an agent, is not hidden by a server that is down.
         Models { found, failed: Some(error) } if found.is_empty() => {
             respond::error(&upstream_failed(error, &line), &line)
         }
+        Models { found, .. } if of_anthropic => {
+            let models: Vec<(String, u64)> = found.iter().map(name_and_time).collect();
+            page(anthropic::models_json(&models), &line)
+        }
         Models { found, .. } => ok(&json!({"object": "list", "data": found}), &line),
     }
 }
 
+/// Anthropic's clients say which version of its API they speak.
+fn speaks_anthropics(request: &Request) -> bool {
+    request.headers().contains_key("anthropic-version")
+}
+
+fn name_and_time(model: &Value) -> (String, u64) {
+    (model["id"].as_str().unwrap_or_default().to_owned(), model["created"].as_u64().unwrap_or_default())
+}
+
 pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
     let line = line(&app, &request, "GET /v1/models/{id}");
+    let of_anthropic = speaks_anthropics(&request);
     let listed = models(&app, &own_headers(&request)).await;
     let Models { found, failed } = listed.permitted(&app, request.extensions());
     if let Some(model) = found.iter().find(|model| model["id"] == id.as_str()) {
-        return ok(model, &line);
+        let (id, created) = name_and_time(model);
+        return if of_anthropic {
+            page(anthropic::model_json(&id, created), &line)
+        } else {
+            ok(model, &line)
+        };
     }
     // It may be a model of the server that did not tell.
     let error = failed.map_or_else(|| unknown(&id, &found), |error| upstream_failed(error, &line));
@@ -91,8 +112,12 @@ fn line(app: &App, request: &Request, name: &str) -> SharedLine {
 }
 
 fn ok(body: &Value, line: &SharedLine) -> Response {
+    page(body.to_string(), line)
+}
+
+fn page(body: String, line: &SharedLine) -> Response {
     line.with(|line| line.outcome = Outcome::Ok);
-    respond::json(StatusCode::OK, body.to_string(), line)
+    respond::json(StatusCode::OK, body, line)
 }
 
 /// What can be asked for, as far as it is known.

@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 
 use super::key_limits::Exceeded;
 use super::visit::Visit;
-use super::{App, body, respond};
+use super::{App, agent_apis, body, respond};
 use crate::observe::{Account, RequestLine, SharedLine};
 use crate::relay::ErrorForm;
 use crate::translate::ClientProgram;
@@ -20,7 +20,7 @@ use crate::usage::{Exhausted, Owner};
 use crate::wire::{ApiError, ChatRequest, ErrorCode, Object};
 
 /// Routes that are no model server's, and those below them: they use no model, or find it in their own way.
-const OWN: [&str; 4] = ["/v1/runs", "/v1/approvals", "/hooks", "/v1/usage"];
+const OWN: [&str; 5] = ["/v1/runs", "/v1/approvals", "/hooks", "/v1/usage", "/ui"];
 /// Routes that cost nothing.
 const COST_NOTHING: [&str; 5] = ["/v1/runs", "/v1/approvals", "/tokenize", "/detokenize", "/v1/usage"];
 
@@ -44,11 +44,32 @@ pub(super) fn permits(extensions: &http::Extensions, name: &str, is_agent: bool)
     extensions.get::<Arc<Visit>>().is_none_or(|visit| visit.key.limits.permits(name, is_agent))
 }
 
-/// Lets a chat completion begin.
+/// Lets a request for a turn begin: a chat completion, a response, a message.
 pub(super) fn begin_chat(
     app: &App,
     parts: &request::Parts,
     body: &Bytes,
+    line: &SharedLine,
+) -> Result<(), ApiError> {
+    begin_model(app, parts, body, body.len() as u64, line)
+}
+
+/// Lets a request begin that names a model in its body and costs nothing.
+pub(super) fn begin_free(
+    app: &App,
+    parts: &request::Parts,
+    body: &Bytes,
+    line: &SharedLine,
+) -> Result<(), ApiError> {
+    begin_model(app, parts, body, 0, line)
+}
+
+/// `cost`: the bytes that an estimate of the cost counts.
+fn begin_model(
+    app: &App,
+    parts: &request::Parts,
+    body: &Bytes,
+    cost: u64,
     line: &SharedLine,
 ) -> Result<(), ApiError> {
     let Some(visit) = parts.extensions.get::<Arc<Visit>>() else { return Ok(()) };
@@ -60,7 +81,7 @@ pub(super) fn begin_chat(
             may_use(app, visit, &body.string("model").unwrap_or_default())?;
         }
     }
-    let begun = visit.begin(body.len() as u64);
+    let begun = visit.begin(cost);
     begun.map_err(|exceeded| error_form(app, body).apply(refusal(&exceeded)))
 }
 
@@ -193,7 +214,9 @@ pub(super) fn refused_head(app: &App, parts: &request::Parts, error: &ApiError) 
     let mut line = RequestLine::start(respond::request_id(&parts.headers), name);
     line.route = "refused";
     line.account = account(&parts.extensions);
-    let mut response = respond::error(error, &SharedLine::new(line, &app.recording));
+    let id = line.id.clone();
+    let response = respond::error(error, &SharedLine::new(line, &app.recording));
+    let mut response = agent_apis::in_shape_of(parts.uri.path(), error, &parts.headers, &id, response);
     if error.status == 401 {
         response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }

@@ -45,14 +45,19 @@ pub(super) fn json(status: StatusCode, body: impl Into<Body>, line: &SharedLine)
     response
 }
 
-/// An error as its own HTTP status.
-pub(super) fn error(error: &ApiError, line: &SharedLine) -> Response {
+/// Notes in the line that the request failed.
+pub(super) fn failed(error: &ApiError, line: &SharedLine) {
     line.with(|line| {
         line.outcome =
             if error.code == Some(ErrorCode::ShuttingDown) { Outcome::Shutdown } else { Outcome::Error };
         line.error.get_or_insert_with(|| error.message.clone());
         line.error_code = error.code.map(ErrorCode::as_str);
     });
+}
+
+/// An error as its own HTTP status.
+pub(super) fn error(error: &ApiError, line: &SharedLine) -> Response {
+    failed(error, line);
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::BAD_GATEWAY);
     let mut response = json(status, error.to_json(), line);
     if let Some(seconds) = error.retry_after {
@@ -92,12 +97,7 @@ pub(super) fn leaves(response: &mut Response, line: &SharedLine) {
 
 /// The end of a stream that failed after its head had left: an honest error event, and the end.
 pub(super) fn failed_tail(error: &ApiError, line: &SharedLine) -> Bytes {
-    line.with(|line| {
-        line.outcome =
-            if error.code == Some(ErrorCode::ShuttingDown) { Outcome::Shutdown } else { Outcome::Error };
-        line.error.get_or_insert_with(|| error.message.clone());
-        line.error_code = error.code.map(ErrorCode::as_str);
-    });
+    failed(error, line);
     let mut out = Vec::new();
     crate::sse::write_data(&mut out, &error.to_stream_json());
     crate::sse::write_data(&mut out, crate::sse::DONE);

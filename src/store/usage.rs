@@ -408,7 +408,7 @@ mod tests {
             model: model.into(),
             upstream: "box".into(),
             usage: Some(Usage { prompt: tokens, completion: 1, cached: Some(2), reasoning: None }),
-            duration: Duration::from_millis(1_000),
+            duration: Duration::from_secs(1),
             attempts: 2,
             outcome: "ok".into(),
             ..UsageRow::default()

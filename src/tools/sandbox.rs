@@ -194,19 +194,6 @@ impl Sandbox {
                         `git -c NAME=VALUE …` or a URL in place of a remote's name does without";
             return Some(Refusal { text: text.to_owned(), may_be_lifted: false });
         }
-        const SIGNS: [&str; 11] = [
-            "ermission denied",
-            "peration not permitted",
-            "ead-only file system",
-            "EACCES",
-            "EPERM",
-            "EROFS",
-            "ould not resolve host",
-            "ame resolution",
-            "etwork is unreachable",
-            "EAI_AGAIN",
-            "evice or resource busy",
-        ];
         if !self.level.holds_files() || !SIGNS.iter().any(|sign| output.contains(sign)) {
             return None;
         }
@@ -220,6 +207,21 @@ impl Sandbox {
         Some(Refusal { text, may_be_lifted: true })
     }
 }
+
+/// What a program says when the sandbox may have stopped it.
+const SIGNS: [&str; 11] = [
+    "ermission denied",
+    "peration not permitted",
+    "ead-only file system",
+    "EACCES",
+    "EPERM",
+    "EROFS",
+    "ould not resolve host",
+    "ame resolution",
+    "etwork is unreachable",
+    "EAI_AGAIN",
+    "evice or resource busy",
+];
 
 /// What confines commands on this machine, as the configuration wants it.
 pub fn level(config: &LocalConfig) -> Level {

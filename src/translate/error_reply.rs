@@ -16,10 +16,12 @@ pub struct ErrorReply {
     pub body: String,
 }
 
-/// True when the same request can only fail the same way: the request is at fault, or respool has repeated it in vain. A
-/// server that is away or overloaded may be back.
+/// True when repeating the same request is of no use: the request is at fault, or respool has repeated it, and waited for the
+/// server, in vain. Not when respool itself is busy, or about to be started again.
 pub(super) fn is_final(error: &ApiError) -> bool {
-    !matches!(error.status, 408 | 409 | 425 | 429 | 503 | 529)
+    let is_respools =
+        matches!(error.code, Some(ErrorCode::ShuttingDown | ErrorCode::QueueFull | ErrorCode::BodiesFull));
+    !is_respools && !matches!(error.status, 408 | 409 | 425 | 429)
 }
 
 pub(super) fn is_overflow(error: &ApiError) -> bool {
@@ -31,11 +33,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_may_be_back_is_not_final() {
+    fn what_may_help_later_is_not_final() {
         let finals: Vec<u16> = [400, 401, 404, 408, 413, 422, 429, 500, 502, 503, 504, 529]
             .into_iter()
             .filter(|status| is_final(&ApiError::new(*status, None, "")))
             .collect();
-        assert_eq!(finals, [400, 401, 404, 413, 422, 500, 502, 504]);
+        assert_eq!(finals, [400, 401, 404, 413, 422, 500, 502, 503, 504, 529]);
+        for code in [ErrorCode::ShuttingDown, ErrorCode::QueueFull, ErrorCode::BodiesFull] {
+            assert!(!is_final(&ApiError::new(503, code, "")), "{code}");
+        }
     }
 }

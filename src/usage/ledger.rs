@@ -2,7 +2,7 @@
 //! answers. What could not be kept is counted, and said once. Budgets are counted here as rows come.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio_util::sync::CancellationToken;
@@ -14,26 +14,41 @@ use super::prices::Prices;
 use super::report::{Report, report};
 use crate::observe::{InFlight, UsageRow, UsageSink, metrics};
 use crate::store::{Dimension, StoreError, StoredUsage, UsageQuery, UsageStore, UsageSum};
+use crate::wire::ErrorCode;
 
 /// So many rows wait at most; more are lost, and counted.
 const MOST_WAITING: usize = 20_000;
+/// Routes of respool's own that use no model have no rows.
+const WITHOUT_ROWS: [&str; 4] = ["models", "runs", "approvals", "usage"];
 /// So often they are written.
 const EVERY: Duration = Duration::from_millis(500);
 /// So often what is old is deleted.
 const CLEAR_EVERY: Duration = Duration::from_mins(10);
+/// So many requests are remembered for alerts, and for so long, in milliseconds.
+const RECENT: usize = 4_000;
+const RECENT_FOR: u64 = 6 * 3_600_000;
 /// So many of the last problems are remembered without the store.
 const PROBLEMS: usize = 50;
 
 /// The ledger of one server.
 #[derive(Debug)]
 pub struct Ledger {
-    config: UsageConfig,
-    budgets: BudgetsConfig,
-    prices: Prices,
+    terms: RwLock<Arc<Terms>>,
     store: Option<Arc<UsageStore>>,
     state: Mutex<State>,
     /// The requests under way.
     pub in_flight: Arc<InFlight>,
+}
+
+/// What can change while a server runs.
+#[derive(Clone, Debug, Default)]
+pub struct Terms {
+    /// `[usage]`.
+    pub config: UsageConfig,
+    /// `[budgets]`.
+    pub budgets: BudgetsConfig,
+    /// `[prices]`, and the public ones.
+    pub prices: Prices,
 }
 
 #[derive(Debug, Default)]
@@ -44,6 +59,48 @@ struct State {
     is_broken: bool,
     spending: Spending,
     problems: VecDeque<Problem>,
+    recent: VecDeque<Recent>,
+}
+
+/// What alerts want to know of a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recent {
+    /// When it ended, in milliseconds since 1970.
+    pub at: u64,
+    /// It failed.
+    pub failed: bool,
+    /// Its model was asked again.
+    pub asked_again: bool,
+    /// It was ended as a loop.
+    pub loop_stopped: bool,
+    /// It was longer than the model's window.
+    pub overflowed: bool,
+    /// How long it waited for a place, in milliseconds.
+    pub waited: u64,
+    /// After how many milliseconds the first byte of the reply left.
+    pub first_byte: Option<u64>,
+    /// The error's code.
+    pub code: String,
+    /// The upstream, where it failed.
+    pub upstream: String,
+}
+
+impl Recent {
+    fn of(row: &UsageRow, now: u64) -> Self {
+        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let failed = row.outcome == "error";
+        Self {
+            at: now,
+            failed,
+            asked_again: !row.recovery.is_empty(),
+            loop_stopped: !row.loop_stopped.is_empty(),
+            overflowed: row.error_code == ErrorCode::ContextLengthExceeded.as_str(),
+            waited: millis(row.waited),
+            first_byte: row.first_byte.map(millis),
+            code: row.error_code.clone(),
+            upstream: if failed { row.upstream.clone() } else { String::new() },
+        }
+    }
 }
 
 /// Something that went wrong, and when.
@@ -70,13 +127,18 @@ fn now() -> u64 {
 
 impl Ledger {
     /// `store`: `None` where no rows are kept; budgets are counted all the same.
-    pub fn new(
-        config: UsageConfig,
-        budgets: BudgetsConfig,
-        prices: Prices,
-        store: Option<Arc<UsageStore>>,
-    ) -> Self {
-        Self { config, budgets, prices, store, state: Mutex::default(), in_flight: Arc::default() }
+    pub fn new(terms: Terms, store: Option<Arc<UsageStore>>) -> Self {
+        let terms = RwLock::new(Arc::new(terms));
+        Self { terms, store, state: Mutex::default(), in_flight: Arc::default() }
+    }
+
+    fn terms(&self) -> Arc<Terms> {
+        Arc::clone(&self.terms.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// From now on these prices and budgets hold. How long rows are kept changes only with a restart.
+    pub fn change(&self, terms: Terms) {
+        *self.terms.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(terms);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -88,14 +150,10 @@ impl Ledger {
         self.store.as_ref()
     }
 
-    /// The prices.
-    pub fn prices(&self) -> &Prices {
-        &self.prices
-    }
-
     /// Takes over what was spent today before this process began.
     pub async fn load(&self) {
-        let Some(store) = self.store.as_ref().filter(|_| !self.budgets.is_empty()) else { return };
+        let terms = self.terms();
+        let Some(store) = self.store.as_ref().filter(|_| !terms.budgets.is_empty()) else { return };
         let now = now();
         let query = UsageQuery {
             since: now - now % 86_400_000,
@@ -113,9 +171,9 @@ impl Ledger {
         let mut state = self.state();
         for sum in sums {
             let seconds = Duration::from_millis(sum.busy).as_secs_f64();
-            let cost = self.prices.request(&sum.model, sum.usage, seconds);
+            let cost = terms.prices.request(&sum.model, sum.usage, seconds);
             let (key, agent) = (&sum.names[0], &sum.names[1]);
-            state.spending.add(&self.budgets, Owner { key, agent }, cost, now);
+            state.spending.add(&terms.budgets, Owner { key, agent }, cost, now);
         }
     }
 
@@ -178,15 +236,16 @@ impl Ledger {
 
     async fn clear(&self) {
         let Some(store) = &self.store else { return };
-        let keep = u64::try_from(self.config.keep.as_millis()).unwrap_or(u64::MAX);
-        if let Err(error) = store.clear(now().saturating_sub(keep), self.config.max_size.0).await {
+        let config = self.terms().config.clone();
+        let keep = u64::try_from(config.keep.as_millis()).unwrap_or(u64::MAX);
+        if let Err(error) = store.clear(now().saturating_sub(keep), config.max_size.0).await {
             tracing::warn!(target: "respool::usage", %error, "old rows of what was used cannot be deleted");
         }
     }
 
     /// True when something is bounded.
     pub fn has_budgets(&self) -> bool {
-        !self.budgets.is_empty()
+        !self.terms().budgets.is_empty()
     }
 
     /// Refuses a request whose key's, agent's or day's budget is spent.
@@ -194,15 +253,21 @@ impl Ledger {
     /// # Errors
     /// Which one, and when it begins anew.
     pub fn check_budget(&self, owner: Owner<'_>) -> Result<(), Exhausted> {
-        if self.budgets.is_empty() {
+        let terms = self.terms();
+        if terms.budgets.is_empty() {
             return Ok(());
         }
-        self.state().spending.check(&self.budgets, owner, now())
+        self.state().spending.check(&terms.budgets, owner, now())
     }
 
     /// The budgets that have reached their mark today.
     pub fn reached_budgets(&self) -> Vec<Warning> {
-        self.state().spending.reached(&self.budgets, now())
+        self.state().spending.reached(&self.terms().budgets, now())
+    }
+
+    /// The requests to models of the last hours, the oldest first.
+    pub fn recent(&self) -> Vec<Recent> {
+        self.state().recent.iter().cloned().collect()
     }
 
     /// The last problems, the newest first.
@@ -220,18 +285,19 @@ impl Ledger {
         };
         let store = self.store.as_ref().ok_or_else(none)?;
         self.flush().await;
-        of_store(store, query, &self.prices, &self.config.compare).await
+        let terms = self.terms();
+        of_store(store, query, &terms.prices, &terms.config.compare).await
     }
 
     /// What the model calls of a run cost, where a price is known of any of them.
     pub async fn run_cost(&self, run: &str) -> Option<Money> {
-        let store = self.store.as_ref()?;
+        let (store, terms) = (self.store.as_ref()?, self.terms());
         self.flush().await;
         let sums = store.of_run(run).await.ok()?;
         let is_known =
-            self.prices.own().is_some() || sums.iter().any(|sum| self.prices.paid(&sum.model).is_some());
+            terms.prices.own().is_some() || sums.iter().any(|sum| terms.prices.paid(&sum.model).is_some());
         let cost = |sum: &UsageSum| {
-            self.prices.request(&sum.model, sum.usage, Duration::from_millis(sum.busy).as_secs_f64())
+            terms.prices.request(&sum.model, sum.usage, Duration::from_millis(sum.busy).as_secs_f64())
         };
         is_known.then(|| sums.iter().map(cost).sum())
     }
@@ -268,15 +334,28 @@ pub async fn of_store(
 
 impl UsageSink for Ledger {
     fn record(&self, row: UsageRow) {
+        if WITHOUT_ROWS.contains(&&*row.route) {
+            return;
+        }
+        let terms = self.terms();
         let mut state = self.state();
-        if !self.budgets.is_empty()
+        if !terms.budgets.is_empty()
             && let Some(usage) = row.usage
         {
-            let cost = self.prices.request(&row.model, usage, row.duration.as_secs_f64());
+            let cost = terms.prices.request(&row.model, usage, row.duration.as_secs_f64());
             let owner = Owner { key: &row.key, agent: &row.agent };
-            for warning in state.spending.add(&self.budgets, owner, cost, now()) {
+            for warning in state.spending.add(&terms.budgets, owner, cost, now()) {
                 warn(&warning);
             }
+        }
+        let at = now();
+        if !row.model.is_empty() {
+            while state.recent.len() >= RECENT
+                || state.recent.front().is_some_and(|first| first.at + RECENT_FOR < at)
+            {
+                state.recent.pop_front();
+            }
+            state.recent.push_back(Recent::of(&row, at));
         }
         if row.outcome == "error" {
             if state.problems.len() == PROBLEMS {
@@ -318,7 +397,7 @@ mod tests {
     fn ledger(dir: &std::path::Path) -> Ledger {
         let prices = Prices::new(&BTreeMap::new(), None).unwrap();
         let store = Arc::new(UsageStore::open(dir).unwrap());
-        Ledger::new(UsageConfig::default(), BudgetsConfig::default(), prices, Some(store))
+        Ledger::new(Terms { prices, ..Terms::default() }, Some(store))
     }
 
     fn row(at: u64) -> UsageRow {
@@ -346,7 +425,7 @@ mod tests {
 
     #[test]
     fn the_last_problems_are_remembered() {
-        let ledger = Ledger::new(UsageConfig::default(), BudgetsConfig::default(), Prices::default(), None);
+        let ledger = Ledger::new(Terms::default(), None);
         (0..60).for_each(|at| ledger.record(UsageRow { outcome: "error".into(), ..row(at) }));
         ledger.record(row(99));
         let found = ledger.problems();

@@ -12,7 +12,7 @@ mod report;
 
 pub use budget::{Exhausted, Owner, Scope, Warning};
 pub use config::{BudgetsConfig, PriceConfig, UsageConfig};
-pub use ledger::{Ledger, Problem, of_store};
+pub use ledger::{Ledger, Problem, Recent, Terms, of_store};
 pub use money::Money;
 pub use prices::{OwnBox, Price, PriceSource, Prices};
 pub use report::{Comparison, Cost, Line, Report, dimensions, report};

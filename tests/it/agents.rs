@@ -442,7 +442,7 @@ async fn an_interrupted_run_is_listed_shown_taken_up_and_ended_by_the_program() 
     assert!(said.contains("is done already") && !succeeded, "{said}");
     assert!(respool(&config, &["runs", "delete", &run]).await.2);
     let (_, said, succeeded) = respool(&config, &["runs", "delete", &run]).await;
-    assert!(said.contains(&format!("there is no run {run}")) && !succeeded, "{said}");
+    assert!(said.contains(&format!("no run has the id {run}")) && !succeeded, "{said}");
     let (listed, said, _) = respool(&config, &["runs", "list"]).await;
     assert!(
         listed.is_empty() && said.contains("0 of 0 runs, ") && said.contains(" of at most 1GiB in "),

@@ -160,7 +160,12 @@ async fn a_request_that_nobody_answers_is_rejected_or_escalated() {
         let fake = fake(&replies).await;
         let tools = echoing();
         let respool = Respool::with_agent(&fake, &tools, state.path(), WINDOW).await;
-        let rules = ApprovalRules { timeout: Some(1), on_timeout, on_rejection: OnRejection::EndRun };
+        let rules = ApprovalRules {
+            timeout: Some(1),
+            on_timeout,
+            on_rejection: OnRejection::EndRun,
+            proposals: std::collections::BTreeSet::new(),
+        };
         let agent = supervised(&respool, confirms(&["exec"], rules));
         let (run, waits) = serve(&respool, &agent).await;
         match on_timeout {

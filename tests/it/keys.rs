@@ -217,6 +217,49 @@ async fn so_many_requests_at_a_time() {
     }
 }
 
+/// A request of either other wire, and one for its tokens.
+fn other_wires(model: &str) -> [Request; 3] {
+    let said = json!([{"role": "user", "content": "What is the capital of France?"}]);
+    let message = json!({"model": model, "max_tokens": 100, "messages": said}).to_string();
+    let response = json!({"model": model, "input": said, "store": false}).to_string();
+    [
+        Request::post("/v1/responses", response),
+        Request::post("/v1/messages", message.clone()),
+        Request::post("/v1/messages/count_tokens", message),
+    ]
+}
+
+#[tokio::test]
+async fn the_other_wires_stand_behind_the_same_keys() {
+    let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
+    fake.otherwise(Script::sse(replies::text_stream(&["Paris"], true)).unchecked());
+    let keys = format!("[alice]\nkey = '{ALICE}'\nmodels = ['gpt-oss-*']\nrequests_per_minute = 3\n");
+    let respool = with_keys(&fake, dir.path(), &keys).await;
+    for request in other_wires("gpt-oss-20b") {
+        assert_eq!(exchange(respool.address, &request).await.status, 401, "{request:?}");
+        assert_eq!(ask(&respool, "sk-wrong-0123456789", request.clone()).await.status, 401, "{request:?}");
+    }
+    for request in other_wires("llama") {
+        let reply = ask(&respool, ALICE, request.clone()).await;
+        assert!(
+            reply.status == 404 && reply.text().contains("does not exist for this key"),
+            "{}",
+            reply.text()
+        );
+    }
+    assert_eq!(fake.requests().len(), 0, "nothing of this went up");
+    for request in other_wires("gpt-oss-20b") {
+        assert_eq!(ask(&respool, ALICE, request.clone()).await.status, 200, "{request:?}");
+    }
+    assert_eq!(used(&respool, "alice").await, (2, 2 * 162), "two turns; a count costs nothing");
+    for request in other_wires("gpt-oss-20b") {
+        let reply = ask(&respool, ALICE, request.clone()).await;
+        assert_eq!(reply.status, 429, "{request:?}");
+        assert!(reply.headers.get("retry-after").is_some());
+    }
+    assert_eq!(fake.requests().len(), 2);
+}
+
 /// What a key has used today: requests and tokens.
 async fn used(respool: &Respool, key: &str) -> (u64, u64) {
     respool.access.save().await;

@@ -46,6 +46,8 @@ pub(crate) struct Served {
     /// The warnings before it was ready.
     warned: Vec<Value>,
     pub(crate) address: std::net::SocketAddr,
+    /// Where its configuration and its state are.
+    pub(crate) directory: tempfile::TempDir,
 }
 
 impl Served {
@@ -83,7 +85,7 @@ impl Served {
             warned.extend((ready["level"] == "WARN").then(|| ready.clone()));
         }
         let address = ready["listen"].as_str().unwrap().parse().unwrap();
-        Self { child, lines, warned, address }
+        Self { child, lines, warned, address, directory }
     }
 
     pub(crate) fn signal(&self, name: &str) {
@@ -100,6 +102,18 @@ impl Served {
             std::thread::sleep(Duration::from_millis(10));
         }
         panic!("still running after {within:?}");
+    }
+
+    /// The next line of the log that is meant.
+    pub(crate) fn line(&self, is_meant: impl Fn(&Value) -> bool, within: Duration) -> Value {
+        let until = Instant::now() + within;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let line = self.lines.recv_timeout(left).expect("the line that is meant");
+            if is_meant(&line) {
+                return line;
+            }
+        }
     }
 
     /// The canonical line of the next request.
@@ -421,7 +435,7 @@ fn a_file_of_the_working_directory_is_not_read_and_serve_does_not_start_beside_i
     let (_, checked, _) = run(&["check", "--upstream", "http://127.0.0.1:1"]);
     assert!(checked.contains("respool.toml is not read") && !checked.contains("evil"), "{checked}");
     let (_, shown, _) = run(&["config", "show"]);
-    assert!(shown.contains("# not read, as nobody named it") && !shown.contains("evil"), "{shown}");
+    assert!(shown.contains("# not read, because no option names it") && !shown.contains("evil"), "{shown}");
     let (_, _, told) = run(&["runs", "list"]);
     assert!(told.contains("respool.toml is not read"), "{told}");
     let (code, _, told) = run(&["chat", "--upstream", "http://127.0.0.1:1", "-p", "hi"]);

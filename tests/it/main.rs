@@ -9,10 +9,12 @@
 )]
 
 mod access;
+mod agent_apis;
 mod agents;
 mod agents_approvals;
 mod agents_kept;
 mod agents_killed;
+mod alerts;
 mod architecture;
 mod audit;
 mod body_room;
@@ -33,12 +35,15 @@ mod keys;
 mod lifecycle;
 mod live;
 mod loops;
+mod page;
 mod passthrough;
 mod queue;
 mod queue_speed;
 mod reasoning_memory;
 mod recovery;
+mod reload;
 mod sandbox;
+mod setup_openclaw;
 mod silence;
 mod spooled;
 mod support;

@@ -566,11 +566,7 @@ async fn a_file_with_marks_of_templates_stays_as_it_is() {
     let (outer, tools) = workspace().await;
     let template = "{{ '<|im_start|>' + role }}\n{{ '[INST]' }}\nend\n";
     fs::write(file(&outer, "t"), template).unwrap();
-    assert_eq!(
-        text(&tools, "read", json!({"path": "t"})).await,
-        template.trim_end(),
-        "people see it as it is"
-    );
+    assert_eq!(text(&tools, "read", json!({"path": "t"})).await, template, "people see it as it is");
     let edit = json!({"path": "t", "oldText": "'< |im_start|>' + role", "newText": "'< |im_start|>' + name"});
     text(&tools, "edit", edit).await;
     let edited = template.replace("role", "name");

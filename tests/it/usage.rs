@@ -90,7 +90,7 @@ async fn a_client_sees_its_own_and_an_operator_all() {
             |line: &Value| (line["key"].as_str().unwrap().to_owned(), line["requests"].as_u64().unwrap());
         body["data"].as_array().unwrap().iter().map(line).collect::<Vec<_>>()
     };
-    // What is asked here is a row too, of no model.
+    // What is asked here is no row.
     let of_alice = usage(&respool, ALICE, "?by=key,model&costs=true").await;
     assert!(keys(&of_alice).iter().all(|(key, _)| key == "alice"), "{of_alice}");
     let line =

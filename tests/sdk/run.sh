@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The official OpenAI SDKs (Python and JavaScript) read what respool writes, with their own accumulators. Exit 0 if all is right.
+# The official SDKs of OpenAI and Anthropic (Python and JavaScript) read what respool writes, with their own accumulators. Exit 0 if all is right.
 # usage: run.sh [DIR]      DIR (default: ~/.cache/respool-sdk) gets the SDKs; RESPOOL=PATH names a binary that is already built
 # Needs bash, Python 3.9 or later, Node 20 or later with npm, and the public registries the first time.
 set -euo pipefail
@@ -61,8 +61,10 @@ configure
 start_respool
 
 failed=0
-"$dir/venv/bin/python" "$here/sdk.py" || failed=1
-cp "$here/sdk.mjs" "$dir/"  # so that it finds its node_modules
-node "$dir/sdk.mjs" || failed=1
+for tests in sdk agent_apis; do
+  "$dir/venv/bin/python" "$here/$tests.py" || failed=1
+  cp "$here/$tests.mjs" "$dir/"  # so that it finds its node_modules
+  node "$dir/$tests.mjs" || failed=1
+done
 [ $failed = 0 ] || { echo "--- upstream" >&2; tail -n 20 "$run/upstream.log" >&2; echo "--- respool" >&2; tail -n 20 "$run/respool.log" >&2; }
 exit $failed

@@ -73,10 +73,11 @@ struct Late {
 }
 
 impl Late {
-    /// Whether the mark stands at the end of the text, up to its pivot. One comparison tells most.
+    /// Whether the mark stands at the end of the text, up to its pivot. Two bytes tell most.
     fn ends(&self, text: &[u8]) -> bool {
         text.len() > self.pivot
             && text[text.len() - 2] == self.mark[self.pivot - 1]
+            && text[text.len() - 1 - self.pivot] == self.mark[0]
             && text.ends_with(&self.mark[..=self.pivot])
     }
 }

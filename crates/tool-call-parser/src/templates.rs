@@ -10,8 +10,6 @@ use std::sync::LazyLock;
 
 use crate::dialects::TABLE;
 use crate::prior::Prior;
-use aho_corasick::AhoCorasick;
-
 /// The marks of one family's template, or of several that share it.
 #[derive(Clone, Copy, Debug)]
 pub struct Template {
@@ -464,6 +462,9 @@ pub const TEMPLATES: &[Template] = &[
     },
 ];
 
+/// What marks begin with.
+const FIRST: [char; 4] = ['<', '[', ']', '◁'];
+
 /// Reasoning is framed alike in most families.
 const REASONING: &[&str] = &[
     "<think>",
@@ -483,23 +484,19 @@ const MOST_OF_HALF: usize = 40;
 /// No mark is longer, in bytes.
 const LONGEST: usize = 256;
 
-/// One mark of the automaton.
+/// One mark of a template.
 struct Mark {
-    template: u64,
+    text: &'static str,
+    /// The bits of its templates.
+    templates: u64,
     is_turn: bool,
 }
 
-/// All marks, and the automaton that finds them.
-struct Marks {
-    marks: Vec<Mark>,
-    automaton: AhoCorasick,
-}
-
-static MARKS: LazyLock<Marks> = LazyLock::new(|| {
-    let (mut texts, mut marks) = (Vec::new(), Vec::new());
-    let mut put = |text: &'static str, template: u64, is_turn: bool| {
-        texts.push(text);
-        marks.push(Mark { template, is_turn });
+/// All marks, by their second byte in lower case: the first one is the same for most.
+static MARKS: LazyLock<Vec<Vec<Mark>>> = LazyLock::new(|| {
+    let mut marks: Vec<Vec<Mark>> = (0..256).map(|_| Vec::new()).collect();
+    let mut put = |text: &'static str, templates: u64, is_turn: bool| {
+        marks[usize::from(second(text))].push(Mark { text, templates, is_turn });
     };
     for (index, template) in TEMPLATES.iter().enumerate() {
         let bit = 1 << index;
@@ -508,20 +505,27 @@ static MARKS: LazyLock<Marks> = LazyLock::new(|| {
         openers(template).for_each(|text| put(text, bit, false));
     }
     REASONING.iter().for_each(|text| put(text, u64::MAX, false));
-    Marks { marks, automaton: automaton(&texts) }
+    marks
 });
 
-#[expect(clippy::expect_used, reason = "the texts are constants of this program, and all are built in tests")]
-fn automaton(texts: &[&str]) -> AhoCorasick {
-    let builder = &mut AhoCorasick::builder();
-    builder.ascii_case_insensitive(true).build(texts).expect("the marks of this program are few and short")
+fn second(text: &str) -> u8 {
+    text.as_bytes().get(1).map_or(0, u8::to_ascii_lowercase)
+}
+
+/// The marks at the beginning of a text, in any case.
+fn marks_at(text: &str) -> impl Iterator<Item = &'static Mark> {
+    let begins = move |mark: &&Mark| {
+        let start = text.as_bytes().get(..mark.text.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(mark.text.as_bytes()))
+    };
+    MARKS[usize::from(second(text))].iter().filter(begins)
 }
 
 /// The marks that open a template's dialects and that ordinary text does not have.
 fn openers(template: &Template) -> impl Iterator<Item = &'static str> {
     let dialects = TABLE.iter().filter(|dialect| template.dialects.contains(&dialect.name));
     let marks = dialects.flat_map(|dialect| dialect.opens.marks());
-    marks.copied().filter(|mark| mark.len() > 3 && mark.starts_with(['<', '[', ']', '◁']))
+    marks.copied().filter(|mark| mark.len() > 3 && mark.starts_with(FIRST))
 }
 
 /// The templates of models that write these dialects: all, where nothing is known.
@@ -536,23 +540,13 @@ fn templates(dialects: Prior) -> u64 {
 
 /// Where a space breaks the marks of a text, in order. `dialects`: those that the model writes; none: all families' marks.
 pub fn breaks(text: &str, dialects: Prior, scope: Scope) -> Vec<usize> {
-    if !text.contains(['<', '[', ']', '◁']) {
-        return Vec::new();
-    }
     let templates = templates(dialects);
-    let is_meant = |mark: &Mark| mark.template & templates != 0 && (scope == Scope::All || mark.is_turn);
-    let found = MARKS.automaton.find_overlapping_iter(text);
-    let mut places: Vec<usize> = found
-        .filter(|found| is_meant(&MARKS.marks[found.pattern().as_usize()]))
-        .map(|found| after_first(text, found.start()))
-        .collect();
-    if scope == Scope::All {
-        let formed = text.match_indices('<').filter(|(at, _)| form_length(&text[*at..]).is_some());
-        places.extend(formed.map(|(at, _)| at + 1));
-    }
-    places.sort_unstable();
-    places.dedup();
-    places
+    let is_meant = |mark: &Mark| mark.templates & templates != 0 && (scope == Scope::All || mark.is_turn);
+    let is_mark = |(at, _): &(usize, &str)| {
+        let rest = &text[*at..];
+        marks_at(rest).any(is_meant) || (scope == Scope::All && form_length(rest).is_some())
+    };
+    text.match_indices(FIRST).filter(is_mark).map(|(at, first)| at + first.len()).collect()
 }
 
 /// Tokens have one of these forms in most families, also those that no list has (`<|reserved_special_token_7|>`), and ordinary
@@ -574,10 +568,6 @@ fn form_length(text: &str) -> Option<usize> {
 fn closed(text: &str, rest: &str, name: &str, close: &str, most: usize) -> Option<usize> {
     let is_closed = !name.is_empty() && name.chars().count() <= most && rest[name.len()..].starts_with(close);
     is_closed.then(|| text.len() - rest.len() + name.len() + close.len())
-}
-
-fn after_first(text: &str, at: usize) -> usize {
-    at + text[at..].chars().next().map_or(1, char::len_utf8)
 }
 
 /// The text with its marks broken.
@@ -606,8 +596,8 @@ pub fn with_spaces(text: &str, places: &[usize]) -> String {
 pub fn mended<'a>(text: &'a str, original: &str) -> Cow<'a, str> {
     let mut out = String::new();
     let mut from = 0;
-    for (at, _) in text.match_indices(['<', '[', ']', '◁']) {
-        let place = after_first(text, at);
+    for (at, first) in text.match_indices(FIRST) {
+        let place = at + first.len();
         if !text[place..].starts_with(' ') {
             continue;
         }
@@ -630,8 +620,8 @@ pub fn mended<'a>(text: &'a str, original: &str) -> Cow<'a, str> {
 
 /// The length of the shortest mark at the beginning of a text.
 fn mark_length(text: &str) -> Option<usize> {
-    let listed = MARKS.automaton.find_overlapping_iter(text).find(|found| found.start() == 0);
-    let ends = [listed.map(|found| found.end()), form_length(text)];
+    let listed = marks_at(text).map(|mark| mark.text.len()).min();
+    let ends = [listed, form_length(text)];
     ends.into_iter().flatten().min()
 }
 

@@ -56,9 +56,10 @@ impl Run {
         let ApprovalWait { request, mut calls, .. } = wait;
         for call in &request.calls {
             let is_approved = decision.approved.contains(&call.id);
-            let verdict = match is_approved {
-                true => Verdict::Approved(decision.by.clone()),
-                false => Verdict::Rejected(decision.rejection()),
+            let verdict = if is_approved {
+                Verdict::Approved(decision.by.clone())
+            } else {
+                Verdict::Rejected(decision.rejection())
             };
             calls.verdicts.insert(call.id.clone(), verdict);
             if let Some(own) = calls.own.iter_mut().find(|own| own.id == call.id) {

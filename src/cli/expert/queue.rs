@@ -138,20 +138,18 @@ pub(super) fn dead_letters(config: &Loaded, command: DeadLettersCommand) -> Resu
         }
         DeadLettersCommand::Replay { id } => {
             let new = format!("inv-{:032x}", rand::random::<u128>());
-            match store.replay(&id, &new, now()).await.map_err(|error| error.0)? {
-                true => say(&format!("{id} is queued again as {new}")),
-                false => return Err(no_letter(&id)),
+            if !store.replay(&id, &new, now()).await.map_err(|error| error.0)? {
+                return Err(no_letter(&id));
             }
+            say(&format!("{id} is queued again as {new}"));
             Ok(())
         }
         DeadLettersCommand::Drop { id } => {
-            match store.drop_dead_letter(&id).await.map_err(|error| error.0)? {
-                true => {
-                    say(&format!("{id} is deleted"));
-                    Ok(())
-                }
-                false => Err(no_letter(&id)),
+            if !store.drop_dead_letter(&id).await.map_err(|error| error.0)? {
+                return Err(no_letter(&id));
             }
+            say(&format!("{id} is deleted"));
+            Ok(())
         }
     })
 }
@@ -171,13 +169,11 @@ pub(super) fn outbox(config: &Loaded, command: OutboxCommand) -> Result<(), Fail
             Ok(())
         }
         OutboxCommand::Done { id } => {
-            match store.message_delivered(&id, now()).await.map_err(|error| error.0)? {
-                true => {
-                    say(&format!("{id} is done"));
-                    Ok(())
-                }
-                false => Err(no_message(&id)),
+            if !store.message_delivered(&id, now()).await.map_err(|error| error.0)? {
+                return Err(no_message(&id));
             }
+            say(&format!("{id} is done"));
+            Ok(())
         }
     })
 }

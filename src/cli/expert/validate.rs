@@ -1,5 +1,6 @@
 //! `respool expert validate`: what is wrong with a package, for people or as JSON.
 
+use std::fmt::Write as _;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -76,13 +77,13 @@ fn checklist(found: &Value) -> String {
     let word = |value: &Value| expert::visible(value.as_str().unwrap_or_default());
     let mut lines = String::new();
     for bound in texts("bound") {
-        lines.push_str(&format!("bound: {} → {}\n", word(&bound["tool"]), word(&bound["to"])));
+        let _ = writeln!(lines, "bound: {} → {}", word(&bound["tool"]), word(&bound["to"]));
     }
     for warning in texts("warnings") {
-        lines.push_str(&format!("warn: {}\n", word(&warning)));
+        let _ = writeln!(lines, "warn: {}", word(&warning));
     }
     for problem in texts("problems") {
-        lines.push_str(&format!("not ready: {}: {}\n", word(&problem["tool"]), word(&problem["problem"])));
+        let _ = writeln!(lines, "not ready: {}: {}", word(&problem["tool"]), word(&problem["problem"]));
     }
     if found["ready"] == true {
         lines.push_str(

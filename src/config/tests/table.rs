@@ -9,9 +9,11 @@ fn companions(key: &Key) -> &'static str {
         ("upstream[]", name) if name != "url" => "url = 'http://a'\n",
         ("agents.<NAME>", name) if name != "model" => "model = 'm'\n",
         ("tools.policy.rule[]", name) if name != "then" => "then = 'deny'\n",
+        ("alerts.sink[]", "url") => "type = 'webhook'\n",
+        ("alerts.sink[]", name) if name != "type" => "type = 'webhook'\nurl = 'http://a'\n",
         ("tools.gateway", name) if name != "url" => "url = 'http://a'\n",
         ("tools.mcp.<NAME>", "args" | "env") => "command = 'c'\n",
-        ("tools.mcp.<NAME>", "headers") => "url = 'http://a'\n",
+        ("tools.mcp.<NAME>", "headers") | ("alerts.sink[]", "type") => "url = 'http://a'\n",
         _ => "",
     }
 }
@@ -37,7 +39,8 @@ fn with_example(key: &Key) -> String {
     format!("{elsewhere}{table}{}{} = {}\n", companions(key), key.name(), key.example)
 }
 
-const VARIABLES: [(&str, &str); 5] = [
+const VARIABLES: [(&str, &str); 6] = [
+    ("NTFY_TOKEN", "n"),
     ("OPENCLAW_GATEWAY_TOKEN", "t"),
     ("VLLM_API_KEY", "k"),
     ("RESPOOL_CLIENT_KEYS", "a b"),
@@ -154,7 +157,7 @@ fn the_example_is_valid_and_says_the_defaults() {
 fn the_example_is_valid_with_everything_in_it_and_has_every_key() {
     let loaded = load(&uncommented(), &VARIABLES, [None; 2]).unwrap_or_else(|problems| panic!("{problems}"));
     let missing: Vec<_> = KEYS.iter().map(|key| key.path).filter(|path| !holds(&loaded.tree, path)).collect();
-    let excluded = ["client_keys", "upstream[].api_key", "tools.gateway.token"];
+    let excluded = ["client_keys", "upstream[].api_key", "alerts.sink[].token", "tools.gateway.token"];
     assert_eq!(missing, excluded, "these exclude those that it shows");
     let Settings { agents, tools, .. } = loaded.settings;
     for (name, agent) in agents {

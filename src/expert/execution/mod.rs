@@ -73,7 +73,7 @@ impl Worker {
     pub async fn work(self: Arc<Self>) {
         let (draining, tending, cleaning) =
             (self.drain(), self.tend(), cleanup::keep_clean(&self.experts, &self.store));
-        let all = async { tokio::join!(draining, tending, cleaning) };
+        let all = Box::pin(async { tokio::join!(draining, tending, cleaning) });
         let _: Option<((), (), ())> = self.shutdown.run_until_cancelled(all).await;
         self.tasks.close();
         self.tasks.wait().await;
@@ -181,9 +181,8 @@ impl Worker {
                     self.store.wake(&entry.id, now()).await?;
                     self.stirred.notify_one();
                 }
-                Some(_) => {}
                 None if status == Status::AwaitingApproval => self.resume_conversation(name, &id).await,
-                None => {}
+                _ => {}
             }
         }
         Ok(())

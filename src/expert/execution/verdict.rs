@@ -153,7 +153,7 @@ mod tests {
     use crate::agent::{FailureKind, Limit, ModelFailure, RequestedCall};
     use crate::expert::settings::{Backoff, DeliveryFields, ExecutionFields};
 
-    fn ended_by(name: &str, arguments: Value) -> Outcome {
+    fn ended_by(name: &str, arguments: &Value) -> Outcome {
         let call =
             RequestedCall { name: name.into(), arguments: arguments.to_string(), ..RequestedCall::default() };
         Outcome { content: "c".into(), ended_by: Some(call), ..Outcome::default() }
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn an_outcome_is_read() {
         let done =
-            verdict(&ended_by(FINISH, json!({"summary": "s", "outputs": {"urgency": "high"}})), &declared());
+            verdict(&ended_by(FINISH, &json!({"summary": "s", "outputs": {"urgency": "high"}})), &declared());
         assert_eq!(
             done,
             Verdict::Done(Results {
@@ -192,7 +192,7 @@ mod tests {
             })
         );
         let Verdict::Done(wrong) =
-            verdict(&ended_by(FINISH, json!({"summary": "s", "outputs": {"urgency": "no"}})), &declared())
+            verdict(&ended_by(FINISH, &json!({"summary": "s", "outputs": {"urgency": "no"}})), &declared())
         else {
             panic!("done")
         };
@@ -213,7 +213,7 @@ mod tests {
             };
             assert_eq!(may_retry, expected, "{outcome:?}");
         };
-        check(&ended_by(FAIL, json!({"reason": "r"})), true);
+        check(&ended_by(FAIL, &json!({"reason": "r"})), true);
         check(&failed(ErrorCode::ToolUnavailable), true);
         check(&failed(ErrorCode::ApprovalRejected), false);
         check(&failed(ErrorCode::ApprovalTimeout), false);
@@ -222,7 +222,7 @@ mod tests {
             true,
         );
         check(&Outcome { cancelled: true, ..Outcome::default() }, false);
-        assert!(matches!(verdict(&ended_by(ESCALATE, json!({"reason": "r"})), &[]), Verdict::Escalated(_)));
+        assert!(matches!(verdict(&ended_by(ESCALATE, &json!({"reason": "r"})), &[]), Verdict::Escalated(_)));
     }
 
     #[test]
@@ -281,7 +281,7 @@ mod tests {
         };
         let mut delivery = Delivery::resolve(&DeliveryFields::default(), &DeliveryFields::default());
         let check = |delivery: &Delivery, expected: Value| {
-            assert_eq!(delivered(&results, &declared(), delivery), expected)
+            assert_eq!(delivered(&results, &declared(), delivery), expected);
         };
         check(&delivery, json!({"summary": "s", "outputs": {"urgency": "high"}}));
         delivery.format = Format::Narrative;

@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(reply(400, ClientProgram::Other), (400, 2));
         assert_eq!(reply(502, ClientProgram::Other), (502, 2));
         assert_eq!(reply(429, ClientProgram::ClaudeCode), (429, 1));
-        assert_eq!(reply(503, ClientProgram::Other), (503, 1));
+        assert_eq!(reply(503, ClientProgram::Other), (503, 2));
     }
 
     #[test]

@@ -50,7 +50,8 @@ mod tests {
             ),
             (error(422, ErrorCode::NoAnswer), true, "invalid_prompt", "invalid_prompt"),
             (error(502, ErrorCode::BrokenReply), true, "invalid_prompt", "server_error"),
-            (error(503, ErrorCode::UpstreamUnreachable), true, "server_error", "server_error"),
+            (error(503, ErrorCode::UpstreamUnreachable), true, "invalid_prompt", "server_error"),
+            (error(503, ErrorCode::ShuttingDown), true, "server_error", "server_error"),
             (error(429, ErrorCode::QueueFull), false, "rate_limit_exceeded", "rate_limit_exceeded"),
         ] {
             assert_eq!(fails_as_stream(&error, ClientProgram::Codex), streamed, "{error:?}");
@@ -64,6 +65,6 @@ mod tests {
     fn a_final_error_says_so() {
         let reply = http_error(&ApiError::new(502, ErrorCode::BrokenReply, "x"));
         assert_eq!((reply.status, reply.headers), (502, vec![("x-should-retry", "false".to_owned())]));
-        assert!(http_error(&ApiError::new(503, None, "x")).headers.is_empty());
+        assert!(http_error(&ApiError::new(503, ErrorCode::ShuttingDown, "x")).headers.is_empty());
     }
 }

@@ -45,6 +45,7 @@ pub struct ResponseEvents {
     output: Vec<String>,
     open: Option<OpenItem>,
     ended: Option<String>,
+    failed: bool,
 }
 
 impl ResponseEvents {
@@ -52,7 +53,7 @@ impl ResponseEvents {
     pub fn new(asked: Arc<AskedResponse>, sealer: Arc<Sealer>, mut ids: Ids, created: u64) -> Self {
         let head =
             Head { id: ids.prefixed("resp_"), created, model: asked.model.clone(), store: asked.store };
-        Self { asked, sealer, ids, head, sequence: 0, output: vec![], open: None, ended: None }
+        Self { asked, sealer, ids, head, sequence: 0, output: vec![], open: None, ended: None, failed: false }
     }
 
     /// The response's id.
@@ -68,6 +69,18 @@ impl ResponseEvents {
     /// The whole response object, once the turn has ended or failed.
     pub fn response(&self) -> Option<&str> {
         self.ended.as_deref()
+    }
+
+    /// What a store keeps of the finished response, by id: each item that the model made, and under the response's own id the whole
+    /// conversation as a JSON array. Nothing where the client does not want that, or the turn failed.
+    pub fn to_keep(&self) -> Vec<(String, String)> {
+        if !self.asked.store || self.ended.is_none() || self.failed {
+            return vec![];
+        }
+        let items = self.asked.items.iter().chain(&self.output);
+        let conversation = format!("[{}]", items.cloned().collect::<Vec<_>>().join(","));
+        let by_id = |item: &String| Some((Object::parse(item).ok()?.string("id")?, item.clone()));
+        self.output.iter().filter_map(by_id).chain([(self.head.id.clone(), conversation)]).collect()
     }
 
     /// The first two events.
@@ -119,6 +132,7 @@ impl ResponseEvents {
         self.close("incomplete", out);
         let response = self.object(true, Status::Failed(code, &error.message), None);
         self.event(out, "response.failed", &format!(r#","response":{response}"#));
+        self.failed = true;
         self.ended = Some(response);
     }
 

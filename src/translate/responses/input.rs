@@ -114,7 +114,7 @@ impl Items<'_> {
             }
             _ => {
                 let message = format!(
-                    "Item with id '{id}' not found: items are kept only with `store: true` where `[responses] store` is on. Send the item itself."
+                    "Item with id '{id}' not found: respool remembers items for a time, and none of a request with `store: false`. Send the item itself."
                 );
                 Err(ApiError::new(404, ErrorCode::ItemNotFound, message).with_param(field))
             }
@@ -123,7 +123,13 @@ impl Items<'_> {
 }
 
 fn is_reference(json: &str) -> bool {
-    Object::parse(json).is_ok_and(|item| item.is_string("type", "item_reference"))
+    reference_id(json).is_some()
+}
+
+/// The id that an `item_reference` names.
+pub(super) fn reference_id(json: &str) -> Option<String> {
+    let item = Object::parse(json).ok()?;
+    item.is_string("type", "item_reference").then(|| item.string("id").unwrap_or_default())
 }
 
 fn call_id<'i>(item: &'i Object<'_>, field: &str) -> Result<&'i str, ApiError> {

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use super::super::chat_body::{ChatMessages, JsonText};
 use super::super::passed_by::{Notes, PassedBy, missing, nested, request_object, unsupported, wrong_type};
 use super::super::sealed::Sealer;
-use super::input::Items;
+use super::input::{Items, reference_id};
 use super::names::ToolNames;
 use super::object::Echo;
 use super::stored::Recalled;
@@ -121,10 +121,18 @@ pub fn read_response(body: &[u8], recalled: &Recalled, sealer: &Sealer) -> Resul
     let chat = chat.to_json();
     let mut asked = asked(&object, &mut notes);
     if asked.store {
-        asked.items = items.into_iter().map(|(_, json)| json.into_owned()).collect();
+        asked.items = items.into_iter().filter_map(|(_, json)| resolved(json, recalled)).collect();
     }
     asked.tools = tools.names;
     Ok(ReadResponse { chat, asked, passed_by: notes.into_vec() })
+}
+
+/// An item as it is kept: what a reference names, and nothing for one that names nothing.
+fn resolved(json: Cow<'_, str>, recalled: &Recalled) -> Option<String> {
+    match reference_id(&json) {
+        Some(id) => recalled.items.get(&id).cloned(),
+        None => Some(json.into_owned()),
+    }
 }
 
 /// Conversations and prompts that only OpenAI's servers hold.

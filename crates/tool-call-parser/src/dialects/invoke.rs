@@ -32,7 +32,7 @@ const STEP: Form = Form {
         own_lines: false,
     },
 };
-/// DeepSeek V4.1: the space in each tag is part of it.
+/// `DeepSeek` V4.1: the space in each tag is part of it.
 const SPACED: Form = Form {
     open: "<｜DSML｜ invoke name=",
     tags: Tags {

@@ -1,4 +1,4 @@
-//! IQuest's `<iquest_tool_call>` with GLM's pairs of keys and values.
+//! `IQuest`'s `<iquest_tool_call>` with GLM's pairs of keys and values.
 
 use super::argument_pairs::{self, Tags};
 use super::{Dialect, Opens, Step, View};

@@ -57,7 +57,7 @@ pub(super) fn nothing_is_lost(text: &str, events: &[Event], options: Options) {
             // The text of such a call may be shown after all, at the end.
             Event::Note(Note::Dropped { why: Dropped::NotWanted, .. }) if !options.calls_wanted => return,
             Event::ToolCall(_) | Event::Note(Note::Dropped { .. }) => explained += 1,
-            _ => {}
+            Event::Note(_) => {}
         }
     }
     let fits = text == kept || align(text.as_bytes(), kept.as_bytes(), explained);

@@ -1,0 +1,220 @@
+//! Which alerts hold, which of them are told now, and when they are over. Pure: findings and the time come in, messages go out.
+//!
+//! An alert is told once, together with others that begin at about the same time; again after a while if it still holds; and when it is
+//! over, if it was told at all. What comes and goes within the settling time is one alert.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::message::{Entry, Message, State};
+use super::quiet::QuietHours;
+use super::rule::{Finding, Rule};
+use super::silence::Silences;
+
+/// An alert is over when it was not seen for so long, in milliseconds.
+const SETTLES: u64 = 30_000;
+
+/// How alerts are told, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    pub(super) repeat: u64,
+    pub(super) group: u64,
+    pub(super) quiet: Option<QuietHours>,
+}
+
+/// An alert that holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenAlert {
+    /// The rule's name.
+    pub rule: String,
+    /// What it is about.
+    pub subject: String,
+    /// What happened.
+    pub what: String,
+    /// Since when, in milliseconds since 1970.
+    pub since: u64,
+    /// True when it is not told for now.
+    pub is_silenced: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Open {
+    since: u64,
+    seen: u64,
+    told: Option<u64>,
+    what: String,
+}
+
+/// The alerts of one server.
+#[derive(Debug, Default)]
+pub(super) struct Board(BTreeMap<(Rule, String), Open>);
+
+impl Board {
+    /// Takes note of what holds now; gives what is to be told now, if anything is.
+    pub(super) fn step(
+        &mut self,
+        now: u64,
+        findings: Vec<Finding>,
+        pace: Pace,
+        silences: &Silences,
+    ) -> Option<Message> {
+        for Finding { rule, subject, what } in findings {
+            let open = self.0.entry((rule, subject)).or_insert(Open {
+                since: now,
+                seen: now,
+                told: None,
+                what: String::new(),
+            });
+            (open.seen, open.what) = (now, what);
+        }
+        if pace.quiet.is_some_and(|quiet| quiet.contains(now)) {
+            // What is over before anybody was told stays untold.
+            self.0.retain(|_, open| open.told.is_some() || open.seen + SETTLES > now);
+            return None;
+        }
+        let mut entries = self.over(now);
+        entries.extend(self.due(now, pace, silences));
+        (!entries.is_empty()).then_some(Message { at: now, entries })
+    }
+
+    /// Those that are over, taken from the board.
+    fn over(&mut self, now: u64) -> Vec<Entry> {
+        let is_over = |open: &Open| open.seen < now && open.seen + SETTLES <= now;
+        let over: Vec<_> =
+            self.0.iter().filter(|(_, open)| is_over(open)).map(|(key, _)| key.clone()).collect();
+        let taken = over.into_iter().filter_map(|key| Some((self.0.remove(&key)?, key)));
+        taken
+            .filter(|(open, _)| open.told.is_some())
+            .map(|(open, (rule, subject))| Entry {
+                rule,
+                subject,
+                what: open.what,
+                since: open.since,
+                state: State::Resolved,
+            })
+            .collect()
+    }
+
+    /// Those that are told now: when one is ripe, all new ones go with it.
+    fn due(&mut self, now: u64, pace: Pace, silences: &Silences) -> Vec<Entry> {
+        let holds = |open: &Open| open.seen == now;
+        let is_ripe = |open: &Open| match open.told {
+            None => open.since + pace.group <= now,
+            Some(told) => told + pace.repeat <= now,
+        };
+        let heard = |(rule, subject): &(Rule, String)| !silences.covers(*rule, subject, now);
+        if !self.0.iter().any(|(key, open)| holds(open) && is_ripe(open) && heard(key)) {
+            return Vec::new();
+        }
+        let mut entries = Vec::new();
+        for (key, open) in &mut self.0 {
+            if !holds(open) || !heard(key) || !(open.told.is_none() || is_ripe(open)) {
+                continue;
+            }
+            let state = if open.told.is_none() { State::New } else { State::Still };
+            open.told = Some(now);
+            let (rule, subject) = key.clone();
+            entries.push(Entry { rule, subject, what: open.what.clone(), since: open.since, state });
+        }
+        entries
+    }
+
+    /// The alerts that hold.
+    pub(super) fn open(&self, now: u64, silences: &Silences) -> Vec<OpenAlert> {
+        let one = |((rule, subject), open): (&(Rule, String), &Open)| OpenAlert {
+            rule: rule.as_str().to_owned(),
+            subject: subject.clone(),
+            what: open.what.clone(),
+            since: open.since,
+            is_silenced: silences.covers(*rule, subject, now),
+        };
+        self.0.iter().map(one).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: u64 = 60_000;
+
+    fn pace() -> Pace {
+        Pace { repeat: 240 * MINUTE, group: 5_000, quiet: None }
+    }
+
+    fn found(rule: Rule, subject: &str) -> Finding {
+        Finding { rule, subject: subject.into(), what: format!("{subject}!") }
+    }
+
+    /// What is told at a time, as `STATE SUBJECT`.
+    fn told(board: &mut Board, now: u64, findings: &[Finding], pace: Pace) -> Vec<String> {
+        let message = board.step(now, findings.to_vec(), pace, &Silences::default());
+        let line = |entry: &Entry| format!("{} {}", entry.state.as_str(), entry.subject);
+        message.map(|message| message.entries.iter().map(line).collect()).unwrap_or_default()
+    }
+
+    #[test]
+    fn an_alert_is_told_once_again_after_a_while_and_when_it_is_over() {
+        let (mut board, down) = (Board::default(), [found(Rule::UpstreamDown, "box")]);
+        assert_eq!(told(&mut board, 1_000, &down, pace()), [""; 0], "others may come");
+        assert_eq!(told(&mut board, 6_000, &down, pace()), ["new box"]);
+        for second in 7..1_000 {
+            assert_eq!(told(&mut board, second * 1_000, &down, pace()), [""; 0]);
+        }
+        let later = 6_000 + 240 * MINUTE;
+        assert_eq!(told(&mut board, later, &down, pace()), ["still box"]);
+        assert_eq!(told(&mut board, later + 29_999, &[], pace()), [""; 0], "it may come back");
+        assert_eq!(told(&mut board, later + 30_000, &[], pace()), ["resolved box"]);
+        assert_eq!(told(&mut board, later + 90_000, &[], pace()), [""; 0]);
+    }
+
+    #[test]
+    fn what_flaps_is_one_alert_and_what_was_not_told_is_not_resolved() {
+        let (mut board, down) = (Board::default(), [found(Rule::UpstreamDown, "box")]);
+        let mut messages = Vec::new();
+        for second in 0..120 {
+            let findings = if second % 20 < 10 { &down[..] } else { &[] };
+            messages.extend(told(&mut board, second * 1_000, findings, pace()));
+        }
+        assert_eq!(messages, ["new box"]);
+        let mut board = Board::default();
+        assert_eq!(told(&mut board, 0, &down, pace()), [""; 0]);
+        assert_eq!(told(&mut board, 40_000, &[], pace()), [""; 0]);
+    }
+
+    #[test]
+    fn alerts_that_begin_together_are_one_message() {
+        let (mut board, one) = (Board::default(), found(Rule::UpstreamDown, "a"));
+        told(&mut board, 0, std::slice::from_ref(&one), pace());
+        let both = [one, found(Rule::ErrorRate, "")];
+        assert_eq!(told(&mut board, 5_000, &both, pace()), ["new a", "new "]);
+    }
+
+    #[test]
+    fn in_quiet_hours_nothing_is_told_and_what_still_holds_is_told_after_them() {
+        let quiet = Pace { quiet: "22:00-07:00".parse().ok(), ..pace() };
+        let (mut board, down) = (Board::default(), [found(Rule::UpstreamDown, "box")]);
+        let night = (20_000 * 24 + 23) * 60 * MINUTE;
+        let short = [found(Rule::ErrorRate, "short")];
+        told(&mut board, night, &[down.clone(), short].concat(), quiet);
+        assert_eq!(told(&mut board, night + MINUTE, &down, quiet), [""; 0]);
+        let morning = night + 8 * 60 * MINUTE;
+        assert_eq!(told(&mut board, morning, &down, quiet), ["new box"]);
+    }
+
+    #[test]
+    fn what_is_silenced_holds_and_is_not_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let silence =
+            super::super::Silence { rule: "upstream_down".into(), subject: String::new(), until: 50_000 };
+        Silences::add(dir.path(), silence, 0).unwrap();
+        let (mut board, silences) = (Board::default(), Silences::read(dir.path()));
+        let down = vec![found(Rule::UpstreamDown, "box")];
+        assert!(
+            [0, 10_000, 49_000].iter().all(|now| board.step(*now, down.clone(), pace(), &silences).is_none())
+        );
+        assert!(board.open(49_000, &silences)[0].is_silenced);
+        assert!(board.step(50_000, down, pace(), &silences).is_some());
+    }
+}

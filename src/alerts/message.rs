@@ -1,0 +1,153 @@
+//! One message: what is told of alerts at one time, for people and for programs. Pure.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use super::rule::{Rule, Severity};
+
+/// What is said of an alert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    New,
+    Still,
+    Resolved,
+}
+
+impl State {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::Still => "still",
+            Self::Resolved => "resolved",
+        }
+    }
+}
+
+/// One alert of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) rule: Rule,
+    pub(super) subject: String,
+    pub(super) what: String,
+    pub(super) since: u64,
+    pub(super) state: State,
+}
+
+/// What is told at one time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Message {
+    pub(super) at: u64,
+    pub(super) entries: Vec<Entry>,
+}
+
+impl Message {
+    /// A message that says that it is a test.
+    pub(super) fn test(at: u64) -> Self {
+        let what = "This is a test of respool's alerts; nothing is wrong.".to_owned();
+        let entry = Entry {
+            rule: Rule::UpstreamDown,
+            subject: "test".into(),
+            what,
+            since: at,
+            state: State::Resolved,
+        };
+        Self { at, entries: vec![entry] }
+    }
+
+    /// True when somebody should look now.
+    pub(super) fn is_urgent(&self) -> bool {
+        let is_urgent =
+            |entry: &Entry| entry.state != State::Resolved && entry.rule.severity() == Severity::Critical;
+        self.entries.iter().any(is_urgent)
+    }
+
+    /// In one line.
+    pub(super) fn title(&self) -> String {
+        let first = self.entries.first().map(headline).unwrap_or_default();
+        match self.entries.len() {
+            0 | 1 => format!("respool: {first}"),
+            count => format!("respool: {first} (and {} more)", count - 1),
+        }
+    }
+
+    /// For people. `link`: where the page is.
+    pub(super) fn text(&self, link: Option<&str>) -> String {
+        let mut parts: Vec<String> = self.entries.iter().map(paragraph).collect();
+        parts.extend(link.map(|link| format!("The page: {link}")));
+        parts.join("\n\n")
+    }
+
+    /// For programs.
+    pub(super) fn json(&self, link: Option<&str>) -> Value {
+        let entry = |entry: &Entry| {
+            json!({
+                "rule": entry.rule.as_str(), "severity": entry.rule.severity().as_str(), "subject": entry.subject,
+                "state": entry.state.as_str(), "what": entry.what, "since": time(entry.since),
+                "meaning": entry.rule.meaning(), "todo": entry.rule.todo(),
+            })
+        };
+        let alerts: Vec<Value> = self.entries.iter().map(entry).collect();
+        json!({"source": "respool", "at": time(self.at), "title": self.title(), "text": self.text(link), "link": link, "alerts": alerts})
+    }
+}
+
+fn headline(entry: &Entry) -> String {
+    match entry.state {
+        State::New => entry.what.clone(),
+        State::Still => format!("Still: {}", entry.what),
+        State::Resolved => format!("Over: {}", entry.what),
+    }
+}
+
+fn paragraph(entry: &Entry) -> String {
+    let since = time(entry.since);
+    match entry.state {
+        State::Resolved => format!("{} It began {since}.", headline(entry)),
+        _ => format!(
+            "{}\nSince: {since}\nIt means: {}\nTo do: {}",
+            headline(entry),
+            entry.rule.meaning(),
+            entry.rule.todo()
+        ),
+    }
+}
+
+fn time(millis: u64) -> String {
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(millis)).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_says_what_since_when_what_it_means_and_what_to_do() {
+        let entry = |state| Entry {
+            rule: Rule::UpstreamDown,
+            subject: "box".into(),
+            what: "The upstream `box` does not answer.".into(),
+            since: 1_795_223_698_000,
+            state,
+        };
+        let message =
+            Message { at: 1_795_223_700_000, entries: vec![entry(State::New), entry(State::Resolved)] };
+        assert_eq!(message.title(), "respool: The upstream `box` does not answer. (and 1 more)");
+        let text = message.text(Some("http://box:8003"));
+        for part in [
+            "Since: 2026-11-21T01:14:58Z",
+            "It means: The model server",
+            "To do: Look whether",
+            "Over: The",
+            "http://box:8003",
+        ] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        let json = message.json(None);
+        assert_eq!(
+            (&json["alerts"][0]["rule"], &json["alerts"][1]["state"]),
+            (&json!("upstream_down"), &json!("resolved"))
+        );
+        assert!(message.is_urgent() && !Message::test(0).is_urgent());
+    }
+}

@@ -1,0 +1,388 @@
+//! The rules: what is looked at, from when on it is an alert, what that means and what to do. Pure; the defaults need no tuning.
+
+use crate::usage::{Recent, Warning};
+
+/// A minute, in milliseconds.
+const MINUTE: u64 = 60_000;
+/// Shares are taken over this time,
+const WINDOW: u64 = 5 * MINUTE;
+/// and events counted over this one.
+const LONG_WINDOW: u64 = 15 * MINUTE;
+/// Fewer requests say nothing about a share.
+const FEW: usize = 10;
+
+/// How urgent an alert is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Somebody should look when there is time.
+    Warning,
+    /// Somebody should look now.
+    Critical,
+}
+
+impl Severity {
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Warning => "warning",
+            Self::Critical => "critical",
+        }
+    }
+}
+
+macro_rules! rules {
+    ($( $rule:ident = $name:literal, $severity:ident, $meaning:literal, $todo:literal; )*) => {
+        /// What is looked at.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Rule {
+            $(
+                #[doc = $meaning]
+                $rule,
+            )*
+        }
+
+        impl Rule {
+            /// All rules.
+            pub const ALL: &'static [Self] = &[$( Self::$rule, )*];
+
+            /// Its name, for the configuration and for people.
+            pub fn as_str(self) -> &'static str {
+                match self { $( Self::$rule => $name, )* }
+            }
+
+            /// How urgent it is.
+            pub fn severity(self) -> Severity {
+                match self { $( Self::$rule => Severity::$severity, )* }
+            }
+
+            /// What it means.
+            pub fn meaning(self) -> &'static str {
+                match self { $( Self::$rule => $meaning, )* }
+            }
+
+            /// What to do.
+            pub fn todo(self) -> &'static str {
+                match self { $( Self::$rule => $todo, )* }
+            }
+        }
+    };
+}
+
+rules! {
+    UpstreamDown = "upstream_down", Critical,
+        "The model server does not answer. Requests to it fail unless another server has the model.",
+        "Look whether the server runs and what its log says; start it again. `respool check` tries it.";
+    CircuitOpen = "circuit_open", Critical,
+        "The model server answers, but its replies fail. It is tried again with growing pauses.",
+        "Look at the log of the model server: it may have run out of memory or lost its GPU.";
+    KeyRefused = "key_refused", Critical,
+        "The model server refuses the key that it was sent.",
+        "Correct `api_key` of this upstream, or the key that the clients send.";
+    CertificateRefused = "certificate_refused", Critical,
+        "No secure connection to the model server can be made: its certificate is not trusted or has expired.",
+        "Renew the certificate, or correct the host name in the `url` of this upstream.";
+    ErrorRate = "error_rate", Critical,
+        "A large share of the requests fails.",
+        "The page lists the last problems, each with what to do.";
+    SecondAttempts = "second_attempts", Warning,
+        "A large share of the turns was useful only at a second attempt: the model writes calls that cannot be used, which costs time and tokens.",
+        "Check the tool parser of the server for this model (docs/dialects.md), its limit of tokens, and its window.";
+    LoopsStopped = "loops_stopped", Warning,
+        "A model repeats itself, and respool ends its loops.",
+        "Look at the runs on the page: the task may be too hard for the model, or a tool always answers the same.";
+    Overflows = "overflows", Warning,
+        "Conversations are longer than the window of the model.",
+        "Raise --max-model-len of the server, tell the clients the true window, or set `context.on_overflow = \"trim\"`.";
+    QueueWaits = "queue_waits", Warning,
+        "Requests wait long for a place at a model server.",
+        "Raise `max_concurrency` of the upstream if the server can take more, or add a server.";
+    FirstByteSlow = "first_byte_slow", Warning,
+        "The first byte of replies comes much later than usual.",
+        "Look at the load of the GPU and at the length of the prompts; the prefix cache of the server may be off.";
+    RunFailed = "run_failed", Warning,
+        "A run of an agent or expert has failed.",
+        "The page shows its steps and the reason.";
+    DeadLetter = "dead_letter", Warning,
+        "Work of an expert was given up after its attempts.",
+        "Look at it on the page under Approvals, and try it again or drop it.";
+    ApprovalWaiting = "approval_waiting", Warning,
+        "An agent waits for your consent to a call.",
+        "Approve or reject it on the page, or by `respool expert approvals`.";
+    BudgetReached = "budget_reached", Warning,
+        "A budget of this day is nearly spent. When it is, requests are refused until the next UTC day.",
+        "Raise it in `[budgets]`, or see on the page who uses how much.";
+    StateNotWritable = "state_not_writable", Critical,
+        "What is used cannot be written to the disk. Requests are answered all the same.",
+        "Make room on the disk of `state_dir`, or give respool the right to write there.";
+    ReloadFailed = "reload_failed", Warning,
+        "The changed configuration is wrong. The old one still holds.",
+        "Correct the file; `respool check` says what is wrong where.";
+}
+
+impl Rule {
+    /// The rule of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|rule| rule.as_str() == name)
+    }
+}
+
+/// What was seen of one upstream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct UpstreamSignal {
+    pub(super) name: String,
+    /// A probe did not reach it.
+    pub(super) is_down: bool,
+    /// Its circuit is open.
+    pub(super) is_open: bool,
+}
+
+/// What was seen.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Signals {
+    pub(super) upstreams: Vec<UpstreamSignal>,
+    /// The requests of the last hours, the oldest first.
+    pub(super) recent: Vec<Recent>,
+    pub(super) budgets: Vec<Warning>,
+    pub(super) is_state_broken: bool,
+    /// Approvals that wait: the id and the agent.
+    pub(super) approvals: Vec<(String, String)>,
+    /// Runs that failed of late: the id and the agent.
+    pub(super) failed_runs: Vec<(String, String)>,
+    pub(super) dead_letters: usize,
+    /// Why the changed configuration does not hold.
+    pub(super) reload_problem: Option<String>,
+}
+
+/// Something that holds now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Finding {
+    pub(super) rule: Rule,
+    /// What it is about; the same rule and subject are the same alert.
+    pub(super) subject: String,
+    pub(super) what: String,
+}
+
+fn finding(rule: Rule, subject: impl Into<String>, what: impl Into<String>) -> Finding {
+    Finding { rule, subject: subject.into(), what: what.into() }
+}
+
+/// Everything that holds now.
+pub(super) fn findings(signals: &Signals, now: u64) -> Vec<Finding> {
+    let mut all = Vec::new();
+    for upstream in &signals.upstreams {
+        let name = &upstream.name;
+        if upstream.is_down {
+            all.push(finding(Rule::UpstreamDown, name, format!("The upstream `{name}` does not answer.")));
+        } else if upstream.is_open {
+            all.push(finding(Rule::CircuitOpen, name, format!("The upstream `{name}` fails.")));
+        }
+    }
+    all.extend(of_requests(&signals.recent, now));
+    for warning in &signals.budgets {
+        let what = format!(
+            "{} used {} of {} today.",
+            capital(&warning.scope.describe()),
+            warning.spent,
+            warning.budget
+        );
+        all.push(finding(Rule::BudgetReached, warning.scope.describe(), what));
+    }
+    for (id, agent) in &signals.approvals {
+        all.push(finding(
+            Rule::ApprovalWaiting,
+            id,
+            format!("The agent `{agent}` waits for consent (`{id}`)."),
+        ));
+    }
+    for (id, agent) in &signals.failed_runs {
+        all.push(finding(Rule::RunFailed, id, format!("The run `{id}` of `{agent}` has failed.")));
+    }
+    if signals.dead_letters > 0 {
+        all.push(finding(
+            Rule::DeadLetter,
+            "",
+            format!("{} piece(s) of work were given up.", signals.dead_letters),
+        ));
+    }
+    if signals.is_state_broken {
+        all.push(finding(Rule::StateNotWritable, "", "The rows of what is used cannot be written."));
+    }
+    if let Some(why) = &signals.reload_problem {
+        all.push(finding(
+            Rule::ReloadFailed,
+            "",
+            format!("The configuration was changed and is wrong: {why}"),
+        ));
+    }
+    all
+}
+
+fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
+}
+
+fn of_requests(recent: &[Recent], now: u64) -> Vec<Finding> {
+    let since = |span: u64| recent.iter().filter(move |it| it.at + span > now);
+    let (window, long): (Vec<&Recent>, Vec<&Recent>) =
+        (since(WINDOW).collect(), since(LONG_WINDOW).collect());
+    let count = |of: &[&Recent], is: fn(&Recent) -> bool| of.iter().filter(|it| is(it)).count();
+    let share = |is: fn(&Recent) -> bool, least: usize| {
+        let found = count(&window, is);
+        (window.len() >= FEW && found * 100 >= window.len() * least).then_some(found)
+    };
+    let all = window.len();
+    let mut found = Vec::new();
+    let mut add = |rule, what: Option<String>| found.extend(what.map(|what| finding(rule, "", what)));
+    let in_minutes = |what: String| format!("{what} in 5 minutes.");
+    add(
+        Rule::ErrorRate,
+        share(|it| it.failed, 20).map(|n| in_minutes(format!("{n} of {all} requests failed"))),
+    );
+    add(
+        Rule::SecondAttempts,
+        share(|it| it.asked_again, 30)
+            .map(|n| in_minutes(format!("{n} of {all} turns needed a second attempt"))),
+    );
+    add(
+        Rule::QueueWaits,
+        share(|it| it.waited > 10_000, 20)
+            .map(|n| in_minutes(format!("{n} of {all} requests waited longer than 10 s"))),
+    );
+    let often = |is: fn(&Recent) -> bool, least: usize| Some(count(&long, is)).filter(|n| *n >= least);
+    add(
+        Rule::LoopsStopped,
+        often(|it| it.loop_stopped, 3).map(|n| format!("{n} loops were stopped in 15 minutes.")),
+    );
+    add(
+        Rule::Overflows,
+        often(|it| it.overflowed, 5).map(|n| format!("{n} requests were too long in 15 minutes.")),
+    );
+    add(Rule::FirstByteSlow, slow(recent, now));
+    for (rule, code, what) in [
+        (Rule::KeyRefused, "upstream_credentials_refused", "refuses its key"),
+        (Rule::CertificateRefused, "upstream_tls", "cannot be reached securely"),
+    ] {
+        let mut names: Vec<&str> =
+            window.iter().filter(|it| it.code == code).map(|it| &*it.upstream).collect();
+        names.sort_unstable();
+        names.dedup();
+        found.extend(names.iter().map(|name| finding(rule, *name, format!("The upstream `{name}` {what}."))));
+    }
+    found
+}
+
+/// The median of the last minutes is over three times that of the hours before, and over 5 s.
+fn slow(recent: &[Recent], now: u64) -> Option<String> {
+    let (late, early): (Vec<&Recent>, Vec<&Recent>) = recent.iter().partition(|it| it.at + LONG_WINDOW > now);
+    let (late, early) = (median(&late)?, median(&early)?);
+    let seconds = |millis: u64| std::time::Duration::from_millis(millis).as_secs_f64();
+    (late > 5_000 && late > 3 * early).then(|| {
+        format!("The first byte comes after {:.1} s; it was {:.1} s before.", seconds(late), seconds(early))
+    })
+}
+
+fn median(of: &[&Recent]) -> Option<u64> {
+    let mut times: Vec<u64> = of.iter().filter_map(|it| it.first_byte).collect();
+    times.sort_unstable();
+    (times.len() >= FEW).then(|| times[times.len() / 2])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_795_000_000_000;
+
+    fn requests(count: usize, ago: u64, change: impl Fn(usize, &mut Recent)) -> Vec<Recent> {
+        let one = |index| {
+            let mut recent = Recent { at: NOW - ago, first_byte: Some(1_000), ..Recent::default() };
+            change(index, &mut recent);
+            recent
+        };
+        (0..count).map(one).collect()
+    }
+
+    #[track_caller]
+    fn check(recent: Vec<Recent>, expected: &[&str]) {
+        let signals = Signals { recent, ..Signals::default() };
+        let found: Vec<_> = findings(&signals, NOW).iter().map(|finding| finding.rule.as_str()).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn shares_need_enough_requests_and_fresh_ones() {
+        check(requests(100, MINUTE, |index, it| it.failed = index < 19), &[]);
+        check(requests(100, MINUTE, |index, it| it.failed = index < 20), &["error_rate"]);
+        check(requests(9, MINUTE, |_, it| it.failed = true), &[]);
+        check(requests(100, 6 * MINUTE, |_, it| it.failed = true), &[]);
+        check(requests(10, MINUTE, |index, it| it.asked_again = index < 3), &["second_attempts"]);
+        check(
+            requests(10, MINUTE, |index, it| it.waited = if index < 2 { 10_001 } else { 0 }),
+            &["queue_waits"],
+        );
+    }
+
+    #[test]
+    fn events_are_counted_over_a_quarter_of_an_hour() {
+        check(requests(3, 14 * MINUTE, |_, it| it.loop_stopped = true), &["loops_stopped"]);
+        check(requests(2, 14 * MINUTE, |_, it| it.loop_stopped = true), &[]);
+        check(requests(5, 14 * MINUTE, |_, it| it.overflowed = true), &["overflows"]);
+        check(requests(5, 16 * MINUTE, |_, it| it.overflowed = true), &[]);
+        let refused = |_, it: &mut Recent| {
+            (it.code, it.upstream) = ("upstream_credentials_refused".into(), "box".into());
+        };
+        check(requests(2, MINUTE, refused), &["key_refused"]);
+    }
+
+    #[test]
+    fn slow_is_slower_than_usual() {
+        let both = |early: u64, late: u64| {
+            let early = requests(20, 60 * MINUTE, |_, it| it.first_byte = Some(early));
+            [early, requests(20, MINUTE, |_, it| it.first_byte = Some(late))].concat()
+        };
+        check(both(1_000, 6_000), &["first_byte_slow"]);
+        check(both(3_000, 6_000), &[]);
+        check(both(100, 4_000), &[]);
+        check(requests(20, MINUTE, |_, it| it.first_byte = Some(60_000)), &[]);
+    }
+
+    #[test]
+    fn a_server_is_down_or_fails_and_not_both() {
+        let upstream = |is_down, is_open| UpstreamSignal { name: "box".into(), is_down, is_open };
+        for (upstream, expected) in [
+            (upstream(true, true), vec![Rule::UpstreamDown]),
+            (upstream(false, true), vec![Rule::CircuitOpen]),
+            (upstream(false, false), vec![]),
+        ] {
+            let signals = Signals { upstreams: vec![upstream], ..Signals::default() };
+            let rules: Vec<_> = findings(&signals, NOW).iter().map(|finding| finding.rule).collect();
+            assert_eq!(rules, expected);
+        }
+    }
+
+    #[test]
+    fn everything_else_that_is_looked_at() {
+        let signals = Signals {
+            approvals: vec![("a1".into(), "helper".into())],
+            failed_runs: vec![("run-1".into(), "helper".into())],
+            dead_letters: 2,
+            is_state_broken: true,
+            reload_problem: Some("line 3".into()),
+            ..Signals::default()
+        };
+        let found: Vec<_> = findings(&signals, NOW).iter().map(|finding| finding.rule.as_str()).collect();
+        assert_eq!(
+            found,
+            ["approval_waiting", "run_failed", "dead_letter", "state_not_writable", "reload_failed"]
+        );
+    }
+
+    #[test]
+    fn every_rule_says_what_it_means_and_what_to_do() {
+        for rule in Rule::ALL {
+            assert!(rule.meaning().ends_with('.') && rule.todo().ends_with('.'), "{}", rule.as_str());
+            assert_eq!(Rule::named(rule.as_str()), Some(*rule));
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Looks every few seconds at all that the rules are about, and hands what is to be told to the sinks. Called by `cli`; `server` shows
+//! what holds.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures::future::join_all;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::board::{Board, OpenAlert, Pace};
+use super::config::AlertsConfig;
+use super::message::Message;
+use super::rule::{Finding, Rule, Signals, UpstreamSignal, findings};
+use super::silence::{Silence, Silences, write_open};
+use super::sink::{Sink, send_once};
+use crate::agent::Agents;
+use crate::relay::Relay;
+use crate::store::{EntryState, Status, Whose};
+use crate::upstream::Health;
+use crate::usage::Ledger;
+
+/// So often all is looked at. An upstream is down after two probes, and told after `group`: together well below 30 s.
+const EVERY: Duration = Duration::from_secs(5);
+/// A probe that takes longer found nobody.
+const PROBE_WITHIN: Duration = Duration::from_secs(5);
+/// A run that failed is an alert for so long, in milliseconds.
+const FAILED_FOR: u64 = 10 * 60_000;
+/// So many approvals, and runs, are looked at.
+const MOST: usize = 50;
+
+/// What is looked at.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    /// The upstreams.
+    pub relay: Arc<Relay>,
+    /// Runs and approvals.
+    pub agents: Arc<Agents>,
+    /// Requests and budgets.
+    pub usage: Arc<Ledger>,
+}
+
+/// The alerts of one server.
+#[derive(Debug)]
+pub struct Alerts {
+    told: RwLock<Arc<Told>>,
+    state_dir: PathBuf,
+    stop: CancellationToken,
+    board: Mutex<Board>,
+    reload_problem: Mutex<Option<String>>,
+}
+
+/// How alerts are told, and where.
+#[derive(Debug)]
+struct Told {
+    config: AlertsConfig,
+    sinks: Vec<Sink>,
+    /// Ends the sinks.
+    stop: CancellationToken,
+}
+
+impl Told {
+    fn new(config: AlertsConfig, stop: CancellationToken) -> Self {
+        let start = |sink: &super::SinkConfig| {
+            Sink::start(sink.clone(), config.link.clone(), stop.clone())
+                .inspect_err(|why| tracing::error!(target: "respool::alerts", kind = %sink.kind, why, "this sink cannot be used"))
+                .ok()
+        };
+        let sinks = config.sink.iter().filter_map(start).collect();
+        Self { config, sinks, stop }
+    }
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Alerts {
+    /// Starts the sinks, which end with `stop`. One that cannot work at all is said and left out.
+    pub fn new(config: AlertsConfig, state_dir: PathBuf, stop: &CancellationToken) -> Self {
+        let told = RwLock::new(Arc::new(Told::new(config, stop.child_token())));
+        let (board, reload_problem) = (Mutex::default(), Mutex::default());
+        Self { told, state_dir, stop: stop.clone(), board, reload_problem }
+    }
+
+    fn told(&self) -> Arc<Told> {
+        Arc::clone(&self.told.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// From now on alerts are told like this. What waits for a sink of before is given up.
+    pub fn change(&self, config: AlertsConfig) {
+        let new = Arc::new(Told::new(config, self.stop.child_token()));
+        let mut told = self.told.write().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *told, new).stop.cancel();
+    }
+
+    fn board(&self) -> MutexGuard<'_, Board> {
+        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks again and again, until `stop`.
+    pub async fn watch(self: Arc<Self>, watched: Watched, stop: CancellationToken) {
+        let work = async {
+            loop {
+                self.look(&watched).await;
+                tokio::time::sleep(EVERY).await;
+            }
+        };
+        let _: Option<()> = stop.run_until_cancelled(work).await;
+    }
+
+    async fn look(&self, watched: &Watched) {
+        let (signals, now, told) = (self.signals(watched).await, now(), self.told());
+        let config = &told.config;
+        let is_wanted = |finding: &Finding| !config.disabled.iter().any(|name| name == finding.rule.as_str());
+        let findings: Vec<_> = findings(&signals, now).into_iter().filter(is_wanted).collect();
+        let pace = Pace { repeat: millis(config.repeat), group: millis(config.group), quiet: config.quiet };
+        let silences = Silences::read(&self.state_dir);
+        let (message, before, open) = {
+            let mut board = self.board();
+            let before = board.open(now, &silences);
+            let message = board.step(now, findings, pace, &silences);
+            (message, before, board.open(now, &silences))
+        };
+        if before != open
+            && let Err(error) = write_open(&self.state_dir, &open)
+        {
+            tracing::debug!(target: "respool::alerts", %error, "the list of alerts cannot be written");
+        }
+        if let Some(message) = message {
+            self.tell(&message);
+        }
+    }
+
+    fn tell(&self, message: &Message) {
+        for entry in &message.entries {
+            let (rule, state, since) = (entry.rule.as_str(), entry.state.as_str(), entry.since);
+            tracing::warn!(target: "respool::alerts", rule, state, subject = entry.subject, since, todo = entry.rule.todo(), "{}", entry.what);
+        }
+        self.told().sinks.iter().for_each(|sink| sink.send(message));
+    }
+
+    async fn signals(&self, watched: &Watched) -> Signals {
+        let probes = watched.relay.upstreams().map(|upstream| async move {
+            let probe = tokio::time::timeout(PROBE_WITHIN, upstream.health_since(Instant::now())).await;
+            let (circuit, ..) = upstream.standing.report();
+            UpstreamSignal {
+                name: upstream.name.clone(),
+                is_down: probe != Ok(Health::Up),
+                is_open: circuit != "closed",
+            }
+        });
+        let upstreams = join_all(probes).await;
+        let approvals = watched.agents.approvals(MOST).await.unwrap_or_default();
+        let (failed_runs, dead_letters) = of_store(&watched.agents).await;
+        Signals {
+            upstreams,
+            recent: watched.usage.recent(),
+            budgets: watched.usage.reached_budgets(),
+            is_state_broken: watched.usage.is_broken(),
+            approvals: approvals.into_iter().map(|(row, _)| (row.id, row.agent)).collect(),
+            failed_runs,
+            dead_letters,
+            reload_problem: self.reload_problem.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+
+    /// The changed configuration is wrong, or right again.
+    pub fn reloaded(&self, problem: Option<String>) {
+        *self.reload_problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+    }
+
+    /// The alerts that hold.
+    pub fn open(&self) -> Vec<OpenAlert> {
+        self.board().open(now(), &Silences::read(&self.state_dir))
+    }
+
+    /// Does not tell an alert for a while.
+    ///
+    /// # Errors
+    /// When that cannot be kept.
+    pub fn silence(&self, rule: Rule, subject: &str, span: Duration) -> std::io::Result<()> {
+        let now = now();
+        let silence = Silence {
+            rule: rule.as_str().to_owned(),
+            subject: subject.to_owned(),
+            until: now + millis(span),
+        };
+        Silences::add(&self.state_dir, silence, now)
+    }
+
+    /// Sends a message that says that it is a test to every sink of a configuration, once each; tells how each went.
+    pub async fn test(config: &AlertsConfig) -> Vec<(String, Result<(), String>)> {
+        let message = Message::test(now());
+        let sent = config.sink.iter().map(|sink| send_once(sink.clone(), config.link.clone(), &message));
+        join_all(sent).await
+    }
+}
+
+/// Runs that failed of late, and how much work was given up.
+async fn of_store(agents: &Agents) -> (Vec<(String, String)>, usize) {
+    let Some(store) = agents.store() else { return (Vec::new(), 0) };
+    let rows = store.newest(Whose::Clients, MOST).await.unwrap_or_default();
+    let is_fresh =
+        |row: &crate::store::RunRow| row.status == Status::Failed && row.updated + FAILED_FOR > now();
+    let failed = rows.into_iter().filter(is_fresh).map(|row| (row.id, row.agent)).collect();
+    let letters = store.entries(None, EntryState::DeadLetter, MOST).await.unwrap_or_default();
+    (failed, letters.len())
+}

@@ -1,0 +1,102 @@
+//! `respool alerts`: the alerts that a server has found, a test of the sinks, and silence for a while. Beside a server, through the state
+//! directory.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::Subcommand;
+
+use super::Failure;
+use super::say::{flat, say, tell};
+use super::serve::runtime;
+use crate::alerts::{Alerts, OpenAlert, Rule, Silence, Silences, read_open};
+use crate::config::Loaded;
+use crate::units::parse_duration;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum AlertsCommand {
+    /// List the alerts that hold.
+    List {
+        /// For programs, as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Send a test to every sink, and say how each went.
+    Test,
+    /// Do not tell an alert for a while.
+    Silence {
+        /// The rule, as `list` names it
+        rule: String,
+        /// What it is about, as `list` names it; without it the rule is silent whatever it is about
+        #[arg(long, default_value = "")]
+        subject: String,
+        /// How long
+        #[arg(long = "for", default_value = "8h", value_parser = parse_duration)]
+        span: Duration,
+    },
+}
+
+pub(super) fn alerts(loaded: &Loaded, command: AlertsCommand) -> Result<(), Failure> {
+    match command {
+        AlertsCommand::List { json } => list(loaded, json),
+        AlertsCommand::Test => test(loaded),
+        AlertsCommand::Silence { rule, subject, span } => silence(loaded, &rule, subject, span),
+    }
+}
+
+fn list(loaded: &Loaded, json: bool) -> Result<(), Failure> {
+    let dir = &loaded.settings.store.state_dir;
+    let Some(open) = read_open(dir) else {
+        let what = format!(
+            "No server has kept alerts in {}. `respool serve` does when the first one begins.",
+            dir.display()
+        );
+        tell(&what);
+        return Ok(());
+    };
+    if json {
+        say(&serde_json::to_string_pretty(&open).map_err(|error| error.to_string())?);
+    } else {
+        open.iter().for_each(|alert| say(&flat(&line(alert))));
+        if open.is_empty() {
+            tell("No alerts.");
+        }
+    }
+    Ok(())
+}
+
+fn line(alert: &OpenAlert) -> String {
+    let since = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(alert.since));
+    let silenced = if alert.is_silenced { "  (silenced)" } else { "" };
+    let todo = Rule::named(&alert.rule).map_or("", Rule::todo);
+    format!("{since}  {}  {}  {} {todo}{silenced}", alert.rule, alert.subject, alert.what)
+}
+
+fn test(loaded: &Loaded) -> Result<(), Failure> {
+    let config = &loaded.settings.alerts;
+    if config.sink.is_empty() {
+        return Err("there is no sink: add [[alerts.sink]] to respool.toml (docs/operating.md)"
+            .to_owned()
+            .into());
+    }
+    let sent = runtime()?.block_on(Alerts::test(config));
+    for (sink, result) in &sent {
+        match result {
+            Ok(()) => say(&flat(&format!("{sink}: delivered"))),
+            Err(why) => say(&flat(&format!("{sink}: not delivered: {why}"))),
+        }
+    }
+    if sent.iter().all(|(_, result)| result.is_ok()) { Ok(()) } else { Err(Failure::Told) }
+}
+
+fn silence(loaded: &Loaded, rule: &str, subject: String, span: Duration) -> Result<(), Failure> {
+    let known = || Rule::ALL.iter().map(|rule| rule.as_str()).collect::<Vec<_>>().join(", ");
+    let rule =
+        Rule::named(rule).ok_or_else(|| format!("there is no rule `{rule}`. Known are: {}", known()))?;
+    let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    let now = millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
+    let silence =
+        Silence { rule: rule.as_str().to_owned(), subject, until: now.saturating_add(millis(span)) };
+    let dir = &loaded.settings.store.state_dir;
+    let added = std::fs::create_dir_all(dir).and_then(|()| Silences::add(dir, silence, now));
+    added.map_err(|error| format!("the silence cannot be kept in {}: {error}", dir.display()).into())
+}

@@ -1,0 +1,72 @@
+//! The secret that seals the reasoning which clients keep: of this installation where it has a state directory, else of this
+//! process.
+//!
+//! Without the file, what clients carry back after a restart is passed by. Called by `serve`.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use crate::translate::Sealer;
+
+const FILE: &str = "reasoning.key";
+
+type Secret = [u8; 32];
+
+/// The installation's sealer.
+pub(super) fn sealer(state_dir: &Path) -> Sealer {
+    let secret = kept(state_dir).unwrap_or_else(|error| {
+        if error.kind() != io::ErrorKind::NotFound {
+            tracing::warn!(target: "respool::server", error = %error, path = %state_dir.join(FILE).display(),
+                "the key for clients' reasoning cannot be kept; what they carry back after a restart will be passed by");
+        }
+        rand::random()
+    });
+    Sealer::new(&secret)
+}
+
+/// Reads the key, or makes one. A state directory is not made for it.
+fn kept(state_dir: &Path) -> io::Result<Secret> {
+    let path = state_dir.join(FILE);
+    match fs::read(&path) {
+        Ok(bytes) => bytes.try_into().map_err(|_| {
+            io::Error::new(io::ErrorKind::InvalidData, "the file does not hold 32 bytes: remove it")
+        }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => made(&path),
+        Err(error) => Err(error),
+    }
+}
+
+fn made(path: &Path) -> io::Result<Secret> {
+    let secret: Secret = rand::random();
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(&secret)?;
+    Ok(secret)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn the_key_is_made_once_and_only_for_its_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let sealed = sealer(folder.path()).seal("why");
+        assert_eq!(sealer(folder.path()).open(&sealed).as_deref(), Some("why"));
+        let mode = fs::metadata(folder.path().join(FILE)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        fs::write(folder.path().join(FILE), "short").unwrap();
+        assert!(kept(folder.path()).unwrap_err().to_string().contains("remove it"));
+    }
+
+    #[test]
+    fn no_state_directory_is_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let absent = folder.path().join("absent");
+        let sealed = sealer(&absent).seal("why");
+        assert!(!absent.exists() && sealer(&absent).open(&sealed).is_none());
+    }
+}

@@ -1,0 +1,272 @@
+//! What the configuration of each agent client becomes so that it asks respool. Pure: texts in, texts out.
+//!
+//! Formats: Codex 0.169, Claude Code 2.1.330, opencode 1.18.33, qwen-code 0.24.4, cline 3.0.65, each driven with exactly these
+//! settings (docs/clients.md). Called by `setup`.
+
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use serde_json::{Map, Value, json};
+use toml_edit::{DocumentMut, Item, Table, value};
+
+/// The clients that can be set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Client {
+    /// OpenClaw; its file is edited by the code of its own.
+    Openclaw,
+    /// OpenAI's Codex.
+    Codex,
+    /// Anthropic's Claude Code.
+    ClaudeCode,
+    /// opencode.
+    Opencode,
+    /// Qwen Code.
+    QwenCode,
+    /// Cline's command line.
+    Cline,
+}
+
+/// What a client is to ask.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    /// respool's URL, without `/v1`.
+    pub(super) url: String,
+    /// The model.
+    pub(super) model: String,
+    /// The model's window in tokens, when it is known.
+    pub(super) window: Option<u64>,
+    /// The environment variable that holds a key of `client_keys`.
+    pub(super) key_env: Option<String>,
+}
+
+/// Where a client keeps its settings.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Homes {
+    pub(super) home: PathBuf,
+    pub(super) codex: Option<PathBuf>,
+    pub(super) claude: Option<PathBuf>,
+    pub(super) xdg_config: Option<PathBuf>,
+}
+
+impl Client {
+    /// The file that is edited; `None` where the settings are given to the shell.
+    pub(super) fn file(self, homes: &Homes) -> Option<PathBuf> {
+        let or = |given: &Option<PathBuf>, default: &str| {
+            given.clone().unwrap_or_else(|| homes.home.join(default))
+        };
+        match self {
+            Self::Codex => Some(or(&homes.codex, ".codex").join("config.toml")),
+            Self::ClaudeCode => Some(or(&homes.claude, ".claude").join("settings.json")),
+            Self::Opencode => Some(or(&homes.xdg_config, ".config").join("opencode/opencode.json")),
+            Self::Openclaw | Self::QwenCode | Self::Cline => None,
+        }
+    }
+
+    /// The path of the API that it speaks.
+    pub(super) fn api(self) -> &'static str {
+        match self {
+            Self::Codex => "/v1/responses",
+            Self::ClaudeCode => "/v1/messages",
+            Self::Openclaw | Self::Opencode | Self::QwenCode | Self::Cline => "/v1/chat/completions",
+        }
+    }
+
+    /// The client's settings with respool in them; `present` is empty where there is no file yet.
+    pub(super) fn edited(self, present: &str, target: &Target, file: &Path) -> Result<String, String> {
+        match self {
+            Self::Codex => codex(present, target),
+            Self::ClaudeCode => edited_json(present, |settings| claude_code(settings, target)),
+            Self::Opencode => edited_json(present, |settings| opencode(settings, target)),
+            Self::Openclaw | Self::QwenCode | Self::Cline => Ok(present.to_owned()),
+        }
+        .map_err(|why| format!("{} cannot be edited: {why}", file.display()))
+    }
+
+    /// What to type instead, where there is no file to edit.
+    pub(super) fn commands(self, target: &Target) -> String {
+        let Target { url, model, key_env, .. } = target;
+        let key = key_env.as_ref().map_or_else(|| "none".to_owned(), |name| format!("\"${name}\""));
+        match self {
+            Self::QwenCode => format!(
+                "export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key} OPENAI_MODEL={model}\nqwen --auth-type openai"
+            ),
+            _ => format!("cline auth -p openai -k {key} -m {model} -b {url}/v1\ncline -P openai -m {model}"),
+        }
+    }
+}
+
+fn codex(present: &str, target: &Target) -> Result<String, String> {
+    let mut document: DocumentMut =
+        present.parse().map_err(|error| format!("it is not valid TOML: {error}"))?;
+    document["model"] = value(&target.model);
+    document["model_provider"] = value("respool");
+    if let Some(window) = target.window.and_then(|window| i64::try_from(window).ok()) {
+        document["model_context_window"] = value(window);
+    }
+    let providers = document.entry("model_providers").or_insert_with(|| {
+        let mut table = Table::new();
+        table.set_implicit(true);
+        Item::Table(table)
+    });
+    let providers = providers.as_table_like_mut().ok_or("`model_providers` is not a table")?;
+    let mut provider = Table::new();
+    provider["name"] = value("respool");
+    provider["base_url"] = value(format!("{}/v1", target.url));
+    provider["wire_api"] = value("responses");
+    if let Some(name) = &target.key_env {
+        provider["env_key"] = value(name);
+    }
+    providers.insert("respool", Item::Table(provider));
+    Ok(document.to_string())
+}
+
+fn edited_json(
+    present: &str,
+    edit: impl FnOnce(&mut Map<String, Value>) -> Result<(), String>,
+) -> Result<String, String> {
+    let text = if present.trim().is_empty() { "{}" } else { present };
+    let mut settings: Value =
+        serde_json::from_str(text).map_err(|error| format!("it is not plain JSON: {error}"))?;
+    edit(settings.as_object_mut().ok_or("it does not hold an object")?)?;
+    let text = serde_json::to_string_pretty(&settings).map_err(|error| error.to_string())?;
+    Ok(text + "\n")
+}
+
+fn table<'s>(settings: &'s mut Map<String, Value>, key: &str) -> Result<&'s mut Map<String, Value>, String> {
+    let entry = settings.entry(key).or_insert_with(|| json!({}));
+    entry.as_object_mut().ok_or_else(|| format!("`{key}` is not an object"))
+}
+
+fn claude_code(settings: &mut Map<String, Value>, target: &Target) -> Result<(), String> {
+    match &target.key_env {
+        Some(name) => settings.insert("apiKeyHelper".into(), json!(format!("printenv {name}"))),
+        None => settings.remove("apiKeyHelper"),
+    };
+    let environment = table(settings, "env")?;
+    let mut set = |name: &str, text: String| environment.insert(name.to_owned(), json!(text));
+    set("ANTHROPIC_BASE_URL", target.url.clone());
+    set("ANTHROPIC_MODEL", target.model.clone());
+    set("ANTHROPIC_DEFAULT_HAIKU_MODEL", target.model.clone());
+    set("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1".to_owned());
+    if target.key_env.is_none() {
+        set("ANTHROPIC_AUTH_TOKEN", "none".to_owned());
+    }
+    if let Some(window) = target.window {
+        set("CLAUDE_CODE_MAX_CONTEXT_TOKENS", window.to_string());
+    }
+    Ok(())
+}
+
+fn opencode(settings: &mut Map<String, Value>, target: &Target) -> Result<(), String> {
+    let mut model = json!({"name": target.model, "tool_call": true, "reasoning": true});
+    if let Some(window) = target.window {
+        model["limit"] = json!({"context": window, "output": window / 4});
+    }
+    let key = target.key_env.as_ref().map_or_else(|| "none".to_owned(), |name| format!("{{env:{name}}}"));
+    let provider = json!({
+        "npm": "@ai-sdk/openai-compatible",
+        "name": "respool",
+        "options": {"baseURL": format!("{}/v1", target.url), "apiKey": key},
+        "models": {target.model.clone(): model},
+    });
+    settings.entry("$schema").or_insert_with(|| json!("https://opencode.ai/config.json"));
+    settings.insert("model".into(), json!(format!("respool/{}", target.model)));
+    table(settings, "provider")?.insert("respool".into(), provider);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(key_env: Option<&str>) -> Target {
+        Target {
+            url: "http://127.0.0.1:8003".into(),
+            model: "gpt-oss-120b".into(),
+            window: Some(131_072),
+            key_env: key_env.map(str::to_owned),
+        }
+    }
+
+    fn edited(client: Client, present: &str, key_env: Option<&str>) -> String {
+        let text = client.edited(present, &target(key_env), Path::new("settings")).unwrap();
+        assert_eq!(
+            client.edited(&text, &target(key_env), Path::new("settings")).unwrap(),
+            text,
+            "twice is once"
+        );
+        text
+    }
+
+    #[test]
+    fn codex_keeps_what_it_has() {
+        let present = "# mine\nmodel = \"gpt-6\"\napproval_policy = \"never\"\n\n[model_providers.other]\nname = \"other\" # theirs\n";
+        insta::assert_snapshot!(edited(Client::Codex, present, Some("RESPOOL_KEY")), @r#"
+        # mine
+        model = "gpt-oss-120b"
+        approval_policy = "never"
+        model_provider = "respool"
+        model_context_window = 131072
+
+        [model_providers.other]
+        name = "other" # theirs
+
+        [model_providers.respool]
+        name = "respool"
+        base_url = "http://127.0.0.1:8003/v1"
+        wire_api = "responses"
+        env_key = "RESPOOL_KEY"
+        "#);
+    }
+
+    #[test]
+    fn claude_code_keeps_what_it_has() {
+        let text = edited(Client::ClaudeCode, r#"{"theme": "dark", "env": {"A": "b"}}"#, None);
+        let settings: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((&settings["theme"], &settings["env"]["A"]), (&json!("dark"), &json!("b")));
+        assert_eq!(settings["env"]["ANTHROPIC_BASE_URL"], "http://127.0.0.1:8003");
+        assert_eq!(settings["env"]["CLAUDE_CODE_MAX_CONTEXT_TOKENS"], "131072");
+        let settings: Value = serde_json::from_str(&edited(Client::ClaudeCode, "", Some("K"))).unwrap();
+        assert_eq!(settings["apiKeyHelper"], "printenv K");
+        assert_eq!(settings["env"].get("ANTHROPIC_AUTH_TOKEN"), None);
+    }
+
+    #[test]
+    fn opencode_gets_a_provider() {
+        let settings: Value = serde_json::from_str(&edited(Client::Opencode, "", Some("K"))).unwrap();
+        assert_eq!(settings["model"], "respool/gpt-oss-120b");
+        assert_eq!(settings["provider"]["respool"]["options"]["apiKey"], "{env:K}");
+        assert_eq!(settings["provider"]["respool"]["models"]["gpt-oss-120b"]["limit"]["context"], 131_072);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_left_alone() {
+        for (client, present) in [
+            (Client::Codex, "model = "),
+            (Client::Codex, "model_providers = 7"),
+            (Client::ClaudeCode, "// a comment\n{}"),
+            (Client::ClaudeCode, "[]"),
+            (Client::Opencode, r#"{"provider": 7}"#),
+        ] {
+            let error = client.edited(present, &target(None), Path::new("settings")).unwrap_err();
+            assert!(error.starts_with("settings cannot be edited: "), "{error}");
+        }
+    }
+
+    #[test]
+    fn files_are_where_the_clients_look() {
+        let homes = Homes { home: "/home/u".into(), codex: Some("/c".into()), ..Homes::default() };
+        let files: Vec<String> = [Client::Codex, Client::ClaudeCode, Client::Opencode]
+            .iter()
+            .filter_map(|client| Some(client.file(&homes)?.display().to_string()))
+            .collect();
+        assert_eq!(
+            files,
+            ["/c/config.toml", "/home/u/.claude/settings.json", "/home/u/.config/opencode/opencode.json"]
+        );
+        assert_eq!(Client::Cline.file(&homes), None);
+        assert!(
+            Client::QwenCode.commands(&target(None)).contains("OPENAI_BASE_URL=http://127.0.0.1:8003/v1")
+        );
+    }
+}

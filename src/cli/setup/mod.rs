@@ -1,0 +1,281 @@
+//! `respool setup CLIENT`: makes an agent client ask respool, shows what changes in its settings, tries one real turn, and undoes
+//! it.
+//!
+//! The settings as they were stand beside the file until they are restored.
+
+mod clients;
+mod openclaw;
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use self::clients::{Client, Homes, Target};
+use super::serve::runtime;
+use super::{Failure, say};
+
+/// The first answer of a large model may take its time.
+const TURN_WITHIN: Duration = Duration::from_mins(5);
+
+/// Ends the name of the file with the settings as they were.
+const BEFORE: &str = "before-respool";
+
+#[derive(Args, Debug)]
+pub(super) struct SetupArgs {
+    /// The client
+    #[arg(value_enum)]
+    client: Client,
+    /// Where respool listens
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8003")]
+    url: String,
+    /// The model [default: the only one that respool serves]
+    #[arg(long)]
+    model: Option<String>,
+    /// The model server, which says what it serves (openclaw only) [default: respool is asked]
+    #[arg(long, value_name = "URL")]
+    upstream: Option<String>,
+    /// The environment variable that holds one of respool's `client_keys`
+    #[arg(long, value_name = "NAME")]
+    key_env: Option<String>,
+    /// Show what would change, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Restore the settings as they were
+    #[arg(long, conflicts_with = "dry_run")]
+    undo: bool,
+}
+
+pub(super) fn setup(args: SetupArgs) -> Result<(), Failure> {
+    if args.client == Client::Openclaw {
+        return openclaw::setup(&args);
+    }
+    if args.upstream.is_some() {
+        let why =
+            format!("{} asks respool for its models: --upstream is for openclaw only", name_of(args.client));
+        return Err(why.into());
+    }
+    let file = args.client.file(&homes());
+    if args.undo {
+        return undo(args.client, file.as_deref());
+    }
+    runtime()?.block_on(set_up(args, file))
+}
+
+fn homes() -> Homes {
+    let folder = |name: &str| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+    Homes {
+        home: folder("HOME").unwrap_or_default(),
+        codex: folder("CODEX_HOME"),
+        claude: folder("CLAUDE_CONFIG_DIR"),
+        xdg_config: folder("XDG_CONFIG_HOME"),
+    }
+}
+
+/// The respool that is to be asked, with the key of a client.
+fn respool(args: &SetupArgs) -> Result<Respool, Failure> {
+    let url = args.url.trim_end_matches('/').trim_end_matches("/v1").to_owned();
+    let key = match &args.key_env {
+        Some(name) => Some(std::env::var(name).map_err(|_| {
+            format!(
+                "the environment variable `{name}` is not set: export one of respool's `client_keys` in it"
+            )
+        })?),
+        None => None,
+    };
+    Ok(Respool { url, key })
+}
+
+async fn set_up(args: SetupArgs, file: Option<PathBuf>) -> Result<(), Failure> {
+    let respool = respool(&args)?;
+    let url = respool.url.clone();
+    let (model, window) = respool.model(args.model).await?;
+    let target = Target { url, model, window, key_env: args.key_env };
+    match file {
+        Some(file) => edit(args.client, &target, &file, args.dry_run)?,
+        None => say::say(&format!("Start it like this:\n\n{}\n", args.client.commands(&target))),
+    }
+    if !args.dry_run {
+        say::say(&format!("Trying one turn with {} on {} …", target.model, args.client.api()));
+        respool.turn(args.client.api(), &target.model).await?;
+        say::say("It works.");
+    }
+    Ok(())
+}
+
+fn edit(client: Client, target: &Target, file: &Path, dry_run: bool) -> Result<(), Failure> {
+    let failed = |what: &str, error: io::Error| format!("{} cannot be {what}: {error}", file.display());
+    let present = match fs::read_to_string(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        read => Some(read.map_err(|error| failed("read", error))?),
+    };
+    let text = client.edited(present.as_deref().unwrap_or_default(), target, file)?;
+    if present.as_deref() == Some(&text) {
+        say::say(&format!("{} asks respool already.", file.display()));
+        return Ok(());
+    }
+    say::say_piece(&difference(present.as_deref().unwrap_or_default(), &text, file));
+    if dry_run {
+        return Ok(());
+    }
+    let before = before(file);
+    if !before.exists() {
+        // An empty copy says that there was no file.
+        replace(&before, present.as_deref().unwrap_or_default())
+            .map_err(|error| failed("saved first", error))?;
+    }
+    replace(file, &text).map_err(|error| failed("written", error))?;
+    say::say(&format!("Written. `respool setup {} --undo` restores it.", name_of(client)));
+    Ok(())
+}
+
+fn difference(present: &str, text: &str, file: &Path) -> String {
+    let name = file.display().to_string();
+    similar::TextDiff::from_lines(present, text).unified_diff().header(&name, &name).to_string()
+}
+
+fn before(file: &Path) -> PathBuf {
+    let mut name = file.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{BEFORE}"));
+    file.with_file_name(name)
+}
+
+/// Writes beside the file first: a crash leaves the old or the new one. The file keeps its permissions.
+fn replace(file: &Path, text: &str) -> io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    // A link to settings that are kept elsewhere stays a link.
+    let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
+    let folder = file.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(folder)?;
+    let beside = file.with_extension(format!("respool-{}", std::process::id()));
+    let mut written = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+    written.write_all(text.as_bytes())?;
+    if let Ok(present) = fs::metadata(&file) {
+        fs::set_permissions(&beside, present.permissions())?;
+    }
+    fs::rename(&beside, &file)
+}
+
+fn undo(client: Client, file: Option<&Path>) -> Result<(), Failure> {
+    let Some(file) = file else {
+        say::say(&format!(
+            "{} was given its settings by the shell: nothing is to be restored.",
+            name_of(client)
+        ));
+        return Ok(());
+    };
+    let before = before(file);
+    let text = fs::read_to_string(&before).map_err(|error| {
+        format!("{} cannot be read: {error}. Perhaps it was restored already", before.display())
+    })?;
+    say::say_piece(&difference(&fs::read_to_string(file).unwrap_or_default(), &text, file));
+    let restored = if text.is_empty() { fs::remove_file(file) } else { replace(file, &text) };
+    restored.map_err(|error| format!("{} cannot be restored: {error}", file.display()))?;
+    fs::remove_file(&before).map_err(|error| format!("{} cannot be removed: {error}", before.display()))?;
+    say::say(&format!("{} is as it was.", file.display()));
+    Ok(())
+}
+
+fn name_of(client: Client) -> String {
+    use clap::ValueEnum as _;
+    client.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+/// The respool that the client is to ask.
+struct Respool {
+    url: String,
+    key: Option<String>,
+}
+
+impl Respool {
+    /// The list of models.
+    async fn models(&self) -> Result<Vec<Value>, String> {
+        let list = self.ask(self.client()?.get(format!("{}/v1/models", self.url))).await?;
+        Ok(list["data"].as_array().cloned().unwrap_or_default())
+    }
+
+    /// The model's name and window.
+    async fn model(&self, wanted: Option<String>) -> Result<(String, Option<u64>), Failure> {
+        let models = self.models().await?;
+        let name = |model: &Value| model["id"].as_str().unwrap_or_default().to_owned();
+        let names: Vec<String> = models.iter().map(name).collect();
+        let found = match &wanted {
+            Some(wanted) => models.iter().find(|model| model["id"] == wanted.as_str()),
+            None => models.first().filter(|_| models.len() == 1),
+        };
+        let model = found.ok_or_else(|| {
+            let what = wanted
+                .map_or_else(|| "Which model?".to_owned(), |name| format!("There is no model `{name}`."));
+            format!("{what} Name one with --model. Available models: {}", names.join(", "))
+        })?;
+        Ok((name(model), model["max_model_len"].as_u64()))
+    }
+
+    async fn turn(&self, api: &str, model: &str) -> Result<(), Failure> {
+        let words = "Answer with the word: ready";
+        let messages = json!([{"role": "user", "content": words}]);
+        let body = match api {
+            "/v1/responses" => json!({"model": model, "input": words, "store": false}),
+            "/v1/messages" => json!({"model": model, "messages": messages, "max_tokens": 2000}),
+            _ => json!({"model": model, "messages": messages}),
+        };
+        let request = self.client()?.post(format!("{}{api}", self.url));
+        let request = request.header("content-type", "application/json").body(body.to_string());
+        Ok(self.ask(request).await.map(drop)?)
+    }
+
+    fn client(&self) -> Result<reqwest::Client, String> {
+        let client = reqwest::Client::builder().no_proxy().timeout(TURN_WITHIN).build();
+        client.map_err(|error| format!("no HTTP client can be made: {error}"))
+    }
+
+    async fn ask(&self, request: reqwest::RequestBuilder) -> Result<Value, String> {
+        let request = match &self.key {
+            Some(key) => request.bearer_auth(key),
+            None => request,
+        };
+        let unreachable = |error: reqwest::Error| {
+            format!(
+                "respool does not answer at {}: {error}. Start it with `respool serve`, or say where it is with --url",
+                self.url
+            )
+        };
+        let answer = request.send().await.map_err(unreachable)?;
+        let status = answer.status();
+        let text = answer.text().await.map_err(unreachable)?;
+        let value: Value = serde_json::from_str(&text).unwrap_or_default();
+        if !status.is_success() {
+            let said = value["error"]["message"].as_str().unwrap_or(&text);
+            return Err(format!("respool answered {status}: {said}"));
+        }
+        Ok(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_changed_and_restored() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("deep/config.toml");
+        let target =
+            Target { url: "http://127.0.0.1:1".into(), model: "m".into(), window: None, key_env: None };
+        edit(Client::Codex, &target, &file, true).unwrap();
+        assert!(!file.exists(), "a dry run writes nothing");
+        edit(Client::Codex, &target, &file, false).unwrap();
+        assert!(fs::read_to_string(&file).unwrap().contains("[model_providers.respool]"));
+        undo(Client::Codex, Some(&file)).unwrap();
+        assert!(!file.exists() && !before(&file).exists());
+        fs::write(&file, "# mine\n").unwrap();
+        edit(Client::Codex, &target, &file, false).unwrap();
+        edit(Client::Codex, &Target { model: "n".into(), ..target }, &file, false).unwrap();
+        undo(Client::Codex, Some(&file)).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "# mine\n");
+        assert!(undo(Client::Codex, Some(&file)).is_err());
+    }
+}

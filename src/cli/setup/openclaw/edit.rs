@@ -1,0 +1,379 @@
+//! What `openclaw.json` becomes so that OpenClaw asks respool. Pure: text in, text out; comments and layout stay.
+//!
+//! The file is JSON5. A provider that points at the model server is turned to respool under the name that it has, because sessions
+//! and fallback lists refer to it; where there is none, the provider `respool` is added.
+
+use jsonc_parser::ParseOptions;
+use jsonc_parser::cst::{CstInputValue, CstObject, CstRootNode};
+use serde_json::{Value, json};
+
+/// The provider that is added where none points at the model server.
+const PROVIDER: &str = "respool";
+
+/// The longest answer that is asked for, in tokens; at most a quarter of the window.
+const MAX_TOKENS: u64 = 16_384;
+
+/// A model as the server lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::cli::setup) struct Model {
+    pub(in crate::cli::setup) id: String,
+    /// In tokens, when the server tells it.
+    pub(in crate::cli::setup) window: Option<u64>,
+}
+
+/// What OpenClaw is to ask.
+#[derive(Clone, Debug)]
+pub(in crate::cli::setup) struct Wanted {
+    /// respool's URL, without `/v1`.
+    pub(in crate::cli::setup) url: String,
+    /// The model server's URL, where it was named: providers that point at it are turned to respool.
+    pub(in crate::cli::setup) upstream: Option<String>,
+    pub(in crate::cli::setup) models: Vec<Model>,
+    /// The model that was named by the person.
+    pub(in crate::cli::setup) model: Option<String>,
+    /// The environment variable that holds a key of `client_keys`.
+    pub(in crate::cli::setup) key_env: Option<String>,
+    /// Whether OpenClaw knows the keys that its 2026.2 releases refuse.
+    pub(in crate::cli::setup) is_current: bool,
+}
+
+/// The new text, and what a person should know about it.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::cli::setup) struct Edited {
+    pub(in crate::cli::setup) text: String,
+    /// `PROVIDER/MODEL`, which answers first now.
+    pub(in crate::cli::setup) primary: String,
+    /// What answered first before, where that is something else.
+    pub(in crate::cli::setup) replaced: Option<String>,
+    /// Asked when the primary model fails.
+    pub(in crate::cli::setup) fallbacks: Vec<String>,
+}
+
+/// `present` with respool in it; it is empty where there is no file yet.
+pub(in crate::cli::setup) fn edited(present: &str, wanted: &Wanted) -> Result<Edited, String> {
+    let text = if present.trim().is_empty() { "{}\n" } else { present };
+    let root = CstRootNode::parse(text, &ParseOptions::default())
+        .map_err(|error| format!("it is not valid JSON5: {error}"))?;
+    let before = root.to_serde_value().unwrap_or_default();
+    let object = root.object_value().ok_or("it does not hold an object")?;
+    let (provider, id) = (provider_of(&before, wanted), model_of(&before, wanted)?);
+    let entry = child(&child(&child(&object, "models")?, "providers")?, &provider)?;
+    write_provider(&entry, wanted, &id)?;
+    let primary = format!("{provider}/{id}");
+    let defaults = child(&child(&object, "agents")?, "defaults")?;
+    let replaced = write_primary(&defaults, &before["agents"]["defaults"], &primary)?;
+    Ok(Edited { text: root.to_string(), primary, replaced, fallbacks: fallbacks(&before) })
+}
+
+/// The name of the provider that asks respool or the model server already.
+fn provider_of(config: &Value, wanted: &Wanted) -> String {
+    let providers = config["models"]["providers"].as_object();
+    let asks = |url: &str| {
+        let of =
+            |provider: &Value| provider["baseUrl"].as_str().is_some_and(|base| is_same_server(base, url));
+        providers.into_iter().flatten().find(|(_, provider)| of(provider)).map(|(name, _)| name.clone())
+    };
+    let found = asks(&wanted.url).or_else(|| asks(wanted.upstream.as_deref()?));
+    // For the name `vllm` OpenClaw discovers models on its own and changes requests.
+    found.filter(|name| name != "vllm").unwrap_or_else(|| PROVIDER.to_owned())
+}
+
+/// The model that was named, else the one that is in use, else the only one.
+fn model_of(config: &Value, wanted: &Wanted) -> Result<String, String> {
+    let served = |id: &str| wanted.models.iter().any(|model| model.id == id);
+    let present =
+        primary_of(&config["agents"]["defaults"]).and_then(|primary| Some(primary.split_once('/')?.1));
+    let only = match wanted.models.as_slice() {
+        [only] => Some(only.id.as_str()),
+        _ => None,
+    };
+    let named = wanted.model.as_deref();
+    if let Some(id) = named.or_else(|| present.filter(|id| served(id))).or(only).filter(|id| served(id)) {
+        return Ok(id.to_owned());
+    }
+    let ids: Vec<&str> = wanted.models.iter().map(|model| model.id.as_str()).collect();
+    let what = named.map_or_else(String::new, |name| format!("The server has no model `{name}`. "));
+    Err(format!("{what}Name the model with --model. Available models: {}", ids.join(", ")))
+}
+
+fn write_provider(entry: &CstObject, wanted: &Wanted, id: &str) -> Result<(), String> {
+    set(entry, "baseUrl", &json!(format!("{}/v1", wanted.url)));
+    if let Some(name) = &wanted.key_env {
+        set(entry, "apiKey", &json!(format!("${{{name}}}")));
+    }
+    add(entry, "apiKey", &json!("local"));
+    add(entry, "api", &json!("openai-completions"));
+    if wanted.is_current {
+        add(entry, "timeoutSeconds", &json!(1800));
+    }
+    let list = entry.array_value_or_create("models").ok_or("`models` of the provider is not a list")?;
+    let present: Vec<CstObject> =
+        list.elements().iter().filter_map(jsonc_parser::cst::CstNode::as_object).collect();
+    let id_of = |object: &CstObject| Some(object.get("id")?.to_serde_value()?.as_str()?.to_owned());
+    for object in &present {
+        let known = id_of(object).and_then(|id| wanted.models.iter().find(|model| model.id == id));
+        if let Some(window) = known.and_then(|model| model.window) {
+            lower(object, "contextWindow", window);
+        }
+    }
+    if !present.iter().any(|object| id_of(object).as_deref() == Some(id)) {
+        let window = wanted.models.iter().find(|model| model.id == id).and_then(|model| model.window);
+        list.ensure_multiline();
+        list.append(input(&model_entry(id, window, wanted.is_current)));
+    }
+    Ok(())
+}
+
+/// What docs/openclaw.md recommends; the current client knows more keys than the old one, which refuses unknown ones.
+fn model_entry(id: &str, window: Option<u64>, is_current: bool) -> Value {
+    let mut entry = json!({
+        "id": id, "name": id, "reasoning": true, "input": ["text"],
+        "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0},
+    });
+    if let Some(window) = window {
+        entry["contextWindow"] = json!(window);
+        entry["maxTokens"] = json!(MAX_TOKENS.min(window / 4));
+    }
+    let mut compat = json!({
+        "supportsReasoningEffort": true, "supportsUsageInStreaming": true, "maxTokensField": "max_completion_tokens",
+        "supportsDeveloperRole": false, "supportsStore": false, "supportsStrictMode": false,
+    });
+    if is_current {
+        compat["supportedReasoningEfforts"] = json!(["low", "medium", "high"]);
+        compat["reasoningEffortMap"] = json!({"minimal": "low", "xhigh": "high"});
+        compat["requiresReasoningContentOnAssistantMessages"] = json!(true);
+        compat["sendSessionAffinityHeaders"] = json!(true);
+    }
+    entry["compat"] = compat;
+    entry
+}
+
+/// Lets `primary` answer first; gives what did before, if that was another.
+fn write_primary(defaults: &CstObject, before: &Value, primary: &str) -> Result<Option<String>, String> {
+    let model = defaults.get("model").and_then(|property| property.value());
+    match model.as_ref().and_then(jsonc_parser::cst::CstNode::as_object) {
+        Some(object) => set(&object, "primary", &json!(primary)),
+        None if before["model"].is_string() => set(defaults, "model", &json!(primary)),
+        None => set(&child(defaults, "model")?, "primary", &json!(primary)),
+    }
+    // Where models are listed, others are not allowed.
+    if before["models"].as_object().is_some_and(|models| !models.is_empty() && !models.contains_key(primary))
+    {
+        set(&child(defaults, "models")?, primary, &json!({}));
+    }
+    Ok(primary_of(before).filter(|&old| old != primary).map(str::to_owned))
+}
+
+fn primary_of(defaults: &Value) -> Option<&str> {
+    let model = &defaults["model"];
+    model["primary"].as_str().or_else(|| model.as_str())
+}
+
+fn fallbacks(config: &Value) -> Vec<String> {
+    let agents = &config["agents"];
+    let of_agents = agents["entries"].as_object().into_iter().flat_map(|entries| entries.values());
+    let of_list = agents["list"].as_array().into_iter().flatten();
+    let all = [&agents["defaults"]].into_iter().chain(of_agents).chain(of_list);
+    let names = all.filter_map(|agent| agent["model"]["fallbacks"].as_array()).flatten();
+    let mut names: Vec<String> = names.filter_map(|name| Some(name.as_str()?.to_owned())).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Whether two URLs lead to the same server: host and port, where `localhost` is 127.0.0.1.
+fn is_same_server(one: &str, other: &str) -> bool {
+    let place = |text: &str| {
+        let url = url::Url::parse(text).ok()?;
+        let host = url.host_str()?.replace("localhost", "127.0.0.1");
+        Some((host, url.port_or_known_default()?))
+    };
+    place(one).is_some() && place(one) == place(other)
+}
+
+fn child(object: &CstObject, key: &str) -> Result<CstObject, String> {
+    if object.get(key).is_none() {
+        object.append(key, CstInputValue::Object(Vec::new()));
+    }
+    object.object_value(key).ok_or_else(|| format!("`{key}` is not an object"))
+}
+
+/// Writes a value unless it stands there already.
+fn set(object: &CstObject, key: &str, value: &Value) {
+    match object.get(key) {
+        None => drop(object.append(key, input(value))),
+        Some(property) if property.to_serde_value().as_ref() == Some(value) => {}
+        Some(property) => property.set_value(input(value)),
+    }
+}
+
+/// Writes a value where there is none.
+fn add(object: &CstObject, key: &str, value: &Value) {
+    if object.get(key).is_none() {
+        object.append(key, input(value));
+    }
+}
+
+/// Writes a number where there is none, or a larger one.
+fn lower(object: &CstObject, key: &str, number: u64) {
+    let present = object.get(key).and_then(|property| property.to_serde_value()?.as_u64());
+    if present.is_none_or(|present| present > number) {
+        set(object, key, &json!(number));
+    }
+}
+
+fn input(value: &Value) -> CstInputValue {
+    match value {
+        Value::Null => CstInputValue::Null,
+        Value::Bool(value) => CstInputValue::Bool(*value),
+        Value::Number(number) => CstInputValue::Number(number.to_string()),
+        Value::String(text) => CstInputValue::String(text.clone()),
+        Value::Array(items) => CstInputValue::Array(items.iter().map(input).collect()),
+        Value::Object(fields) => {
+            CstInputValue::Object(fields.iter().map(|(key, value)| (key.clone(), input(value))).collect())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(models: &[(&str, Option<u64>)]) -> Wanted {
+        Wanted {
+            url: "http://127.0.0.1:8003".into(),
+            upstream: Some("http://gpu:8000".into()),
+            models: models.iter().map(|&(id, window)| Model { id: id.into(), window }).collect(),
+            model: None,
+            key_env: None,
+            is_current: true,
+        }
+    }
+
+    const GROWN: &str = r#"// my assistant
+{
+  models: {
+    mode: 'merge',
+    providers: {
+      // the box under the desk
+      gptoss: {
+        baseUrl: 'http://gpu:8000/v1', // straight to vLLM
+        apiKey: "${VLLM_KEY}",
+        models: [
+          { id: 'gpt-oss-120b', name: "big", contextWindow: 200000, },
+        ],
+      },
+    },
+  },
+  agents: {
+    defaults: {
+      model: { primary: 'gptoss/gpt-oss-120b', fallbacks: ["anthropic/claude"] },
+      models: { 'gptoss/gpt-oss-120b': { alias: 'oss' } },
+      timeoutSeconds: 0x258, /* hexadecimal */ ratio: .5,
+    },
+  },
+}
+"#;
+
+    #[test]
+    fn a_fresh_file_gets_a_whole_entry() {
+        let edited = edited("", &wanted(&[("gpt-oss-120b", Some(131_072))])).unwrap();
+        assert_eq!((edited.primary.as_str(), edited.replaced), ("respool/gpt-oss-120b", None));
+        let text = edited.text;
+        let config: Value = serde_json::from_str(&text).unwrap();
+        let provider = &config["models"]["providers"]["respool"];
+        assert_eq!(provider["baseUrl"], "http://127.0.0.1:8003/v1");
+        let model = &provider["models"][0];
+        assert_eq!((&model["contextWindow"], &model["maxTokens"]), (&json!(131_072), &json!(16_384)));
+        assert_eq!(model["compat"]["sendSessionAffinityHeaders"], true);
+        assert_eq!(config["agents"]["defaults"]["model"]["primary"], "respool/gpt-oss-120b");
+        let old = Wanted { is_current: false, ..wanted(&[("m", None)]) };
+        let text = super::edited("{}", &old).unwrap().text;
+        for key in ["timeoutSeconds", "sendSessionAffinityHeaders", "reasoningEffortMap", "contextWindow"] {
+            assert!(!text.contains(key), "the old client refuses {key}, or it is not known: {text}");
+        }
+    }
+
+    #[test]
+    fn a_grown_file_keeps_its_comments_and_its_provider() {
+        let edited = edited(GROWN, &wanted(&[("gpt-oss-120b", Some(131_072))])).unwrap();
+        assert_eq!((edited.primary.as_str(), edited.replaced.as_deref()), ("gptoss/gpt-oss-120b", None));
+        assert_eq!(edited.fallbacks, ["anthropic/claude"]);
+        let changed: Vec<String> = similar::TextDiff::from_lines(GROWN, &edited.text)
+            .iter_all_changes()
+            .filter(|change| change.tag() != similar::ChangeTag::Equal)
+            .map(|change| format!("{}{}", change.tag(), change.value().trim()))
+            .collect();
+        assert_eq!(
+            changed,
+            [
+                "-baseUrl: 'http://gpu:8000/v1', // straight to vLLM",
+                "+baseUrl: \"http://127.0.0.1:8003/v1\", // straight to vLLM",
+                "-{ id: 'gpt-oss-120b', name: \"big\", contextWindow: 200000, },",
+                "+{ id: 'gpt-oss-120b', name: \"big\", contextWindow: 131072, },",
+                "+\"api\": \"openai-completions\",",
+                "+\"timeoutSeconds\": 1800,",
+            ]
+        );
+        let again = super::edited(&edited.text, &wanted(&[("gpt-oss-120b", Some(131_072))])).unwrap();
+        assert_eq!(again.text, edited.text, "twice is once");
+    }
+
+    #[test]
+    fn another_primary_is_replaced_and_named_and_the_allow_list_is_kept_up() {
+        let present =
+            r#"{"agents": {"defaults": {"model": "anthropic/claude", "models": {"anthropic/claude": {}}}}}"#;
+        let edited = edited(present, &wanted(&[("m", None)])).unwrap();
+        assert_eq!(edited.replaced.as_deref(), Some("anthropic/claude"));
+        let config: Value = serde_json::from_str(&edited.text).unwrap();
+        assert_eq!(config["agents"]["defaults"]["model"], "respool/m");
+        assert_eq!(config["agents"]["defaults"]["models"], json!({"anthropic/claude": {}, "respool/m": {}}));
+    }
+
+    #[test]
+    fn a_provider_called_vllm_is_not_taken_over() {
+        let present =
+            r#"{"models": {"providers": {"vllm": {"baseUrl": "http://gpu:8000/v1", "models": []}}}}"#;
+        let edited = edited(present, &wanted(&[("m", None)])).unwrap();
+        assert_eq!(edited.primary, "respool/m");
+        assert!(edited.text.contains(r#""baseUrl": "http://gpu:8000/v1""#), "{}", edited.text);
+    }
+
+    #[test]
+    fn which_model_is_said_or_asked() {
+        let several = wanted(&[("a", None), ("b", None)]);
+        let check = |present: &str, wanted: &Wanted, expected: &str| {
+            let outcome = edited(present, wanted).map_or_else(|why| why, |edited| edited.primary);
+            assert_eq!(outcome, expected);
+        };
+        check("", &several, "Name the model with --model. Available models: a, b");
+        check("", &Wanted { model: Some("b".into()), ..several.clone() }, "respool/b");
+        check(r#"{"agents": {"defaults": {"model": {"primary": "x/b"}}}}"#, &several, "respool/b");
+        let unknown = Wanted { model: Some("c".into()), ..several };
+        check(
+            "",
+            &unknown,
+            "The server has no model `c`. Name the model with --model. Available models: a, b",
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_left_alone() {
+        for present in ["{", "[]", r#"{"models": 7}"#, r#"{"agents": {"defaults": []}}"#] {
+            let error = edited(present, &wanted(&[("m", None)])).unwrap_err();
+            assert!(error.contains("not"), "{present}: {error}");
+        }
+    }
+
+    #[test]
+    fn servers_are_compared_by_host_and_port() {
+        for (one, other, expected) in [
+            ("http://localhost:8000/v1", "http://127.0.0.1:8000", true),
+            ("http://gpu/v1", "http://gpu:80", true),
+            ("http://gpu:8000", "http://gpu:8001", false),
+            ("nonsense", "nonsense", false),
+        ] {
+            assert_eq!(is_same_server(one, other), expected, "{one} {other}");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The OpenClaw on this machine: its version, and its opinion of a configuration.
+
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use semver::Version;
+
+/// The first version after those that refuse the newer keys; between this and 2026.9.6 none was tried.
+const CURRENT: Version = Version::new(2026, 3, 0);
+
+/// An installed OpenClaw.
+pub(super) struct OpenClaw {
+    program: PathBuf,
+    pub(super) version: Version,
+}
+
+/// What OpenClaw says to a configuration.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Valid,
+    /// In its own words.
+    Refused(String),
+}
+
+impl OpenClaw {
+    /// The one on the PATH.
+    pub(super) fn find() -> Option<Self> {
+        let program = PathBuf::from("openclaw");
+        let output = Command::new(&program).arg("--version").stdin(Stdio::null()).output().ok()?;
+        let version = version_in(&String::from_utf8_lossy(&output.stdout))?;
+        Some(Self { program, version })
+    }
+
+    /// Whether it knows the keys that 2026.2 refuses.
+    pub(super) fn is_current(&self) -> bool {
+        self.version >= CURRENT
+    }
+
+    /// Has it validate this text, as a file in the folder of the real one, so that what it includes is found.
+    pub(super) fn validate(&self, text: &str, folder: &Path) -> Result<Verdict, String> {
+        let failed = |error: io::Error| format!("`openclaw config validate` cannot be run: {error}");
+        std::fs::create_dir_all(folder).map_err(failed)?;
+        let mut candidate = tempfile::Builder::new()
+            .prefix("openclaw-")
+            .suffix(".json")
+            .tempfile_in(folder)
+            .map_err(failed)?;
+        let text = if text.trim().is_empty() { "{}\n" } else { text };
+        candidate.write_all(text.as_bytes()).map_err(failed)?;
+        let output = Command::new(&self.program)
+            .args(["config", "validate"])
+            .env("OPENCLAW_CONFIG_PATH", candidate.path())
+            .stdin(Stdio::null())
+            .output()
+            .map_err(failed)?;
+        if output.status.success() {
+            return Ok(Verdict::Valid);
+        }
+        let said =
+            [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned());
+        Ok(Verdict::Refused(said.join("\n").trim().to_owned()))
+    }
+}
+
+/// The first version in what `openclaw --version` prints: `2026.2.26`, or `OpenClaw 2026.9.6 (eb377ac)`.
+fn version_in(text: &str) -> Option<Version> {
+    text.split_whitespace().find_map(|word| Version::parse(word).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_of_the_version_are_read() {
+        let check = |text: &str, expected: Option<(&str, bool)>| {
+            let found = version_in(text).map(|version| OpenClaw { program: PathBuf::new(), version });
+            let found = found.map(|openclaw| (openclaw.version.to_string(), openclaw.is_current()));
+            assert_eq!(found, expected.map(|(text, is_current)| (text.to_owned(), is_current)), "{text}");
+        };
+        check("2026.2.26\n", Some(("2026.2.26", false)));
+        check("OpenClaw 2026.9.6 (eb377ac)\n", Some(("2026.9.6", true)));
+        check("openclaw: not built\n", None);
+    }
+}

@@ -1,0 +1,219 @@
+//! `respool setup openclaw`: asks the model server what it serves, shows what changes in `openclaw.json`, has OpenClaw itself
+//! validate that, and only then writes it.
+//!
+//! The other clients are set up by the code beside this folder, whose file handling this uses.
+
+mod edit;
+mod installed;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use self::edit::{Edited, Model, Wanted, edited};
+use self::installed::{OpenClaw, Verdict};
+use super::{Respool, SetupArgs, before, difference, replace};
+use crate::cli::Failure;
+use crate::cli::say::say;
+use crate::cli::serve::runtime;
+
+/// A list of models is there or it is not.
+const SERVER_WITHIN: Duration = Duration::from_secs(10);
+
+/// Where OpenClaw keeps its configuration and its state.
+struct Places {
+    config: PathBuf,
+    state: PathBuf,
+}
+
+impl Places {
+    fn find() -> Self {
+        let path = |name: &str| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let home = path("HOME").unwrap_or_default();
+        let state = path("OPENCLAW_STATE_DIR").unwrap_or_else(|| home.join(".openclaw"));
+        Self { config: path("OPENCLAW_CONFIG_PATH").unwrap_or_else(|| state.join("openclaw.json")), state }
+    }
+
+    /// The copies of providers that OpenClaw 2026.2 keeps; an address in them wins over the configuration.
+    fn copies(&self) -> Vec<PathBuf> {
+        let agents = fs::read_dir(self.state.join("agents")).into_iter().flatten().filter_map(Result::ok);
+        let copies = agents.map(|agent| agent.path().join("agent/models.json"));
+        copies.filter(|copy| copy.exists()).collect()
+    }
+}
+
+pub(super) fn setup(arguments: &SetupArgs) -> Result<(), Failure> {
+    let places = Places::find();
+    if arguments.undo {
+        super::undo(arguments.client, Some(&places.config))?;
+        return Ok(forget_copies(&places)?);
+    }
+    runtime()?.block_on(set_up(arguments, arguments.upstream.as_deref(), &places))
+}
+
+async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) -> Result<(), Failure> {
+    let respool = super::respool(arguments)?;
+    let models = models(&respool, upstream).await?;
+    let installed = OpenClaw::find();
+    let wanted = Wanted {
+        url: respool.url.clone(),
+        upstream: upstream.map(root),
+        models,
+        model: arguments.model.clone(),
+        key_env: arguments.key_env.clone(),
+        is_current: installed.as_ref().is_some_and(OpenClaw::is_current),
+    };
+    let file = &places.config;
+    let failed = |what: &str, error: io::Error| format!("{} cannot be {what}: {error}", file.display());
+    let present = match fs::read_to_string(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        read => read.map_err(|error| failed("read", error))?,
+    };
+    let edited =
+        edited(&present, &wanted).map_err(|why| format!("{} cannot be edited: {why}", file.display()))?;
+    if edited.text == present {
+        say(&format!("{} asks respool already.", file.display()));
+    } else {
+        say(difference(&present, &edited.text, file).trim_end());
+        validate(installed.as_ref(), &present, &edited.text, file)?;
+        if !arguments.dry_run {
+            keep(file, &present).map_err(|error| failed("saved first", error))?;
+            replace(file, &edited.text).map_err(|error| failed("written", error))?;
+            say("Written. `respool setup openclaw --undo` restores the file as it was.");
+            forget_copies(places)?;
+        }
+    }
+    explain(&edited, installed.as_ref());
+    if !arguments.dry_run {
+        try_a_turn(&respool, &edited, upstream).await?;
+    }
+    Ok(())
+}
+
+/// What the model server serves, or respool where no server was named.
+async fn models(respool: &Respool, upstream: Option<&str>) -> Result<Vec<Model>, Failure> {
+    let list = match upstream {
+        Some(url) => of_server(&root(url)).await?,
+        None => respool
+            .models()
+            .await
+            .map_err(|why| format!("{why}. Or name the model server with --upstream URL"))?,
+    };
+    let model = |entry: &Value| {
+        Some(Model { id: entry["id"].as_str()?.to_owned(), window: entry["max_model_len"].as_u64() })
+    };
+    let models: Vec<Model> = list.iter().filter_map(model).collect();
+    if models.is_empty() {
+        return Err("the server lists no models: load one, and try again".to_owned().into());
+    }
+    Ok(models)
+}
+
+async fn of_server(url: &str) -> Result<Vec<Value>, String> {
+    let failed = |error: reqwest::Error| {
+        format!(
+            "the model server does not answer at {url}: {error}. Is it running, and is the address right?"
+        )
+    };
+    let client = reqwest::Client::builder().no_proxy().timeout(SERVER_WITHIN).build().map_err(failed)?;
+    let mut request = client.get(format!("{url}/v1/models"));
+    // As `vllm serve` reads its own key.
+    if let Ok(key) = std::env::var("VLLM_API_KEY") {
+        request = request.bearer_auth(key);
+    }
+    let answer = request.send().await.map_err(failed)?;
+    let status = answer.status();
+    let list: Value = serde_json::from_str(&answer.text().await.map_err(failed)?).unwrap_or_default();
+    match list["data"].as_array() {
+        Some(models) => Ok(models.clone()),
+        None if matches!(status.as_u16(), 401 | 403) => {
+            Err(format!("the model server at {url} wants a key: export it as VLLM_API_KEY"))
+        }
+        None => {
+            Err(format!("{url}/v1/models answers HTTP {status} without a list of models: correct --upstream"))
+        }
+    }
+}
+
+/// A base URL without `/v1`.
+fn root(url: &str) -> String {
+    url.trim_end_matches('/').trim_end_matches("/v1").to_owned()
+}
+
+/// OpenClaw's own opinion, before anything is written. A file that it refused before says nothing about the change.
+fn validate(installed: Option<&OpenClaw>, present: &str, text: &str, file: &Path) -> Result<(), Failure> {
+    let Some(openclaw) = installed else {
+        say(
+            "`openclaw` is not on the PATH, so the new file was not validated, and only keys that every version knows were used.",
+        );
+        return Ok(());
+    };
+    let folder = file.parent().unwrap_or(Path::new("."));
+    let verdict = |text: &str| openclaw.validate(text, folder);
+    match verdict(text)? {
+        Verdict::Valid => say(&format!("OpenClaw {} accepts the new file.", openclaw.version)),
+        Verdict::Refused(_) if verdict(present)? != Verdict::Valid => say(&format!(
+            "OpenClaw {} could not validate the file: it has no `config validate`, or refuses the file as it was, too.",
+            openclaw.version
+        )),
+        Verdict::Refused(why) => {
+            let refused =
+                format!("OpenClaw {} refuses the new file, so nothing was written:\n{why}", openclaw.version);
+            return Err(refused.into());
+        }
+    }
+    Ok(())
+}
+
+/// An empty copy says that there was no file.
+fn keep(file: &Path, present: &str) -> io::Result<()> {
+    let kept = before(file);
+    if kept.exists() { Ok(()) } else { replace(&kept, present) }
+}
+
+fn forget_copies(places: &Places) -> Result<(), String> {
+    for copy in places.copies() {
+        fs::remove_file(&copy).map_err(|error| format!("{} cannot be removed: {error}", copy.display()))?;
+        say(&format!(
+            "Removed {}: the copy of the providers that OpenClaw 2026.2 keeps there wins over its configuration.",
+            copy.display()
+        ));
+    }
+    Ok(())
+}
+
+fn explain(edited: &Edited, installed: Option<&OpenClaw>) {
+    if let Some(replaced) = &edited.replaced {
+        say(&format!(
+            "The primary model was {replaced}, and is {} now. `/model {replaced}` in a chat still asks the other.",
+            edited.primary
+        ));
+    }
+    if !edited.fallbacks.is_empty() {
+        say(&format!(
+            "Fallback models: {}. OpenClaw asks them when respool gives up; for a server that is down that is after \
+             `recovery.wait_for_upstream` (60 s). To have them asked sooner, put this into respool.toml:\n\n    \
+             [recovery]\n    wait_for_upstream = \"5s\"\n",
+            edited.fallbacks.join(", ")
+        ));
+    }
+    if installed.is_some_and(|openclaw| !openclaw.is_current()) {
+        say("This OpenClaw reads its configuration at the start: `openclaw gateway restart`.");
+    }
+}
+
+async fn try_a_turn(respool: &Respool, edited: &Edited, upstream: Option<&str>) -> Result<(), Failure> {
+    if respool.models().await.is_err() {
+        let upstream = upstream.map(|url| format!(" --upstream {}", root(url))).unwrap_or_default();
+        say(&format!("respool does not run at {} yet. Start it: respool serve{upstream}", respool.url));
+        return Ok(());
+    }
+    let model = edited.primary.split_once('/').map_or(edited.primary.as_str(), |(_, model)| model);
+    say(&format!("Trying one turn with {model} …"));
+    respool.turn("/v1/chat/completions", model).await?;
+    say("It works.");
+    Ok(())
+}

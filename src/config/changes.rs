@@ -1,0 +1,68 @@
+//! Which keys of a configuration have other values than before. Pure.
+
+use ::config::{Value, ValueKind};
+
+use super::show::bare_or_quoted;
+use super::tree::Table;
+
+/// The keys that differ, as they are written, in order.
+pub(super) fn changed(before: &Table, now: &Table) -> Vec<String> {
+    let mut found = Vec::new();
+    tables("", before, now, &mut found);
+    found.sort();
+    found.dedup();
+    found
+}
+
+fn tables(path: &str, before: &Table, now: &Table, found: &mut Vec<String>) {
+    for name in before.keys().chain(now.keys()) {
+        let path =
+            if path.is_empty() { bare_or_quoted(name) } else { format!("{path}.{}", bare_or_quoted(name)) };
+        values(&path, before.get(name), now.get(name), found);
+    }
+}
+
+fn values(path: &str, before: Option<&Value>, now: Option<&Value>, found: &mut Vec<String>) {
+    let nothing = Table::new();
+    match (before.map(|value| &value.kind), now.map(|value| &value.kind)) {
+        (Some(ValueKind::Table(before)), Some(ValueKind::Table(now))) => tables(path, before, now, found),
+        (Some(ValueKind::Table(before)), None) => tables(path, before, &nothing, found),
+        (None, Some(ValueKind::Table(now))) => tables(path, &nothing, now, found),
+        (Some(ValueKind::Array(before)), Some(ValueKind::Array(now))) if before.len() == now.len() => {
+            for (index, (before, now)) in before.iter().zip(now).enumerate() {
+                values(&format!("{path}[{index}]"), Some(before), Some(now), found);
+            }
+        }
+        (before, now) if before == now => {}
+        _ => found.push(path.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{Environment, FileText, Flags, Loaded, resolve};
+
+    fn load(text: &str) -> Loaded {
+        let file = FileText { path: "respool.toml".as_ref(), text };
+        resolve(Some(file), &Environment::new(), &Flags::default())
+            .unwrap_or_else(|problems| panic!("{problems}"))
+    }
+
+    #[test]
+    fn changed_keys_are_named_and_moved_ones_are_not() {
+        let check = |before: &str, now: &str, expected: &[&str]| {
+            assert_eq!(load(now).changed_keys(&load(before)), expected, "{before} -> {now}");
+        };
+        check("", "", &[]);
+        check("[budgets]\nday = 1.0", "# words\n\n[budgets]\nday = 1.0", &[]);
+        check("[budgets]\nday = 1.0", "[budgets]\nday = 2.0\nkey = 1.0", &["budgets.day", "budgets.key"]);
+        check("[prices.\"a.b\"]\ninput = 1.0", "", &["prices.\"a.b\".input"]);
+        let upstream = |url: &str| format!("[[upstream]]\nname = \"box\"\nurl = \"{url}\"");
+        check(&upstream("http://a"), &upstream("http://b"), &["upstream[0].url"]);
+        check(
+            &upstream("http://a"),
+            &format!("{}\n[[upstream]]\nurl = \"http://c\"", upstream("http://a")),
+            &["upstream"],
+        );
+    }
+}

@@ -1,0 +1,99 @@
+//! One reply in a client's own form, whichever of the two APIs it is.
+//!
+//! Takes the relay's chunks or its whole reply. Called by `reply`.
+
+use bytes::Bytes;
+
+use crate::sse::Frames;
+use crate::translate::messages::MessageEvents;
+use crate::translate::responses::{ResponseEvents, failure_code};
+use crate::translate::{ChunkEvents, ClientProgram, Reply};
+use crate::turn::TurnEvent;
+use crate::wire::ApiError;
+
+/// Writes the events of one reply.
+pub(super) enum Writer {
+    /// To a client of the Responses API.
+    Responses(ResponseEvents, ClientProgram),
+    /// To a client of the Messages API; the request's id.
+    Messages(MessageEvents, String),
+}
+
+impl Writer {
+    pub(super) fn begin(&mut self, out: &mut Vec<u8>) {
+        match self {
+            Self::Responses(events, _) => events.begin(out),
+            Self::Messages(events, _) => events.begin(out),
+        }
+    }
+
+    pub(super) fn heartbeat(&mut self, out: &mut Vec<u8>) {
+        match self {
+            Self::Responses(events, _) => events.heartbeat(out),
+            Self::Messages(events, _) => events.heartbeat(out),
+        }
+    }
+
+    pub(super) fn tell(&mut self, event: &TurnEvent, out: &mut Vec<u8>) {
+        match self {
+            Self::Responses(events, _) => events.tell(event, out),
+            Self::Messages(events, _) => events.tell(event, out),
+        }
+    }
+
+    pub(super) fn tell_reply(&mut self, reply: &Reply, out: &mut Vec<u8>) {
+        match self {
+            Self::Responses(events, _) => events.tell_reply(reply, out),
+            Self::Messages(events, _) => events.tell_reply(reply, out),
+        }
+    }
+
+    pub(super) fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
+        match self {
+            Self::Responses(events, program) => events.fail(failure_code(error, *program), error, out),
+            Self::Messages(events, request_id) => events.fail(error, request_id, out),
+        }
+    }
+
+    /// What is to be remembered of the reply, by id.
+    pub(super) fn to_keep(&self) -> Vec<(String, String)> {
+        match self {
+            Self::Responses(events, _) => events.to_keep(),
+            Self::Messages(..) => vec![],
+        }
+    }
+
+    /// The whole object, once the turn has ended.
+    pub(super) fn whole(&self) -> Option<&str> {
+        match self {
+            Self::Responses(events, _) => events.response(),
+            Self::Messages(events, _) => events.message(),
+        }
+    }
+}
+
+/// Reads the relay's chunks for a writer.
+pub(super) struct Chunks {
+    frames: Frames,
+    events: ChunkEvents,
+}
+
+impl Chunks {
+    /// `largest`: the most bytes a chunk may have.
+    pub(super) fn new(largest: usize) -> Self {
+        Self { frames: Frames::new(largest), events: ChunkEvents::default() }
+    }
+
+    /// Tells what these bytes hold. The relay wrote them, so each frame is whole and text.
+    pub(super) fn tell(&mut self, bytes: Bytes, writer: &mut Writer, out: &mut Vec<u8>) {
+        self.frames.push(bytes);
+        while let Ok(Some(frame)) = self.frames.next_frame() {
+            let Ok(Some(payload)) = frame.data() else { continue };
+            self.events.read(&payload).iter().for_each(|event| writer.tell(event, out));
+        }
+    }
+
+    pub(super) fn finish(&self, writer: &mut Writer, out: &mut Vec<u8>) {
+        writer.tell(&self.events.finish(), out);
+    }
+}

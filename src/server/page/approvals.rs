@@ -1,0 +1,111 @@
+//! Calls that wait for consent, with the exact inputs that will run, and dead letters of experts.
+
+use axum::extract::{Path, Request, State};
+use axum::response::Response;
+use http::{HeaderMap, StatusCode};
+use maud::{Markup, html};
+
+use super::session::Viewer;
+use super::{App, format, layout, now, page, presser, redirect, viewer};
+use crate::agent::{ApprovalRequest, Decision};
+use crate::store::{ApprovalRow, EntryRow, EntryState};
+
+/// So many of each are listed.
+const MOST: usize = 200;
+
+pub(super) async fn list(State(app): State<App>, headers: HeaderMap) -> Response {
+    let viewer = match viewer(&app, &headers) {
+        Ok(viewer) => viewer,
+        Err(response) => return *response,
+    };
+    let approvals = app.agents.approvals(MOST).await.unwrap_or_default();
+    let letters = match app.agents.store() {
+        Some(store) => store.entries(None, EntryState::DeadLetter, MOST).await.unwrap_or_default(),
+        None => Vec::new(),
+    };
+    let main = html! {
+        h1 { "Approvals" }
+        @if approvals.is_empty() { (layout::empty("Nothing waits for approval.")) }
+        @for (row, asked) in &approvals { (approval(&viewer, row, asked)) }
+        section { h2 { "Dead letters" }
+            @if letters.is_empty() { (layout::empty("No work of an expert was given up.")) }
+            @for letter in &letters { (dead(&viewer, letter)) } }
+    };
+    page(StatusCode::OK, layout::layout(&viewer, "/ui/approvals", "Approvals", &main))
+}
+
+/// Whoever decides has to see what will run: these inputs are shown whatever `[log] content` says.
+fn approval(viewer: &Viewer, row: &ApprovalRow, asked: &ApprovalRequest) -> Markup {
+    let (action, about) = (format!("/ui/approvals/{}", row.id), format!("the calls of {}", row.agent));
+    html! {
+        section class="card" {
+            h2 { (row.agent) " asks " (format::ago(row.requested, now())) }
+            @for call in &asked.calls { p { code { (call.name) } } pre { (call.arguments) } }
+            p { a href={ "/ui/runs/" (row.run) } { "the run" } }
+            (layout::button(viewer, &action, "Approve", &about, &[("approve", "yes")]))
+            (layout::button(viewer, &action, "Reject", &about, &[("approve", "no")]))
+        }
+    }
+}
+
+fn dead(viewer: &Viewer, letter: &EntryRow) -> Markup {
+    let (action, about) = (format!("/ui/letters/{}", letter.id), format!("the letter {}", letter.id));
+    html! {
+        section class="card" {
+            h3 { (letter.queue) }
+            p { code { (letter.id) } " " (letter.note.as_deref().unwrap_or("")) }
+            (layout::button(viewer, &action, "Try again", &about, &[("what", "again")]))
+            (layout::button(viewer, &action, "Drop", &about, &[("what", "drop")]))
+        }
+    }
+}
+
+pub(super) async fn decide(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
+    let (viewer, form) = match presser(&app, request).await {
+        Ok(pressed) => pressed,
+        Err(response) => return *response,
+    };
+    // What may be decided elsewhere only with an operator's key needs one here too.
+    if viewer.name.is_empty() {
+        let text = "Approvals are decided with a key of `operator_keys_env`: set it in respool.toml, restart respool, and log in.";
+        return page(StatusCode::FORBIDDEN, layout::message("An operator's key is needed", text));
+    }
+    let all = app.agents.approvals(MOST).await.unwrap_or_default();
+    let asked = all.into_iter().find(|(row, _)| row.id == id).map(|(_, asked)| asked);
+    let decided = match asked {
+        Some(asked) => {
+            let calls = asked.calls.into_iter().filter(|_| form.get("approve") == "yes");
+            let approved = calls.map(|call| call.id).collect();
+            app.agents
+                .decide(&Decision { request: asked.id, approved, by: viewer.name, comment: None })
+                .await
+                .is_ok()
+        }
+        None => false,
+    };
+    if decided {
+        return redirect("/ui/approvals");
+    }
+    page(
+        StatusCode::CONFLICT,
+        layout::message("Decided already", "This request waits no more: the first decision holds."),
+    )
+}
+
+pub(super) async fn letter(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
+    let (viewer, form) = match presser(&app, request).await {
+        Ok(pressed) => pressed,
+        Err(response) => return *response,
+    };
+    let Some(store) = app.agents.store() else { return redirect("/ui/approvals") };
+    let done = match form.get("what") {
+        "again" => store.replay(&id, &format!("{:032x}", rand::random::<u128>()), now()).await,
+        "drop" => store.drop_dead_letter(&id).await,
+        _ => Ok(false),
+    };
+    if done.unwrap_or(false) {
+        let what = form.get("what");
+        tracing::info!(target: "respool::server", entry = id, what, by = viewer.name, "a dead letter was decided about on the page");
+    }
+    redirect("/ui/approvals")
+}

@@ -1,0 +1,107 @@
+//! What all pages have: head, navigation, foot; and the small parts that several of them use.
+
+use maud::{DOCTYPE, Markup, html};
+
+use super::session::Viewer;
+
+/// The pages that can be gone to, by path.
+const PAGES: [(&str, &str); 5] = [
+    ("/", "Now"),
+    ("/ui/requests", "Requests"),
+    ("/ui/runs", "Runs"),
+    ("/ui/usage", "Usage"),
+    ("/ui/approvals", "Approvals"),
+];
+
+/// A whole page.
+pub(super) fn layout(viewer: &Viewer, here: &str, title: &str, main: &Markup) -> Markup {
+    let navigation = html! {
+        nav aria-label="Pages" {
+            @for (path, name) in PAGES {
+                a href=(path) aria-current=[(path == here).then_some("page")] { (name) }
+            }
+        }
+        @if !viewer.name.is_empty() {
+            form class="logout" method="post" action="/ui/logout" {
+                (csrf(viewer))
+                button class="quiet" type="submit" { "Log out " (viewer.name) }
+            }
+        }
+    };
+    document(title, &navigation, main)
+}
+
+/// A page with a sentence, for somebody who may not see more.
+pub(super) fn message(title: &str, text: &str) -> Markup {
+    let main = html! { section class="narrow" { h1 { (title) } p { (text) } } };
+    document(title, &html! {}, &main)
+}
+
+/// A page without navigation.
+pub(super) fn document(title: &str, navigation: &Markup, main: &Markup) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (title) " · respool" }
+                link rel="stylesheet" href="/ui/style.css";
+                link rel="icon" type="image/svg+xml" href="/ui/icon.svg";
+                script src="/ui/page.js" defer {}
+            }
+            body {
+                a class="skip" href="#main" { "Skip to the content" }
+                header { a class="brand" href="/" { "respool" } (navigation) }
+                main id="main" tabindex="-1" { (main) }
+                footer { "respool " (env!("CARGO_PKG_VERSION")) " · times are UTC" }
+            }
+        }
+    }
+}
+
+/// The field that proves that a button is respool's own.
+pub(super) fn csrf(viewer: &Viewer) -> Markup {
+    html! { input type="hidden" name="csrf" value=(viewer.csrf); }
+}
+
+/// A form of one button.
+pub(super) fn button(
+    viewer: &Viewer,
+    action: &str,
+    label: &str,
+    about: &str,
+    fields: &[(&str, &str)],
+) -> Markup {
+    html! {
+        form class="inline" method="post" action=(action) {
+            (csrf(viewer))
+            @for (name, value) in fields { input type="hidden" name=(name) value=(value); }
+            button type="submit" aria-label={ (label) " " (about) } { (label) }
+        }
+    }
+}
+
+/// A table that can be scrolled on a narrow screen, by keyboard too.
+pub(super) fn table(caption: &str, heads: &[(&str, bool)], rows: &Markup) -> Markup {
+    html! {
+        div class="scroll" role="region" aria-label=(caption) tabindex="0" {
+            table {
+                caption class="unseen" { (caption) }
+                thead { tr { @for (name, is_number) in heads { th scope="col" class=[is_number.then_some("number")] { (name) } } } }
+                tbody { (rows) }
+            }
+        }
+    }
+}
+
+/// What stands where there is nothing to show.
+pub(super) fn empty(text: &str) -> Markup {
+    html! { p class="empty" { (text) } }
+}
+
+/// A word with a colour, which also a reader of the screen gets as a word.
+pub(super) fn badge(kind: &str, text: &str) -> Markup {
+    html! { span class={ "badge " (kind) } { (text) } }
+}

@@ -1,0 +1,57 @@
+//! What an error means for the owner, and what to do about it, by its code. Pure.
+
+use crate::wire::ErrorCode;
+
+/// The code's meaning and remedy, in a sentence or two.
+pub(super) fn remedy(code: &str) -> &'static str {
+    use ErrorCode as Code;
+    match ErrorCode::from_name(code) {
+        Some(Code::ContextLengthExceeded) => {
+            "The conversation is longer than the model's window. Raise --max-model-len of the server, set `context.on_overflow = \"trim\"`, or \
+             tell the client the true window."
+        }
+        Some(Code::InvalidApiKey) => {
+            "The client sent no key of respool's. Give it one of `client_keys`, or correct its `apiKey`."
+        }
+        Some(Code::KeyLimitReached) => {
+            "A key has used what its limits permit. Raise them in `client_keys_file`, or wait."
+        }
+        Some(Code::BudgetSpent) => {
+            "A budget of this day is spent. Raise it in `[budgets]`, or wait for the next UTC day."
+        }
+        Some(Code::QueueFull) => {
+            "More requests wait than may. Raise `max_concurrency` or `max_queue` of the upstream, or add another one."
+        }
+        Some(Code::TruncatedToolCall | Code::UnusableToolCall | Code::UnknownTool | Code::NoAnswer) => {
+            "The model wrote no usable reply, also when it was asked again. Look at its tool parser (docs/dialects.md), its limit of tokens, \
+             and whether the model is large enough for these tools."
+        }
+        Some(Code::UpstreamTimeout | Code::ModelTimeout) => {
+            "The model server was too slow. Look at its load and its GPU; raise `timeout` of the upstream if such times are expected."
+        }
+        Some(Code::NoUpstream) => {
+            "No upstream serves this model. Compare its name with `respool check`; the model may have been renamed."
+        }
+        Some(Code::BrokenReply | Code::UpstreamNotJson | Code::UpstreamInvalidJson) => {
+            "The model server broke its reply off or sent something else. Look at its log: it may have run out of memory or been restarted."
+        }
+        Some(Code::ForeignOrigin | Code::UntrustedHost) => {
+            "A web page of another site asked. If the name is yours, add it to `trusted_hosts`."
+        }
+        _ if code.is_empty() => "Look for the request's id in the log of respool and of the model server.",
+        _ => "Run `respool check`: it tries the upstreams and says what to do about each finding.",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_something_to_do() {
+        for code in ErrorCode::ALL {
+            assert!(remedy(code.as_str()).ends_with('.'), "{code}");
+        }
+        assert_ne!(remedy("context_length_exceeded"), remedy("queue_full"));
+    }
+}

@@ -1,0 +1,249 @@
+//! `/v1/responses` and `/v1/messages` through the whole server: the upstream sees chat completions, the client its own API.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::client::{Reply, Request, exchange};
+use crate::support::fake_vllm::FakeVllm;
+use crate::support::other_wires::{self, Told};
+use crate::support::replies;
+use crate::support::respool::{ONCE, Respool};
+use crate::support::script::Script;
+
+const QUICK: &str = "[limits]\ncommit_after = \"150ms\"\nheartbeat = \"100ms\"";
+
+fn response_request(stream: bool, tools: bool) -> Value {
+    let tool = json!({"type": "function", "name": "read", "description": "Reads.", "parameters":
+        {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}});
+    json!({"model": "gpt-oss-20b", "input": "hi", "stream": stream, "store": false, "tools": if tools { json!([tool]) } else { json!([]) }})
+}
+
+fn message_request(stream: bool, tools: bool) -> Value {
+    let tool = json!({"name": "read", "description": "Reads.", "input_schema":
+        {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}});
+    json!({"model": "gpt-oss-20b", "messages": [{"role": "user", "content": "hi"}], "stream": stream, "max_tokens": 4000,
+        "thinking": {"type": "adaptive"}, "tools": if tools { json!([tool]) } else { json!([]) }})
+}
+
+async fn post(respool: &Respool, path: &str, body: &Value) -> Reply {
+    exchange(respool.address, &Request::post(path, body.to_string())).await
+}
+
+fn text(reply: &Reply) -> String {
+    String::from_utf8(reply.body()).unwrap()
+}
+
+/// Both routes, streamed and whole.
+async fn all_four(respool: &Respool, tools: bool) -> [Told; 4] {
+    let response = text(&post(respool, "/v1/responses", &response_request(true, tools)).await);
+    let whole_response = post(respool, "/v1/responses", &response_request(false, tools)).await.json();
+    let message = text(&post(respool, "/v1/messages?beta=true", &message_request(true, tools)).await);
+    let whole_message = post(respool, "/v1/messages", &message_request(false, tools)).await.json();
+    let told = |object| Told { object, ..Told::default() };
+    [
+        other_wires::responses(&response),
+        told(whole_response),
+        other_wires::messages(&message),
+        told(whole_message),
+    ]
+}
+
+#[tokio::test]
+async fn a_call_of_a_leaking_model_is_a_call_on_both_routes() {
+    let leaked = || {
+        Script::json(
+            200,
+            &replies::text(
+                "<tool_call>\n{\"name\": \"read\", \"arguments\": {\"path\": \"a\"}}\n</tool_call>",
+            ),
+        )
+    };
+    let fake = FakeVllm::start([leaked(), leaked(), leaked(), leaked()]).await;
+    let respool = Respool::before(&fake).await;
+    let [response, whole_response, message, whole_message] = all_four(&respool, true).await;
+    let call = vec![("read".to_owned(), r#"{"path":"a"}"#.to_owned())];
+    let squeezed = |calls: &[(String, String)]| -> Vec<(String, String)> {
+        calls.iter().map(|(name, arguments)| (name.clone(), arguments.replace(": ", ":"))).collect()
+    };
+    assert_eq!((squeezed(&response.calls), response.end.as_str()), (call.clone(), "completed"));
+    assert_eq!((squeezed(&message.calls), message.end.as_str()), (call, "tool_use"));
+    assert_eq!(whole_response.object["output"][0]["name"], "read");
+    assert_eq!(whole_message.object["content"][0]["input"], json!({"path": "a"}));
+    assert!(fake.requests().iter().all(|request| request.path() == "/v1/chat/completions"));
+    fake.finish();
+}
+
+#[tokio::test]
+async fn text_is_told_as_it_comes_and_collected_without_a_stream() {
+    let streamed = || Script::sse(replies::text_stream(&["Hel", "lo"], true));
+    let fake = FakeVllm::start([streamed(), streamed(), streamed(), streamed()]).await;
+    let respool = Respool::before(&fake).await;
+    let [response, whole_response, message, whole_message] = all_four(&respool, false).await;
+    assert_eq!((response.content.as_str(), response.usage), ("Hello", Some((131, 31))));
+    assert_eq!((message.content.as_str(), message.usage), ("Hello", Some((131, 31))));
+    assert_eq!(whole_response.object["output"][0]["content"][0]["text"], "Hello");
+    assert_eq!(
+        (&whole_message.object["content"][0]["text"], &whole_message.object["stop_reason"]),
+        (&json!("Hello"), &json!("end_turn"))
+    );
+    fake.finish();
+}
+
+#[tokio::test]
+async fn heartbeats_bridge_silence_in_each_clients_own_events() {
+    let silence = Duration::from_millis(600);
+    let call = || Script::json(200, &replies::calls(&[("read", r#"{"path": "a"}"#)])).delay(silence);
+    let fake = FakeVllm::start([call(), call()]).await;
+    let respool = Respool::with(&fake, QUICK).await;
+    let body = text(&post(&respool, "/v1/responses", &response_request(true, true)).await);
+    assert!(body.matches("event: response.in_progress").count() > 2, "{body}");
+    assert_eq!(other_wires::responses(&body).calls.len(), 1);
+    let body = text(&post(&respool, "/v1/messages", &message_request(true, true)).await);
+    assert!(body.matches("event: ping").count() > 1, "{body}");
+    let told = other_wires::messages(&body);
+    assert_eq!((told.calls.len(), told.reasoning.as_str()), (1, "I need a tool."));
+}
+
+#[tokio::test]
+async fn errors_have_the_shape_of_the_route() {
+    let refused =
+        || Script::json(400, &replies::error(400, "temperature must be non-negative", "BadRequestError"));
+    let fake = FakeVllm::start([refused(), refused(), refused(), refused()]).await;
+    let respool = Respool::with(&fake, ONCE).await;
+    let reply = post(&respool, "/v1/responses", &response_request(true, true)).await;
+    assert_eq!((reply.status, &reply.json()["error"]["type"]), (400, &json!("invalid_request_error")));
+    let reply = post(&respool, "/v1/messages", &message_request(false, true)).await;
+    assert_eq!(
+        (reply.status, &reply.json()["type"], &reply.json()["error"]["type"]),
+        (400, &json!("error"), &json!("invalid_request_error"))
+    );
+    assert_eq!(reply.headers.get("x-should-retry"), Some("false"));
+    assert_eq!(reply.headers.get("request-id"), reply.json()["request_id"].as_str());
+    let codex = Request::post("/v1/responses", response_request(true, true).to_string())
+        .header("user-agent", "codex_exec/0.169.0");
+    let reply = exchange(respool.address, &codex).await;
+    let told = other_wires::responses(&text(&reply));
+    assert_eq!((reply.status, told.end.as_str()), (200, "failed:invalid_prompt"));
+    let claude = Request::post("/v1/messages", message_request(true, true).to_string())
+        .header("user-agent", "claude-cli/2.1.330");
+    let reply = exchange(respool.address, &claude).await;
+    assert_eq!((reply.status, reply.headers.get("x-should-retry")), (500, Some("false")));
+    fake.finish();
+}
+
+#[tokio::test]
+async fn a_stream_that_fails_after_its_head_ends_with_an_error_event() {
+    let late = || {
+        Script::json(500, &replies::error(500, "boom", "InternalServerError"))
+            .delay(Duration::from_millis(400))
+    };
+    let fake = FakeVllm::start([late(), late()]).await;
+    let respool = Respool::with(&fake, &format!("{ONCE}{QUICK}")).await;
+    let told =
+        other_wires::responses(&text(&post(&respool, "/v1/responses", &response_request(true, true)).await));
+    assert!(told.end.starts_with("failed:"), "{}", told.end);
+    let told =
+        other_wires::messages(&text(&post(&respool, "/v1/messages", &message_request(true, true)).await));
+    assert!(told.end.starts_with("failed:"), "{}", told.end);
+}
+
+#[tokio::test]
+async fn a_bad_request_names_the_field() {
+    let fake = FakeVllm::start([]).await;
+    let respool = Respool::before(&fake).await;
+    let reply = post(&respool, "/v1/responses", &json!({"model": "m"})).await;
+    assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("input")));
+    let reply =
+        post(&respool, "/v1/responses", &json!({"model": "m", "input": "hi", "background": true})).await;
+    assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!("background")));
+    let reply =
+        post(&respool, "/v1/messages", &json!({"model": "m", "messages": [{"role": "user", "content": 7}]}))
+            .await;
+    let message = reply.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(reply.status == 400 && message.contains("messages[0].content"), "{message}");
+    let reply = exchange(respool.address, &Request::post("/v1/messages", "{")).await;
+    assert_eq!((reply.status, &reply.json()["type"]), (400, &json!("error")));
+    fake.finish();
+}
+
+#[tokio::test]
+async fn a_clients_key_counts_in_either_header_and_goes_up_as_a_bearers() {
+    let fake =
+        FakeVllm::start([Script::json(200, &replies::text("hi")).expect_authorization("Bearer sk-mine")])
+            .await;
+    let respool = Respool::before(&fake).await;
+    let request = Request::post("/v1/messages", message_request(false, true).to_string())
+        .header("x-api-key", "sk-mine")
+        .header("anthropic-version", "2023-06-01");
+    assert_eq!(exchange(respool.address, &request).await.status, 200);
+    let sent = &fake.requests()[0];
+    assert!(sent.headers.get("x-api-key").is_none() && sent.headers.get("anthropic-version").is_none());
+    fake.finish();
+}
+
+#[tokio::test]
+async fn without_a_key_a_client_of_anthropic_is_refused_in_its_shape() {
+    let fake = FakeVllm::start([]).await;
+    let respool = Respool::with(&fake, "client_keys = [\"sk-0123456789abcdef\"]").await;
+    let reply = post(&respool, "/v1/messages", &message_request(false, false)).await;
+    assert_eq!((reply.status, &reply.json()["error"]["type"]), (401, &json!("authentication_error")));
+    fake.finish();
+}
+
+#[tokio::test]
+async fn tokens_are_counted() {
+    let fake = FakeVllm::start([]).await;
+    let respool = Respool::before(&fake).await;
+    let reply = post(&respool, "/v1/messages/count_tokens", &message_request(false, true)).await;
+    let tokens = reply.json()["input_tokens"].as_u64().unwrap();
+    assert!(reply.status == 200 && (20..200).contains(&tokens), "{tokens}");
+    assert_eq!(reply.headers.get("x-respool-token-count"), Some("estimate"));
+    fake.finish();
+}
+
+#[tokio::test]
+async fn models_are_listed_in_the_clients_shape() {
+    let fake = FakeVllm::start([]).await;
+    fake.serve_models(&["gpt-oss-20b"]);
+    let respool = Respool::before(&fake).await;
+    let of_anthropic = |target: &str| Request::get(target).header("anthropic-version", "2023-06-01");
+    let list = exchange(respool.address, &of_anthropic("/v1/models")).await.json();
+    assert_eq!((&list["data"][0]["type"], &list["first_id"]), (&json!("model"), &json!("gpt-oss-20b")));
+    let one = exchange(respool.address, &of_anthropic("/v1/models/gpt-oss-20b")).await.json();
+    assert_eq!(one["display_name"], "gpt-oss-20b");
+    let list = exchange(respool.address, &Request::get("/v1/models")).await.json();
+    assert_eq!(list["object"], "list");
+}
+
+#[tokio::test]
+async fn what_the_model_said_can_be_named_by_the_same_key() {
+    let text = |text: &str| Script::sse(replies::text_stream(&[text], true));
+    let fake = FakeVllm::start([text("Alpha"), text("Beta"), text("Gamma"), text("Delta")]).await;
+    let respool = Respool::before(&fake).await;
+    let ask = async |body: Value, key: &str| {
+        let request = Request::post("/v1/responses", body.to_string()).header("authorization", key);
+        let reply = exchange(respool.address, &request).await;
+        (reply.status, reply.json())
+    };
+    let (_, first) = ask(json!({"model": "gpt-oss-20b", "input": "one"}), "Bearer a").await;
+    let said = json!([{"type": "item_reference", "id": first["output"][0]["id"]}, {"role": "user", "content": "two"}]);
+    let (_, second) = ask(json!({"model": "gpt-oss-20b", "input": said}), "Bearer a").await;
+    assert_eq!((&first["store"], &second["output"][0]["content"][0]["text"]), (&json!(true), &json!("Beta")));
+    let next = json!({"model": "gpt-oss-20b", "input": "three", "previous_response_id": second["id"]});
+    assert_eq!(ask(next.clone(), "Bearer a").await.0, 200);
+    let sent = fake.requests()[2].json();
+    let contents: Vec<&str> = sent["messages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|message| message["content"].as_str().unwrap())
+        .collect();
+    assert_eq!(contents, ["Alpha", "two", "Beta", "three"]);
+    let (status, refused) = ask(next, "Bearer b").await;
+    assert_eq!((status, &refused["error"]["code"]), (400, &json!("previous_response_not_found")));
+    let (_, fourth) = ask(json!({"model": "gpt-oss-20b", "input": "four", "store": false}), "Bearer a").await;
+    let unknown = json!({"model": "gpt-oss-20b", "input": "five", "previous_response_id": fourth["id"]});
+    assert_eq!(ask(unknown, "Bearer a").await.0, 400);
+    fake.finish();
+}

@@ -1,0 +1,128 @@
+//! Alerts from end to end: the real program, a model server that goes away and comes back, and a webhook that hears of it.
+
+use std::net::TcpListener as Port;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+use crate::lifecycle::{Served, run};
+
+/// A webhook; what it was sent.
+async fn webhook(first_status: u16) -> (String, mpsc::UnboundedReceiver<Value>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let url = format!("http://{}/hook", listener.local_addr().unwrap());
+    let (sender, received) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        let mut status = first_status;
+        loop {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let mut got = Vec::new();
+            let body = loop {
+                let mut piece = [0; 8192];
+                let length = socket.read(&mut piece).await.unwrap();
+                got.extend_from_slice(&piece[..length]);
+                let text = String::from_utf8_lossy(&got).into_owned();
+                if let Some((head, body)) = text.split_once("\r\n\r\n") {
+                    let head = head.to_ascii_lowercase();
+                    let wanted = head.split("content-length: ").nth(1).unwrap().split("\r\n").next().unwrap();
+                    if body.len() >= wanted.parse::<usize>().unwrap() {
+                        break body.to_owned();
+                    }
+                }
+            };
+            let _ = sender.send(serde_json::from_str(&body).unwrap());
+            let answer = format!("HTTP/1.1 {status} X\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+            let _ = socket.write_all(answer.as_bytes()).await;
+            status = 200;
+        }
+    });
+    (url, received)
+}
+
+/// Issue 14: an upstream that is down is told within 30 s, once; a sink that fails is tried again; it is told when it is over.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_goes_away_is_told_within_30_s_and_when_it_is_back() {
+    let (url, mut told) = webhook(503).await;
+    let port = Port::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let toml = format!(
+        "[alerts]\ngroup = \"1s\"\n[[alerts.sink]]\ntype = \"webhook\"\nurl = \"{url}\"\n\
+         [[upstream]]\nname = \"box\"\nurl = \"http://127.0.0.1:{port}\"\n"
+    );
+    let began = Instant::now();
+    let served = Served::with_file(&toml, &[]);
+    let mut next =
+        async || tokio::time::timeout(Duration::from_mins(1), told.recv()).await.unwrap().unwrap();
+    let first = next().await;
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    let alert = &first["alerts"][0];
+    assert_eq!(
+        (&alert["rule"], &alert["subject"], &alert["state"]),
+        (&json!("upstream_down"), &json!("box"), &json!("new"))
+    );
+    assert!(
+        ["what", "since", "meaning", "todo"]
+            .iter()
+            .all(|name| alert[*name].as_str().is_some_and(|text| text.len() > 10))
+    );
+    assert_eq!(next().await, first, "the webhook answered 503, so it is sent again");
+    // The server comes up.
+    let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let _ = socket.read(&mut [0; 4096]).await;
+            let _ = socket
+                .write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}")
+                .await;
+        }
+    });
+    let over = next().await;
+    assert_eq!(
+        (&over["alerts"][0]["state"], over["alerts"].as_array().unwrap().len()),
+        (&json!("resolved"), 1),
+        "{over}"
+    );
+    drop(served);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sinks_are_tested_one_by_one() {
+    let (url, mut told) = webhook(200).await;
+    let toml = format!(
+        "[[alerts.sink]]\ntype = \"webhook\"\nurl = \"{url}\"\n[[alerts.sink]]\ntype = \"slack\"\nurl = \"{url}\"\n\
+         [[alerts.sink]]\ntype = \"ntfy\"\nurl = \"http://127.0.0.1:9/topic\"\n\
+         [[alerts.sink]]\ntype = \"command\"\nprogram = [\"/bin/sh\", \"-c\", \"grep -q respool\"]\n"
+    );
+    let toml = toml.clone();
+    let (status, out, err) =
+        tokio::task::spawn_blocking(move || run(&["alerts", "test"], Some(&toml), &[])).await.unwrap();
+    assert_eq!(status, 1, "one of them is not there: {out}{err}");
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines.len(), 4, "{out}");
+    assert!(lines[0] == "webhook 127.0.0.1: delivered" && lines[1] == "slack 127.0.0.1: delivered", "{out}");
+    assert!(
+        lines[2].starts_with("ntfy 127.0.0.1: not delivered: ") && lines[3] == "command: delivered",
+        "{out}"
+    );
+    let sent = [told.recv().await.unwrap(), told.recv().await.unwrap()];
+    assert!(
+        sent.iter().any(|body| body["source"] == "respool")
+            && sent.iter().any(|body| body["text"].is_string()),
+        "{sent:?}"
+    );
+}
+
+#[test]
+fn silence_is_kept_and_names_are_checked() {
+    let (status, _, err) = run(&["alerts", "silence", "upstream_down", "--for", "1h"], None, &[]);
+    assert_eq!(status, 0, "{err}");
+    let (status, _, err) = run(&["alerts", "silence", "nonsense"], None, &[]);
+    assert!(status == 1 && err.contains("Known are: upstream_down"), "{err}");
+    let (status, _, err) = run(&["alerts", "list"], None, &[]);
+    assert!(status == 0 && err.contains("No server"), "{err}");
+    let (status, _, err) = run(&["alerts", "test"], None, &[]);
+    assert!(status == 1 && err.contains("[[alerts.sink]]"), "{err}");
+}

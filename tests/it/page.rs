@@ -1,0 +1,232 @@
+//! The page: what it shows, who may look, and that no button is pressed from elsewhere.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use crate::agents::{READ, echoing};
+use crate::support::client::{Client, Reply, Request, exchange};
+use crate::support::fake_vllm::FakeVllm;
+use crate::support::replies;
+use crate::support::respool::Respool;
+use crate::support::script::Script;
+
+const ALICE: &str = "sk-alice-0123456789";
+const ROOT: &str = "sk-root-0123456789";
+const PAGES: [&str; 5] = ["/", "/ui/requests", "/ui/runs", "/ui/usage", "/ui/approvals"];
+
+async fn started(fake: &FakeVllm, dir: &Path, has_keys: bool) -> Respool {
+    let (path, url) = (dir.display(), fake.url());
+    std::fs::write(
+        dir.join("keys.toml"),
+        format!("alice = '{ALICE}'\n[root]\nkey = '{ROOT}'\noperator = true\n"),
+    )
+    .unwrap();
+    let keys = if has_keys { format!("client_keys_file = \"{path}/keys.toml\"\n") } else { String::new() };
+    let toml = format!(
+        "{keys}state_dir = \"{path}\"\n[log]\nerrors_dir = \"{path}/logs\"\n[agents.helper]\nmodel = \"gpt-oss-20b\"\n\
+         [[upstream]]\nname = \"box\"\nurl = \"{url}\"\n"
+    );
+    Respool::started(&toml, Some(echoing())).await
+}
+
+fn chat(model: &str) -> Request {
+    Request::chat(
+        &json!({"model": model, "messages": [{"role": "user", "content": "What is the capital of France?"}]}),
+    )
+}
+
+async fn get(respool: &Respool, path: &str, cookie: &str) -> Reply {
+    exchange(
+        respool.address,
+        &Request::get(path).without("host").header("host", "127.0.0.1").header("cookie", cookie),
+    )
+    .await
+}
+
+async fn post(respool: &Respool, path: &str, cookie: &str, form: &str, origin: &str) -> Reply {
+    let request = Request::post(path, form).without("host").header("host", "127.0.0.1");
+    let request = request.header("cookie", cookie).header("origin", origin);
+    exchange(respool.address, &request).await
+}
+
+/// The session of an operator.
+async fn logged_in(respool: &Respool) -> String {
+    let reply = post(respool, "/ui/login", "", &format!("key={ROOT}"), "http://127.0.0.1").await;
+    assert_eq!((reply.status, reply.headers.get("location").unwrap()), (303, "/"));
+    let cookie = reply.headers.get("set-cookie").unwrap().to_owned();
+    assert!(
+        cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict") && !cookie.contains("Secure"),
+        "{cookie}"
+    );
+    cookie.split(';').next().unwrap().to_owned()
+}
+
+/// The mark of the buttons of a page.
+fn mark(page: &str) -> String {
+    page.split("name=\"csrf\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn every_page_is_strict_and_loads_nothing_from_elsewhere() {
+    let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
+    let respool = started(&fake, dir.path(), false).await;
+    for path in PAGES {
+        let reply = get(&respool, path, "").await;
+        assert_eq!(reply.status, 200, "{path}");
+        let policy = reply.headers.get("content-security-policy").unwrap().to_owned();
+        assert!(policy.starts_with("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
+        assert!(reply.headers.get("cache-control").is_some_and(|value| value == "no-store"));
+        let text = reply.text();
+        assert!(
+            !text.contains("https://") && !text.contains("http://") && !text.contains(" style="),
+            "{path}"
+        );
+        assert!(
+            text.contains("<html lang=\"en\">")
+                && text.contains("id=\"main\"")
+                && text.contains("aria-current=\"page\""),
+            "{path}"
+        );
+    }
+    assert!(fake.requests().is_empty(), "nothing of it goes upstream");
+    assert_eq!(get(&respool, "/ui/no/such", "").await.status, 404);
+    assert_eq!(post(&respool, "/ui/no/such", "", "", "http://127.0.0.1").await.status, 404);
+    let foreign = exchange(respool.address, &Request::get("/").header("sec-fetch-site", "cross-site")).await;
+    assert_eq!(foreign.status, 403);
+}
+
+#[tokio::test]
+async fn requests_and_their_problems_are_shown_without_content() {
+    let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
+    let respool = started(&fake, dir.path(), false).await;
+    fake.then(Script::json(200, &replies::text("Paris")).unchecked());
+    fake.then(Script::json(400, &replies::error(400, "<b>no</b>", "BadRequestError")).unchecked());
+    exchange(respool.address, &chat("gpt-oss-20b")).await;
+    exchange(respool.address, &chat("gpt-oss-20b")).await;
+    let requests = get(&respool, "/ui/requests", "").await.text().clone();
+    assert_eq!(requests.matches("<tr>").count(), 3, "{requests}");
+    let first = get(&respool, "/", "").await.text().clone();
+    assert!(first.contains("Last problems") && !first.contains("<b>"), "{first}");
+    assert!(get(&respool, "/ui/usage", "").await.text().contains("<svg"));
+    for page in [&requests, &first] {
+        assert!(!page.contains("capital") && !page.contains("Paris"));
+    }
+}
+
+#[tokio::test]
+async fn where_clients_have_keys_an_operators_key_opens_the_page() {
+    let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
+    let respool = started(&fake, dir.path(), true).await;
+    for path in PAGES.iter().chain(&["/ui/live"]) {
+        for cookie in ["", "respool_session=1.2.3", "respool_session="] {
+            let reply = get(&respool, path, cookie).await;
+            assert_eq!(
+                (reply.status, reply.headers.get("location").unwrap()),
+                (303, "/ui/login"),
+                "{path} {cookie}"
+            );
+        }
+    }
+    for (key, why) in [("sk-wrong", "not known"), (ALICE, "client&#39;s key")] {
+        let reply = post(&respool, "/ui/login", "", &format!("key={key}"), "http://127.0.0.1").await;
+        assert!(reply.status == 403 && reply.headers.get("set-cookie").is_none(), "{key}");
+        assert!(
+            reply.text().contains(why) || reply.text().contains(&why.replace("&#39;", "'")),
+            "{}",
+            reply.text()
+        );
+    }
+    let cookie = logged_in(&respool).await;
+    for path in PAGES {
+        assert_eq!(get(&respool, path, &cookie).await.status, 200, "{path}");
+    }
+    let page = get(&respool, "/", &cookie).await.text().clone();
+    let out =
+        post(&respool, "/ui/logout", &cookie, &format!("csrf={}", mark(&page)), "http://127.0.0.1").await;
+    assert!(out.headers.get("set-cookie").is_some_and(|value| value.contains("Max-Age=0")));
+    // Over TLS the cookie stays there.
+    let request = Request::post("/ui/login", format!("key={ROOT}")).header("origin", "https://respool");
+    let reply = exchange(respool.address, &request).await;
+    assert!(
+        reply.headers.get("set-cookie").is_some_and(|value| value.contains("; Secure")),
+        "{}",
+        reply.text()
+    );
+    // Another key of the file opens nothing any more.
+    std::fs::write(dir.path().join("keys.toml"), format!("alice = '{ALICE}'\n")).unwrap();
+    let mut status = 200;
+    for _ in 0..100 {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        status = get(&respool, "/", &cookie).await.status;
+        if status == 303 {
+            break;
+        }
+    }
+    assert_eq!(status, 303, "a key that is taken away ends its sessions");
+}
+
+#[tokio::test]
+async fn a_run_is_ended_by_respools_own_button_alone() {
+    let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
+    fake.allow_cut_requests();
+    let respool = started(&fake, dir.path(), true).await;
+    fake.then(Script::json(200, &replies::calls(&[READ])));
+    fake.then(Script::json(200, &replies::text("late")).delay(std::time::Duration::from_mins(1)));
+    let request = chat("helper").header("authorization", &format!("Bearer {ALICE}"));
+    let _client = Client::sending(respool.address, &request).await;
+    fake.wait_for_requests(2).await;
+    let cookie = logged_in(&respool).await;
+    let now = get(&respool, "/", &cookie).await.text().clone();
+    assert!(now.contains("waiting for the model") && now.contains("alice"), "{now}");
+    let list = get(&respool, "/ui/runs", &cookie).await.text().clone();
+    let run = list.split("href=\"/ui/runs/").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    let one = get(&respool, &format!("/ui/runs/{run}"), &cookie).await.text().clone();
+    assert!(
+        one.contains("Model call") && one.contains("<code>read</code>: ok") && !one.contains("capital"),
+        "{one}"
+    );
+    let (mark, end) = (mark(&one), format!("/ui/runs/{run}/end"));
+    for (form, cookie, origin, expected) in [
+        (String::new(), &*cookie, "http://127.0.0.1", 403),
+        ("csrf=0123".to_owned(), &*cookie, "http://127.0.0.1", 403),
+        (format!("csrf={mark}"), &*cookie, "https://evil.example", 403),
+        (format!("csrf={mark}"), "", "http://127.0.0.1", 303),
+    ] {
+        let reply = post(&respool, &end, cookie, &form, origin).await;
+        assert_eq!(reply.status, expected, "{form} {origin}");
+        assert!(!respool.agents.active().is_empty(), "the run goes on: {form} {origin}");
+    }
+    let reply = post(&respool, &end, &cookie, &format!("csrf={mark}"), "http://127.0.0.1").await;
+    assert_eq!(
+        (reply.status, reply.headers.get("location").unwrap().to_owned()),
+        (303, format!("/ui/runs/{run}"))
+    );
+    let ended = async {
+        while !respool.agents.active().is_empty() {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(10), ended).await.expect("the run ends");
+}
+
+#[tokio::test]
+async fn what_runs_is_told_live() {
+    let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
+    fake.allow_cut_requests();
+    let respool = started(&fake, dir.path(), false).await;
+    let mut live = Client::sending(respool.address, &Request::get("/ui/live")).await;
+    assert_eq!(live.head().await.headers.get("content-type").unwrap(), "text/event-stream");
+    let mut told = String::new();
+    while !told.contains("Nothing runs now") {
+        told += &String::from_utf8_lossy(&live.chunk().await.unwrap().bytes);
+    }
+    fake.then(
+        Script::json(200, &replies::text("late")).delay(std::time::Duration::from_mins(1)).unchecked(),
+    );
+    let _client = Client::sending(respool.address, &chat("gpt-oss-20b")).await;
+    while !told.contains("waiting for the model") {
+        told += &String::from_utf8_lossy(&live.chunk().await.unwrap().bytes);
+    }
+    assert!(told.contains("event: now\ndata: ") && !told.contains("capital"), "{told}");
+}

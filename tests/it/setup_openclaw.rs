@@ -1,0 +1,97 @@
+//! Issue 14, number 1: `respool setup openclaw`, with a stand-in for the `openclaw` program. The real ones: `tests/openclaw/setup.sh DIR`.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use crate::lifecycle::program;
+use crate::support::fake_vllm::FakeVllm;
+
+/// An `openclaw` of this version that accepts every file but one that names `bad`.
+fn stand_in(folder: &Path, version: &str) -> String {
+    let validate = if version.starts_with("2026.2.") {
+        "exit 1"
+    } else {
+        "! grep -q bad \"$OPENCLAW_CONFIG_PATH\" || { echo 'models.bad: unknown key'; exit 1; }"
+    };
+    let file = folder.join("openclaw");
+    let script = format!(
+        "#!/bin/sh\ncase \"$1\" in --version) echo 'OpenClaw {version} (abc)';; *) {validate};; esac\n"
+    );
+    fs::write(&file, script).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    format!("{}:{}", folder.display(), std::env::var("PATH").unwrap())
+}
+
+fn setup(home: &Path, path: &str, arguments: &[&str]) -> (i32, String) {
+    // Nothing listens there: whether respool runs is not what is tested.
+    let arguments = [&["setup", "openclaw", "--url", "http://127.0.0.1:9"], arguments].concat();
+    let output = program(home, &arguments).env("PATH", path).output().unwrap();
+    (output.status.code().unwrap(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn openclaw_json_is_changed_validated_kept_and_restored() {
+    let fake = FakeVllm::start([]).await;
+    fake.serve_models(&["gpt-oss-120b"]);
+    let upstream = fake.url();
+    tokio::task::spawn_blocking(move || {
+        let (home, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let home = home.path();
+        let path = stand_in(programs.path(), "2026.9.6");
+        let file = home.join(".openclaw/openclaw.json");
+        let ask = ["--upstream", upstream.as_str()];
+
+        let (code, said) = setup(home, &path, &[&ask[..], &["--dry-run"]].concat());
+        assert!(code == 0 && said.contains("+") && said.contains("accepts the new file") && !file.exists(), "{said}");
+        let (code, said) = setup(home, &path, &ask);
+        assert!(code == 0 && said.contains("respool does not run at http://127.0.0.1:9 yet"), "{said}");
+        assert!(fs::read_to_string(&file).unwrap().contains("respool/gpt-oss-120b"));
+        let (code, said) = setup(home, &path, &["--undo"]);
+        assert!(code == 0 && !file.exists(), "there was no file before: {said}");
+
+        let grown = format!("{{ // mine\n models: {{ providers: {{ box: {{ baseUrl: '{upstream}/v1', apiKey: 'k', models: [] }} }} }},\n \
+             agents: {{ defaults: {{ model: {{ primary: 'box/gpt-oss-120b', fallbacks: ['x/y'] }} }} }} }}\n");
+        fs::write(&file, &grown).unwrap();
+        let copy = home.join(".openclaw/agents/main/agent/models.json");
+        fs::create_dir_all(copy.parent().unwrap()).unwrap();
+        fs::write(&copy, "{}").unwrap();
+        let (code, said) = setup(home, &path, &ask);
+        assert!(code == 0 && said.contains("Fallback models: x/y") && said.contains("wait_for_upstream"), "{said}");
+        assert!(said.contains("models.json") && !copy.exists(), "{said}");
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(text.contains("// mine") && text.contains("\"http://127.0.0.1:9/v1\""), "{text}");
+        let (code, said) = setup(home, &path, &ask);
+        assert!(code == 0 && said.contains("asks respool already"), "{said}");
+        assert_eq!(setup(home, &path, &["--undo"]).0, 0);
+        assert_eq!(fs::read_to_string(&file).unwrap(), grown);
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_openclaw_refuses_is_not_written() {
+    let fake = FakeVllm::start([]).await;
+    fake.serve_models(&["bad"]);
+    let upstream = fake.url();
+    tokio::task::spawn_blocking(move || {
+        let (home, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let file = home.path().join(".openclaw/openclaw.json");
+        let (current, ask) = (stand_in(programs.path(), "2026.9.6"), ["--upstream", upstream.as_str()]);
+        let (code, said) = setup(home.path(), &current, &ask);
+        assert!(code == 1 && said.contains("models.bad: unknown key") && !file.exists(), "{said}");
+        // The old client has no `config validate`, and refuses the newer keys.
+        let old = stand_in(programs.path(), "2026.2.26");
+        let (code, said) = setup(home.path(), &old, &ask);
+        assert!(
+            code == 0 && said.contains("could not validate") && said.contains("openclaw gateway restart"),
+            "{said}"
+        );
+        assert!(!fs::read_to_string(&file).unwrap().contains("timeoutSeconds"));
+        let (code, said) = setup(home.path(), &old, &["--upstream", "http://127.0.0.1:9"]);
+        assert!(code == 1 && said.contains("does not answer at http://127.0.0.1:9"), "{said}");
+    })
+    .await
+    .unwrap();
+}

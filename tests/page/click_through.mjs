@@ -1,0 +1,145 @@
+// Clicks through the page in Chromium. Started by run.sh.
+import { spawn, execFileSync } from "node:child_process";
+import { mkdirSync, mkdtempSync, writeFileSync } from "node:fs";
+import http from "node:http";
+import { join } from "node:path";
+import { createRequire } from "node:module";
+
+const work = process.argv[2];
+const { chromium } = createRequire(join(work, "package.json"))("playwright-core");
+const shots = process.env.SHOTS;
+const OPERATOR = "sk-operator-0123456789";
+const problems = [];
+const expect = (is, what) => { if (!is) { problems.push(what); console.log("FAILED", what); } };
+
+// A model that answers late, so that something runs.
+const model = http.createServer((request, response) => {
+    const answer = (body) => { response.setHeader("content-type", "application/json"); response.end(JSON.stringify(body)); };
+    if (request.url.startsWith("/v1/models")) return answer({ object: "list", data: [{ id: "gpt-oss-120b", object: "model" }] });
+    if (request.url === "/health") return answer({});
+    if (request.method !== "POST") { response.statusCode = 404; return answer({}); }
+    setTimeout(() => answer({ id: "c", object: "chat.completion", created: 1, model: "gpt-oss-120b",
+        choices: [{ index: 0, finish_reason: "stop", message: { role: "assistant", content: "Paris" } }],
+        usage: { prompt_tokens: 10, completion_tokens: 5, total_tokens: 15 } }), 4000);
+});
+await new Promise((done) => model.listen(0, "127.0.0.1", done));
+
+async function serve(withKeys) {
+    const home = mkdtempSync(join(work, "home-"));
+    const config = join(home, "respool.toml");
+    const keys = withKeys ? 'operator_keys_env = "OPERATOR"\n' : "";
+    writeFileSync(config, `${keys}state_dir = "${home}/state"\nlisten = "127.0.0.1:0"\n[prices."glm-5.3"]\ninput = 1.4\ncached_input = 0.26\noutput = 4.4\n` +
+        `[prices.own]\nmonthly = 90.0\nwatts = 350.0\nkwh = 0.3\n[budgets]\nday = 50.0\n[agents.helper]\nmodel = "gpt-oss-120b"\n` +
+        `[[upstream]]\nname = "box"\nurl = "http://127.0.0.1:${model.address().port}"\n`);
+    const env = { PATH: process.env.PATH, HOME: home, OPERATOR };
+    const child = spawn(process.env.RESPOOL, ["serve", "--config", config], { env, stdio: ["ignore", "ignore", "pipe"] });
+    const address = await new Promise((done, fail) => {
+        let log = "";
+        child.stderr.on("data", (piece) => {
+            log += piece;
+            const ready = log.split("\n").filter((line) => line.includes('"ready"')).map((line) => JSON.parse(line))[0];
+            if (ready) done(ready.listen);
+        });
+        child.on("exit", () => fail(new Error(log)));
+    });
+    return { child, url: `http://${address}`, state: `${home}/state` };
+}
+
+const browser = await chromium.launch({ executablePath: "/usr/bin/chromium", headless: true,
+    args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"] });
+
+async function look(server, name, size, scheme, act) {
+    const context = await browser.newContext({ viewport: size, colorScheme: scheme, reducedMotion: "reduce" });
+    const page = await context.newPage();
+    page.on("console", (message) => { if (["error", "warning"].includes(message.type())) problems.push(`${name}: console: ${message.text()}`); });
+    page.on("pageerror", (error) => problems.push(`${name}: ${error}`));
+    page.on("request", (request) => { if (!request.url().startsWith(server.url)) problems.push(`${name}: loads ${request.url()}`); });
+    const shot = async (what) => {
+        const wide = await page.evaluate(() => document.documentElement.scrollWidth > window.innerWidth);
+        expect(!wide, `${name} ${what}: wider than the screen`);
+        const unnamed = await page.evaluate(() => [...document.querySelectorAll("button, a, input:not([type=hidden])")]
+            .filter((it) => !(it.getAttribute("aria-label") || it.textContent.trim() || document.querySelector(`label[for="${it.id}"]`))).length);
+        expect(unnamed === 0, `${name} ${what}: ${unnamed} controls have no name`);
+        if (shots) { mkdirSync(shots, { recursive: true }); await page.screenshot({ path: join(shots, `${name}-${what}.png`) }); }
+    };
+    await act(page, shot);
+    await context.close();
+}
+
+const sizes = { narrow: { width: 390, height: 844 }, wide: { width: 1600, height: 1000 } };
+const pages = ["requests", "runs", "usage", "approvals"];
+const through = async (server, page, shot) => {
+    await page.goto(server.url);
+    await shot("now");
+    for (const name of pages) {
+        await page.getByRole("navigation").getByRole("link", { name, exact: false }).first().click();
+        await page.waitForURL(`**/ui/${name}`);
+        await shot(name);
+    }
+};
+
+const open = await serve(false);
+for (const [width, size] of Object.entries(sizes)) {
+    await look(open, `empty-${width}`, size, "light", (page, shot) => through(open, page, shot));
+}
+execFileSync("python3", [join(work, "fill.py"), `${open.state}/usage.db`]);
+for (const [width, size] of Object.entries(sizes)) {
+    for (const scheme of ["light", "dark"]) {
+        await look(open, `full-${width}-${scheme}`, size, scheme, (page, shot) => through(open, page, shot));
+    }
+}
+await look(open, "many", sizes.wide, "light", async (page) => {
+    await page.goto(`${open.url}/ui/requests?most=10000`);
+    expect(await page.locator("tbody tr").count() === 10000, "10,000 rows are one page");
+});
+await look(open, "live", sizes.wide, "light", async (page, shot) => {
+    await page.goto(open.url);
+    const asked = fetch(`${open.url}/v1/chat/completions`, { method: "POST", headers: { "content-type": "application/json" },
+        body: JSON.stringify({ model: "gpt-oss-120b", messages: [{ role: "user", content: "the secret word" }] }) });
+    await page.getByText("waiting for the model").waitFor({ timeout: 5000 });
+    await shot("running");
+    expect(!(await page.content()).includes("secret word"), "no content is shown");
+    await asked;
+    await page.getByText("Nothing runs now").waitFor({ timeout: 8000 });
+});
+await look(open, "keyboard", sizes.wide, "light", async (page) => {
+    await page.goto(open.url);
+    await page.keyboard.press("Tab");
+    expect(await page.evaluate(() => document.activeElement.className) === "skip", "the first key leads past the navigation");
+    await page.keyboard.press("Tab");
+    await page.keyboard.press("Tab");
+    await page.keyboard.press("Tab");
+    await page.keyboard.press("Enter");
+    await page.waitForURL("**/ui/requests");
+});
+open.child.kill("SIGTERM");
+
+const closed = await serve(true);
+await look(closed, "login", sizes.narrow, "dark", async (page, shot) => {
+    await page.goto(`${closed.url}/ui/usage`);
+    await page.waitForURL("**/ui/login");
+    await shot("form");
+    await page.getByLabel("Operator key").fill("sk-wrong");
+    page.removeAllListeners("console"); // The browser notes the 403.
+    await page.getByRole("button", { name: "Log in" }).click();
+    await page.getByRole("alert").waitFor();
+    await shot("wrong");
+    await page.getByLabel("Operator key").fill(OPERATOR);
+    await page.getByRole("button", { name: "Log in" }).click();
+    await page.waitForURL(`${closed.url}/`);
+    expect(!(await page.evaluate(() => document.cookie)).includes("respool"), "scripts do not see the cookie");
+    await page.getByRole("button", { name: /Log out/ }).click();
+    await page.waitForURL("**/ui/login");
+    await page.goto(closed.url);
+    await page.waitForURL("**/ui/login");
+});
+closed.child.kill("SIGTERM");
+await browser.close();
+model.close();
+model.closeAllConnections();
+if (problems.length) {
+    console.error(problems.join("\n"));
+    process.exit(1);
+}
+console.log("the page works in Chromium: empty and full, narrow and wide, light and dark, live, by keyboard, with a login");
+process.exit(0);
