@@ -441,6 +441,7 @@ async fn a_full_disk_is_a_clear_error_and_no_end() {
             path: opened.path,
             lease: Lease::take(dir.path()).unwrap(),
             runs: RunsConfig::default(),
+            queued: tokio::sync::Notify::new(),
             set_aside: None,
             queued: Notify::new(),
         }
