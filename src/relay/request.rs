@@ -371,7 +371,7 @@ fn with_hidden_tools(request: &ChatRequest<'_>, declared: Arc<Tools>) -> Arc<Too
 
 /// The ids of all calls in the conversation.
 fn used_ids(request: &ChatRequest<'_>) -> HashSet<String> {
-    request.messages.iter().flat_map(Message::call_ids).cloned().collect()
+    request.messages.iter().flat_map(crate::wire::Message::call_ids).cloned().collect()
 }
 
 /// The client's headers as they go upstream.
