@@ -53,8 +53,7 @@ async fn a_server_that_goes_away_is_told_within_30_s_and_when_it_is_back() {
     );
     let began = Instant::now();
     let served = Served::with_file(&toml, &[]);
-    let mut next =
-        async || tokio::time::timeout(Duration::from_mins(1), told.recv()).await.unwrap().unwrap();
+    let mut next = async || tokio::time::timeout(Duration::from_mins(1), told.recv()).await.unwrap().unwrap();
     let first = next().await;
     assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
     let alert = &first["alerts"][0];

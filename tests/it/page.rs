@@ -221,9 +221,7 @@ async fn what_runs_is_told_live() {
     while !told.contains("Nothing runs now") {
         told += &String::from_utf8_lossy(&live.chunk().await.unwrap().bytes);
     }
-    fake.then(
-        Script::json(200, &replies::text("late")).delay(std::time::Duration::from_mins(1)).unchecked(),
-    );
+    fake.then(Script::json(200, &replies::text("late")).delay(std::time::Duration::from_mins(1)).unchecked());
     let _client = Client::sending(respool.address, &chat("gpt-oss-20b")).await;
     while !told.contains("waiting for the model") {
         told += &String::from_utf8_lossy(&live.chunk().await.unwrap().bytes);
