@@ -13,6 +13,7 @@ mod lease;
 mod numbers;
 mod open;
 mod outbox;
+mod posting;
 mod queue;
 mod queueing;
 mod read;
