@@ -14,6 +14,7 @@ mod lease;
 mod numbers;
 mod open;
 mod outbox;
+mod posting;
 mod queue;
 mod queueing;
 mod read;

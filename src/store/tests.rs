@@ -6,7 +6,6 @@ use std::os::unix::fs::PermissionsExt as _;
 use super::*;
 use crate::units::Size;
 use std::time::Duration;
-use tokio::sync::Notify;
 
 fn open(dir: &Path) -> Result<Store, StoreError> {
     keeping(dir, RunsConfig::default())
@@ -442,8 +441,8 @@ async fn a_full_disk_is_a_clear_error_and_no_end() {
             lease: Lease::take(dir.path()).unwrap(),
             runs: RunsConfig::default(),
             responses: ResponsesConfig::default(),
+            queued: tokio::sync::Notify::new(),
             set_aside: None,
-            queued: Notify::new(),
         }
     };
     store.begin(new("a", "f", 1)).await.unwrap();

@@ -1,7 +1,7 @@
 //! Which program asks: the one place that knows clients apart. Errors, and how tokens are told, differ for some of them. Pure.
 //! Called by `relay` and `server`.
 
-use crate::wire::{ChatRequest, Message, Object, array};
+use crate::wire::{ChatRequest, Message, Object, decode_string, first_of_array};
 
 /// The program that asked, as far as replies differ for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,6 +20,9 @@ pub enum ClientProgram {
     /// A run of respool's own: it takes `prompt_tokens` for the size of the conversation too.
     Agent,
 }
+
+/// Of a prompt so many bytes are looked at.
+const BEGINNING: usize = 512;
 
 /// How the system prompts of OpenClaw begin: of its agents, its reviewers and its summaries. Source: captured requests of
 /// 2026.9.6, and the shipped code.
@@ -77,14 +80,19 @@ fn is_instruction(message: &Message<'_>) -> bool {
 /// The beginning of a message's text: a string, or its first part.
 fn leading_text(message: &Message<'_>) -> String {
     let content = message.object.get("content").unwrap_or_default();
-    let text = match array(content) {
-        Some(parts) => {
-            let first = parts.first().and_then(|part| Object::parse(part).ok());
-            first.and_then(|part| part.string("text"))
-        }
-        None => message.object.string("content"),
-    };
-    text.unwrap_or_default()
+    let part = first_of_array(content).and_then(|part| Object::parse(part).ok());
+    let text = part.as_ref().map_or(Some(content), |part| part.get("text"));
+    text.and_then(beginning).unwrap_or_default()
+}
+
+/// The beginning of a JSON string, decoded. System prompts have tens of thousands of bytes.
+fn beginning(json: &str) -> Option<String> {
+    if json.len() <= BEGINNING {
+        return decode_string(json);
+    }
+    // An escape may have been cut; none is longer than six bytes.
+    let cut = |off: usize| &json[..json.floor_char_boundary(BEGINNING - off)];
+    (0..=6).find_map(|off| decode_string(&format!("{}\"", cut(off))))
 }
 
 #[cfg(test)]
@@ -118,6 +126,17 @@ mod tests {
             json!([]),
         ] {
             assert_eq!(program(&messages), ClientProgram::Other, "{messages}");
+        }
+    }
+
+    #[test]
+    fn a_long_prompt_is_known_wherever_it_is_cut() {
+        for filler in ["x", "\n", "\u{1f600}", "\u{e9}", "\\"] {
+            for length in 400..600 {
+                let text = format!("<!-- openclaw:x -->{}", filler.repeat(length));
+                let messages = json!([{"role": "system", "content": text}]);
+                assert_eq!(program(&messages), ClientProgram::OpenClaw, "{length} of {filler:?}");
+            }
         }
     }
 

@@ -157,9 +157,9 @@ async fn what_cannot_be_trimmed_enough_is_an_honest_overflow() {
 
 #[tokio::test]
 async fn the_header_is_there_when_the_head_leaves_early() {
-    let slow = ok().delay(Duration::from_millis(400));
+    let slow = ok().delay(Duration::from_secs(4));
     let fake = FakeVllm::start([said(TOO_LONG[2]), slow]).await;
-    let respool = Respool::with(&fake, &format!("{TRIM}\n[limits]\ncommit_after = \"100ms\"")).await;
+    let respool = Respool::with(&fake, &format!("{TRIM}\n[limits]\ncommit_after = \"2s\"")).await;
     let reply = exchange(respool.address, &Request::chat(&long(12))).await;
     answered(&reply);
     assert!(reply.headers.get("x-respool-trimmed").is_some());

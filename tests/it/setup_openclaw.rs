@@ -43,7 +43,7 @@ async fn openclaw_json_is_changed_validated_kept_and_restored() {
         let ask = ["--upstream", upstream.as_str()];
 
         let (code, said) = setup(home, &path, &[&ask[..], &["--dry-run"]].concat());
-        assert!(code == 0 && said.contains("+") && said.contains("accepts the new file") && !file.exists(), "{said}");
+        assert!(code == 0 && said.contains('+') && said.contains("accepts the new file") && !file.exists(), "{said}");
         let (code, said) = setup(home, &path, &ask);
         assert!(code == 0 && said.contains("respool does not run at http://127.0.0.1:9 yet"), "{said}");
         assert!(fs::read_to_string(&file).unwrap().contains("respool/gpt-oss-120b"));

@@ -365,6 +365,16 @@ fn native_calls_win_over_their_copies() {
     assert_eq!(turn.content, r#"{"path":"b"}"#);
 }
 
+/// Calls are compared by what their arguments say, not by how they are written.
+#[test]
+fn the_order_of_keys_makes_no_other_call() {
+    let native = [("read", r#"{"path":"a","limit":1}"#)];
+    let copy = r#"<tool_call>{"name":"read","arguments":{"limit":1,"path":"a"}}</tool_call>"#;
+    assert_eq!(with_native(&native, &[(Field::Content, copy)]).calls.len(), 1);
+    let other = copy.replace(":1", ":2");
+    assert_eq!(with_native(&native, &[(Field::Content, &other)]).calls.len(), 2);
+}
+
 /// Runs natives and texts in the order given; the calls, and why others were held back.
 fn in_order(steps: &[Step], cut: bool) -> (String, Vec<Dropped>) {
     let mut engine = Engine::new(Arc::new(Tools::from_json(TOOLS)), Options::default());

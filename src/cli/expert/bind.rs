@@ -74,6 +74,11 @@ fn binding(wanted: &Wanted) -> Result<Binding, Failure> {
         "local" => BindingType::Local,
         _ => BindingType::Mcp,
     };
+    if kind == BindingType::Mcp && wanted.server.is_none() {
+        return Err(Failure::Failed(
+            "name the MCP server that stands for the tool: NAME of [tools.mcp.NAME]".to_owned(),
+        ));
+    }
     let pair = |text: &String| {
         let (operation, own) =
             text.split_once('=').ok_or_else(|| format!("{text:?} is not OPERATION=NAME"))?;
