@@ -25,10 +25,10 @@ command = "python3"
 args = ["$here/servers/fake_mcp.py", "$here/servers/status.json", "$dir/journal"]
 TOML
 cd "$dir"
-"$respool" expert install "$here/../experts/support-desk"
-"$respool" expert bind support-desk tickets tickets-fake
-"$respool" expert bind support-desk status status-fake
-"$respool" expert validate support-desk
-"$respool" expert run support-desk --process answer-mail --payload "@$here/mail.json"
+"$respool" expert --config respool.toml install "$here/../experts/support-desk"
+"$respool" expert --config respool.toml bind support-desk tickets tickets-fake
+"$respool" expert --config respool.toml bind support-desk status status-fake
+"$respool" expert --config respool.toml validate support-desk
+"$respool" expert --config respool.toml run support-desk --process answer-mail --payload "@$here/mail.json"
 echo "The calls that reached the fake servers:"
 cat "$dir/journal"

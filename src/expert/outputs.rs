@@ -55,24 +55,19 @@ fn fault(parameter: &Parameter, value: &Value) -> Option<String> {
         .then(|| format!("`{name}` is {written:?}, but it must be one of {}", parameter.options.join(", ")))
 }
 
-/// The JSON Schema of the outputs.
+/// The JSON Schema of the outputs. Types and closed lists stand in the descriptions: `check` decides about them and says what
+/// is wrong, once, and a call that ends a process must not be refused before it.
 pub(super) fn schema(declared: &[Parameter]) -> Value {
     let property = |parameter: &Parameter| {
-        let mut property = json!({});
-        if super::component::TYPES.contains(&parameter.kind.as_str()) {
-            property["type"] = parameter.kind.as_str().into();
+        let mut says = vec![format!("Type: {}.", parameter.kind)];
+        if !parameter.options.is_empty() {
+            says.push(format!("One of: {}.", parameter.options.join(", ")));
         }
-        if let Some(description) = &parameter.description {
-            property["description"] = description.as_str().into();
-        }
-        if !parameter.options.is_empty() && parameter.kind == "string" {
-            property["enum"] = parameter.options.clone().into();
-        }
-        (parameter.name.clone(), property)
+        says.extend(parameter.description.clone());
+        (parameter.name.clone(), json!({"description": says.join(" ")}))
     };
     let properties: Map<String, Value> = declared.iter().map(property).collect();
-    let required: Vec<&str> = declared.iter().map(|parameter| parameter.name.as_str()).collect();
-    json!({"type": "object", "properties": properties, "required": required})
+    json!({"type": "object", "properties": properties})
 }
 
 #[cfg(test)]
@@ -117,9 +112,12 @@ mod tests {
     }
 
     #[test]
-    fn the_schema_says_the_same() {
+    fn the_schema_tells_types_and_values() {
         let schema = schema(&declared());
-        assert_eq!(schema["properties"]["urgency"], json!({"type": "string", "enum": ["high", "low"]}));
-        assert_eq!(schema["required"], json!(["urgency", "score", "ok"]));
+        assert_eq!(
+            schema["properties"]["urgency"],
+            json!({"description": "Type: string. One of: high, low."})
+        );
+        assert_eq!(schema["properties"]["score"]["description"], "Type: integer.");
     }
 }
