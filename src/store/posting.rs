@@ -75,7 +75,7 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{RunsConfig, StoreConfig};
+    use crate::store::StoreConfig;
 
     fn message(id: &str) -> NewMessage {
         NewMessage {
@@ -90,7 +90,7 @@ mod tests {
     #[tokio::test]
     async fn a_message_is_posted_once_claimed_for_a_time_and_delivered() {
         let dir = tempfile::tempdir().unwrap();
-        let config = StoreConfig { state_dir: dir.path().to_owned(), runs: RunsConfig::default() };
+        let config = StoreConfig { state_dir: dir.path().to_owned(), ..StoreConfig::default() };
         let store = Store::open(&config).unwrap();
         assert!(store.post(message("a"), 1_000).await.unwrap());
         assert!(!store.post(message("a"), 2_000).await.unwrap(), "the same again");

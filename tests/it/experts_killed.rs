@@ -10,7 +10,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use respool::expert::InvocationLane;
-use respool::store::{EntryState, RunsConfig, Store, StoreConfig};
+use respool::store::{EntryState, Store, StoreConfig};
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
@@ -24,7 +24,7 @@ fn desk(upstream: &str) -> (Desk, Store) {
         fs::read_to_string(desk.path("respool.toml")).unwrap().replace("lease = \"2s\"", "lease = \"600ms\"");
     fs::write(desk.path("respool.toml"), toml).unwrap();
     let store =
-        Store::open(&StoreConfig { state_dir: desk.path("state"), runs: RunsConfig::default() }).unwrap();
+        Store::open(&StoreConfig { state_dir: desk.path("state"), ..StoreConfig::default() }).unwrap();
     (desk, store)
 }
 

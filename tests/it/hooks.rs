@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use respool::expert::{Invocation, InvocationLane};
-use respool::store::{EntryState, RunsConfig, Store, StoreConfig};
+use respool::store::{EntryState, Store, StoreConfig};
 use ring::hmac;
 use serde_json::{Value, json};
 
@@ -86,7 +86,7 @@ impl Bed {
 
     /// What is queued, in its order, as another process sees it.
     async fn queued(&self) -> Vec<Invocation> {
-        let config = StoreConfig { state_dir: self.dir.path().join("state"), runs: RunsConfig::default() };
+        let config = StoreConfig { state_dir: self.dir.path().join("state"), ..StoreConfig::default() };
         let rows =
             Store::open(&config).unwrap().entries(Some("sales"), EntryState::Waiting, 10_000).await.unwrap();
         rows.iter().map(|row| Invocation::read(&row.payload).unwrap()).collect()
