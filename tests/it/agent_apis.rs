@@ -223,10 +223,9 @@ async fn tokens_are_counted_by_the_server_where_it_can_and_the_header_says_how()
 async fn a_wire_can_be_left_to_the_server() {
     let own = Script::json(200, &json!({"id": "resp_own", "usage": {"input_tokens": 5, "output_tokens": 3}}))
         .on("POST", "/v1/responses");
-    let own_message =
-        |status| Script::json(status, &json!({"id": "msg_own"})).on("POST", "/v1/messages?beta=true");
+    let own_message = |status| Script::json(status, &json!({"id": "msg_own"})).on("POST", "/v1/messages");
     let own_count = Script::json(200, &json!({"input_tokens": 4})).on("POST", "/v1/messages/count_tokens");
-    let chat = || Script::sse(replies::text_stream(&["hi"], true)).on("POST", "/v1/chat/completions");
+    let chat = || Script::json(200, &replies::text("hi")).on("POST", "/v1/chat/completions");
     let scripts = [own.unchecked(), own_message(200).unchecked(), own_count.unchecked(), chat(), chat()];
     let fake = FakeVllm::start(scripts).await;
     let models = "[models.claude]\ntarget = \"gpt-oss-20b\"\nwires = [\"messages\"]\n[[upstream]]\nwires = [\"responses\"]";
@@ -243,7 +242,8 @@ async fn a_wire_can_be_left_to_the_server() {
     let request = Request::post("/v1/messages?beta=true", message.to_string())
         .header("x-api-key", "sk-mine")
         .header("anthropic-version", "2023-06-01");
-    assert_eq!(exchange(respool.address, &request).await.json()["id"], "msg_own");
+    let reply = exchange(respool.address, &request).await;
+    assert_eq!(reply.json()["id"], "msg_own", "{}", reply.text());
     let seen = fake.requests().into_iter().find(|seen| seen.path() == "/v1/messages").unwrap();
     assert_eq!(
         (seen.json()["model"].as_str(), seen.headers.get("x-api-key")),

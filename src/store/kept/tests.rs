@@ -59,7 +59,7 @@ async fn a_conversation_is_there_after_a_restart_and_for_its_client_only() {
 #[tokio::test]
 async fn what_was_not_used_for_long_goes_and_then_what_was_used_longest_ago() {
     let dir = tempfile::tempdir().unwrap();
-    let keep = ResponsesConfig { keep: Duration::from_millis(100), max_size: Size(20), store: true };
+    let keep = ResponsesConfig { keep: Duration::from_millis(100), max_size: Size(30), store: true };
     let store = keeping(dir.path(), keep);
     for (id, at) in [("old", 1), ("used", 2), ("one", 190), ("two", 191), ("three", 192)] {
         store.keep_response(response(id, None), vec![], at).await.unwrap();
