@@ -97,7 +97,7 @@ pub(in crate::server) async fn resume(app: App) {
     for unfinished in app.responses.unfinished().await {
         let id = unfinished.id.clone();
         tracing::info!(target: "respool::server", response = id, "a response in the background is asked for again");
-        resume_one(app.clone(), unfinished).await;
+        Box::pin(resume_one(app.clone(), unfinished)).await;
     }
 }
 

@@ -56,9 +56,12 @@ struct Asked {
     writer: Writer,
     model: String,
     stream: bool,
-    /// It is to be made in the background; then with the response that it continues.
-    background: Option<Option<String>>,
+    /// Set when it is to be made in the background.
+    background: Option<Continued>,
 }
+
+/// The response that a request continues, if it continues one.
+struct Continued(Option<String>);
 
 impl Api {
     /// By the path, with or without its `/v1`.
@@ -148,7 +151,7 @@ async fn turn(api: Api, app: App, mut parts: Parts, body: Incoming, peer: Option
     line.with(|line| line.stream = stream);
     match (source, background) {
         (Ok(source), None) => source.answer(Telling::new(app, writer, client, line), stream).await,
-        (Ok(source), Some(previous)) => {
+        (Ok(source), Some(Continued(previous))) => {
             background::begin(Telling::new(app, writer, client, line), source, &body, previous).await
         }
         (Err(error), _) if stream => client.failed(&error, &mut writer, &line),
@@ -327,7 +330,7 @@ async fn read(
             let read = read_response_of(app, body, client, line).await?;
             let (model, stream) = (read.asked.model.clone(), read.asked.stream);
             background::check(read.asked.background, stream, read.asked.store)?;
-            let background = read.asked.background.then(|| read.asked.previous.clone());
+            let background = read.asked.background.then(|| Continued(read.asked.previous.clone()));
             let events = ResponseEvents::new(Arc::new(read.asked), sealer, ids, now());
             let writer = Writer::Responses(events, client.program);
             Ok(Asked { chat: read.chat, writer, model, stream, background })

@@ -92,7 +92,7 @@ impl Telling {
 
     /// Keeps the reply where it is to be kept: before its last event leaves, since the client may go on with it at once.
     async fn keep(&mut self) {
-        if let Some(response) = self.writer.to_keep() {
+        if let Some(response) = self.writer.take_kept() {
             self.app.responses.keep(&self.client.owner, response).await;
         }
     }

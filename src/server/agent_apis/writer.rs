@@ -56,7 +56,7 @@ impl Writer {
     }
 
     /// The reply as it is kept. Nothing of one that failed, or that its client does not want kept.
-    pub(super) fn to_keep(&mut self) -> Option<FinishedResponse> {
+    pub(super) fn take_kept(&mut self) -> Option<FinishedResponse> {
         match self {
             Self::Responses(events, _) if !events.has_failed() => events.to_keep(),
             _ => None,
