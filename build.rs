@@ -16,7 +16,7 @@ fn main() {
     }
 }
 
-/// Whoever builds without the repository (a container, a distribution) says what is built.
+/// A build without the repository, as in a container, takes the commit from `RESPOOL_COMMIT`.
 fn packaged() -> Option<String> {
     std::env::var("RESPOOL_COMMIT").ok().filter(|commit| !commit.is_empty())
 }

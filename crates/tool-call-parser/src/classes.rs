@@ -299,7 +299,7 @@ fn calls_before_the_end_of_the_reasoning_are_none() {
     check(&format!("{call} It is `</think>`."), "now{}", "It is `</think>`.");
 }
 
-/// Only a text that is no JSON at all may be the tool's one argument.
+/// A text becomes the tool's one argument only if it is not JSON at all.
 #[test]
 fn a_malformed_body_is_not_wrapped_into_arguments() {
     for body in [

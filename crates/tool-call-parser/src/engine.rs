@@ -1,7 +1,7 @@
 //! The incremental parser: takes text and native calls as they come and says what is certain.
 //!
 //! Emits nothing that a later piece could change, holds back only a suffix that may still become a call, and settles the
-//! rest at the end, so any split of the same text gives the same events. Used by `parse` and by whoever streams.
+//! rest at the end, so any split of the same text gives the same events. `parse` uses it for whole texts, callers use it directly for streams.
 
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@ const OUTER: &str = "<tool_calls:";
 const INNER: &str = "<tool_call:";
 /// The beginnings of what may end a call.
 const ENDS: &[&str] = &["</tool_call:", INNER];
-/// A longer suffix is none.
+/// The longest suffix that is recognised, in bytes.
 const SUFFIX: usize = 32;
 
 pub(super) static DIALECT: Dialect = Dialect {
