@@ -230,6 +230,7 @@ impl ChildRuns for Children {
             result_limit: 10_000,
             tier: Tier::Auto,
             ends_run: EndsRun::Never,
+            judges_arguments: false,
         }]
     }
 
