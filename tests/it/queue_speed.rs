@@ -38,6 +38,16 @@ fn bare_commits(dir: &Path, synchronous: &str) -> f64 {
     f64::from(count) / began.elapsed().as_secs_f64()
 }
 
+/// A row of the payload's size, committed alone and synchronised with the disk of this directory.
+pub fn one_synchronised_commit(dir: &Path) -> impl Fn() + use<> {
+    let database = rusqlite::Connection::open(dir.join("bare-one.db")).unwrap();
+    database.pragma_update(None, "journal_mode", "wal").unwrap();
+    database.pragma_update(None, "synchronous", "full").unwrap();
+    database.execute_batch("CREATE TABLE rows (id INTEGER PRIMARY KEY, payload TEXT) STRICT").unwrap();
+    let payload = "x".repeat(PAYLOAD);
+    move || drop(database.execute("INSERT INTO rows (payload) VALUES (?1)", [&payload]).unwrap())
+}
+
 fn entry(number: usize) -> NewEntry {
     NewEntry {
         id: format!("event-{number:05}"),

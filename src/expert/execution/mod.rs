@@ -6,6 +6,8 @@
 
 mod attempt;
 mod cleanup;
+mod conclusion;
+mod dry_run;
 mod task;
 mod verdict;
 
@@ -17,7 +19,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use attempt::DryRun;
+pub use dry_run::DryRun;
 
 use super::experts::{Experts, MODEL_PREFIX};
 use crate::agent::{RunFacts, RunOptions};
@@ -163,7 +165,7 @@ impl Worker {
 
     async fn tend(&self) {
         loop {
-            self.experts.refresh().await;
+            self.experts.follow_catalog().await;
             self.experts.look_at_servers().await;
             if let Err(error) = self.wake().await {
                 self.tell(&error);
