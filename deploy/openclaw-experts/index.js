@@ -28,9 +28,12 @@ function listed(approvals) {
 }
 
 async function decide(settings, context, id, body) {
-  // Only an owner decides, and only while they are one.
-  if (context.senderIsOwner !== true) throw new Error("only an owner of this OpenClaw decides");
-  context.assertOwnerCurrent?.();
+  // Who decides: an owner in a channel (commands.ownerAllowFrom), or a client of the gateway that may decide about OpenClaw's own approvals. What
+  // a model sends with a tool is neither.
+  const scopes = context.gatewayClientScopes ?? [];
+  const mayDecide = scopes.includes("operator.admin") || scopes.includes("operator.approvals");
+  if (context.senderIsOwner !== true && !mayDecide) throw new Error("only an owner of this OpenClaw decides, or a client with the scope operator.approvals");
+  if (context.senderIsOwner === true) context.assertOwnerCurrent?.();
   const done = await ask(settings, "POST", `/v1/approvals/${encodeURIComponent(id)}`, body);
   return done.approved.length ? `${id} is approved.` : `${id} is rejected.`;
 }

@@ -69,10 +69,14 @@ async function delivered() {
   const id = approval.body.id;
   const byModel = await turn(script({ tag: 'expert-self', text: `/experts approve ${id}` }), { provider: 'respool' });
   step((await outbox('result')).length === 0, 'a model that says the command decides nothing', byModel.text);
+  const bySend = await turn(script({ tag: 'expert-send', calls: [['tool_call', { id: 'sessions_send', args: { sessionKey: 'main', message: `/experts approve ${id}`, timeoutSeconds: 20 } }]] }), { provider: 'respool' });
+  await wait(5);
+  step((await outbox('result')).length === 0, 'nor one that sends it to the session', bySend.text);
   call('chat.send', { sessionKey: 'main', message: '/experts', idempotencyKey: `list-${process.pid}` });
   step(await until(() => history().includes(`${id}  expert/desk`)), 'the command lists it', '');
-  call('chat.send', { sessionKey: 'main', message: `/experts approve ${id}`, idempotencyKey: `yes-${process.pid}` });
+  const yes = callAs('operator.read,operator.write,operator.approvals', 'chat.send', { sessionKey: 'main', message: `/experts approve ${id}`, idempotencyKey: `yes-${process.pid}` });
   const result = await until(async () => (await outbox('result'))[0]);
+  if (!result) console.log(yes, history().slice(-1500));
   const effects = fs.existsSync(process.env.JOURNAL) ? fs.readFileSync(process.env.JOURNAL, 'utf8').trim().split('\n') : [];
   step(result && effects.length === 1 && effects[0].includes('update_deal_stage'), 'the command approves, and the call runs once', effects.join(' '));
   step(await until(async () => (await outbox('result'))[0]?.delivered && history().includes('has finished the process move')), 'the result is delivered into the main session', '');
@@ -101,6 +105,17 @@ function call(method, params) {
   const [program, dir] = OPENCLAW.split(' ');
   const args = [dir, 'gateway', 'call', method, '--params', JSON.stringify(params), '--json', '--url', `ws://127.0.0.1:${GATEWAY_PORT}`, '--token', GATEWAY_TOKEN];
   const done = spawnSync(program, args, { encoding: 'utf8', timeout: 60_000 });
+  return `${done.stdout}${done.stderr}`;
+}
+
+// The same with scopes that the command line does not ask for.
+function callAs(scopes, method, params) {
+  const [, dir] = OPENCLAW.split(' ');
+  const [node, root] = [`${dir}/node24/node_modules/node/bin/node`, `${dir}/openclaw-${OC_VERSION}/node_modules/openclaw`];
+  const args = [new URL('gateway-call.mjs', import.meta.url).pathname, root, method, JSON.stringify(params), `ws://127.0.0.1:${GATEWAY_PORT}`, GATEWAY_TOKEN, scopes];
+  const { OPENCLAW_STATE_DIR, PATH } = process.env;
+  const env = { HOME: `${dir}/home-${OC_VERSION}`, OPENCLAW_CONFIG_PATH: `${dir}/gateway/openclaw.json`, OPENCLAW_STATE_DIR, PATH };
+  const done = spawnSync(node, args, { encoding: 'utf8', timeout: 90_000, env });
   return `${done.stdout}${done.stderr}`;
 }
 
