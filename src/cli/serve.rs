@@ -165,13 +165,16 @@ async fn assembled(
         tokio::spawn(Arc::clone(&access).watch(abort.clone()));
     }
     let agents_store = agents.store().cloned();
-    let hooks = experts::serve(settings, agents.store(), abort).await;
-    let served = match model_accesses(settings, &relay, &fleet, bounds) {
-        Some(models) => {
-            Some(Experts::open(settings.experts.clone(), Arc::clone(&agents), sources, models).await)
+    let catalog = experts::catalog(settings).await;
+    let served = match model_accesses(settings, &relay, &fleet, bounds).zip(catalog.clone()) {
+        Some((models, catalog)) => {
+            let config = settings.experts.clone();
+            Some(Experts::open(config, Arc::clone(&agents), sources, models, catalog).await)
         }
         None => None,
     };
+    let hooks =
+        catalog.and_then(|catalog| experts::serve(settings, catalog, agents.store(), served.as_ref(), abort));
     Ok(App {
         relay,
         agents,

@@ -14,7 +14,8 @@ use cap_std::ambient_authority;
 use cap_std::fs::{Dir, OpenOptions};
 use sha2::{Digest as _, Sha256};
 
-use super::component::{KnowledgeKind, Scope};
+use super::component::{FunctionSession, KnowledgeKind, Scope};
+use super::isolated;
 use super::learning::{LearningEntry, LearningFiles};
 use super::package::Package;
 use super::{path, state};
@@ -46,11 +47,20 @@ enum Place {
 impl Workspace {
     /// The files for a session; `context` is what the process preloads.
     pub(super) fn new(root: &Path, package: Arc<Package>, session: &str, context: &[String]) -> Self {
-        let by_functions = package.functions.items.iter().flat_map(|function| &function.knowledge.items);
+        // What only an isolated function names, only its own run reads.
+        let inline = package.functions.items.iter().filter(|one| one.session == FunctionSession::Inline);
+        let by_functions = inline.flat_map(|function| &function.knowledge.items);
         let named = by_functions.map(|path| path.value.clone()).chain(context.iter().cloned());
         let permitted = named.map(|named| path::normalized(&named).to_owned()).collect();
         let session = file_name(session);
         Self { root: root.to_owned(), package, session, permitted, seen: Mutex::default() }
+    }
+
+    /// Whether a run with these files may read private knowledge.
+    pub(super) fn reads_private(&self) -> bool {
+        let mut private =
+            self.package.knowledge.items.iter().filter(|one| one.kind == KnowledgeKind::Private);
+        private.any(|one| self.permitted.contains(&one.path))
     }
 
     /// Makes what is to be there when a run begins.
@@ -241,6 +251,12 @@ impl Workspace {
             .find(|one| one.path == wanted || named("processes", &one.name.value));
         let knowledge =
             package.knowledge.items.iter().find(|one| one.path == wanted || named("knowledge", &one.name));
+        if let Some(isolated) = function.filter(|one| one.session == FunctionSession::Isolated) {
+            let (name, call) = (&isolated.name.value, isolated::call_name(&isolated.name.value));
+            return Err(format!(
+                "the function {name} runs by itself and is not read: call `{call}` with its inputs"
+            ));
+        }
         let is_hidden = |path: &str| !self.permitted.contains(path);
         if knowledge.is_some_and(|one| one.kind == KnowledgeKind::Private && is_hidden(&one.path)) {
             // Not even that it exists is said.

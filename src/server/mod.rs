@@ -16,6 +16,7 @@ mod key_reading;
 mod keys;
 mod meter;
 mod models;
+mod outbox;
 mod page;
 mod pages;
 mod patient;
@@ -120,6 +121,9 @@ pub fn router(app: App) -> Routes {
         .route("/v1/usage", get(usage::usage))
         .route("/v1/approvals", get(approvals::list))
         .route("/v1/approvals/{id}", get(approvals::one).post(approvals::decide))
+        .route("/v1/outbox", get(outbox::list))
+        .route("/v1/outbox/{id}", get(outbox::one))
+        .route("/v1/outbox/{id}/done", post(outbox::done))
         .route(
             "/v1/responses/{id}",
             get(stored::one).delete(stored::delete).fallback(transparent::transparent),

@@ -6,18 +6,21 @@
 
 mod attempt;
 mod cleanup;
+mod conclusion;
+mod dry_run;
 mod task;
 mod verdict;
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use attempt::DryRun;
+pub use dry_run::DryRun;
 
 use super::experts::{Experts, MODEL_PREFIX};
 use crate::agent::{RunFacts, RunOptions};
@@ -40,6 +43,8 @@ pub struct Worker {
     /// Only this expert's queue is drained.
     only: Option<String>,
     is_store_told: AtomicBool,
+    /// The entries that are worked on here.
+    working: Mutex<BTreeSet<String>>,
 }
 
 /// Milliseconds since 1970.
@@ -66,6 +71,7 @@ impl Worker {
             tasks: TaskTracker::new(),
             only,
             is_store_told: AtomicBool::new(false),
+            working: Mutex::default(),
         }))
     }
 
@@ -117,7 +123,8 @@ impl Worker {
             return Ok(Vec::new());
         }
         let (now, lease) = (now(), self.lease());
-        self.store.claim_entries(ClaimRequest { queues, most, now, until: now + lease }).await
+        let working = self.working.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
+        self.store.claim_entries(ClaimRequest { queues, most, now, until: now + lease, working }).await
     }
 
     fn lease(&self) -> u64 {
@@ -127,6 +134,7 @@ impl Worker {
     fn begin(self: &Arc<Self>, claimed: Claimed) {
         let worker = Arc::clone(self);
         let Ok(permit) = Arc::clone(&self.free).try_acquire_owned() else { return };
+        self.working.lock().unwrap_or_else(PoisonError::into_inner).insert(claimed.lease.entry.clone());
         self.tasks.spawn(async move {
             let lease = claimed.lease.clone();
             let done = tokio::select! {
@@ -140,6 +148,7 @@ impl Worker {
                 // Whoever is there next need not wait.
                 let _ = worker.store.heartbeat(&lease, now()).await;
             }
+            worker.working.lock().unwrap_or_else(PoisonError::into_inner).remove(&lease.entry);
             drop(permit);
             worker.stirred.notify_one();
         });
@@ -163,7 +172,7 @@ impl Worker {
 
     async fn tend(&self) {
         loop {
-            self.experts.refresh().await;
+            self.experts.follow_catalog().await;
             self.experts.look_at_servers().await;
             if let Err(error) = self.wake().await {
                 self.tell(&error);
