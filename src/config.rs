@@ -7,6 +7,7 @@
 mod changes;
 mod contradictions;
 mod cover;
+mod effect;
 mod environment;
 mod experts;
 mod file;
@@ -25,6 +26,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+pub use effect::Change;
 pub use flags::Flags;
 pub use keys::{KEYS, Key};
 pub use page::page;

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use super::bindings::Bindings;
@@ -102,7 +102,7 @@ pub struct Experts {
     pub(super) config: ExpertsConfig,
     pub(super) agents: Arc<Agents>,
     pub(super) sources: Arc<Sources>,
-    models: ModelAccesses,
+    models: RwLock<ModelAccesses>,
     library: Library,
     by_name: Mutex<BTreeMap<String, Arc<Expert>>>,
     marks: Mutex<Marks>,
@@ -155,7 +155,7 @@ impl Experts {
             config,
             agents,
             sources,
-            models,
+            models: RwLock::new(models),
             library,
             by_name: Mutex::default(),
             marks: Mutex::default(),
@@ -285,12 +285,18 @@ impl Experts {
 
     /// Their names as models, each with the model that thinks for it.
     pub fn models(&self) -> Vec<(String, String)> {
-        let model = |name: &String| (format!("{MODEL_PREFIX}{name}"), self.access(name).model.clone());
+        let model = |name: &String| (format!("{MODEL_PREFIX}{name}"), self.access(name).model);
         self.names().iter().map(model).collect()
     }
 
-    fn access(&self, name: &str) -> &ModelAccess {
-        self.models.by_name.get(name).unwrap_or(&self.models.default)
+    /// From now on runs that begin go this way to their models.
+    pub fn change_models(&self, models: ModelAccesses) {
+        *self.models.write().unwrap_or_else(PoisonError::into_inner) = models;
+    }
+
+    fn access(&self, name: &str) -> ModelAccess {
+        let models = self.models.read().unwrap_or_else(PoisonError::into_inner);
+        models.by_name.get(name).unwrap_or(&models.default).clone()
     }
 
     /// True for the model's name of an expert.
@@ -423,7 +429,7 @@ impl Experts {
     fn agent_config(&self, name: &str, timeout: Duration) -> AgentConfig {
         let config = self.config.of(name);
         AgentConfig {
-            model: self.access(name).model.clone(),
+            model: self.access(name).model,
             upstream: config.upstream,
             max_tokens: config.max_tokens.unwrap_or(self.config.max_tokens),
             max_iterations: config.max_iterations.unwrap_or(self.config.max_iterations),

@@ -29,7 +29,7 @@ pub(super) const RUN_ID: HeaderName = HeaderName::from_static("x-respool-run-id"
 pub(super) fn asked_for(app: &App, body: &Bytes) -> Option<(Arc<Agent>, ClientProgram)> {
     let names = |name: &str| memchr::memmem::find(body, name.as_bytes()).is_some();
     let is_expert = app.experts.is_some() && names(MODEL_PREFIX);
-    if !is_expert && !app.agents.iter().any(|agent| names(&agent.name)) {
+    if !is_expert && !app.agents.all().iter().any(|agent| names(&agent.name)) {
         return None;
     }
     let request = ChatRequest::parse(body).ok()?;
