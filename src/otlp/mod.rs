@@ -54,14 +54,17 @@ struct State {
 }
 
 impl Traces {
-    /// To the collector of this configuration; `None` where there is none. `headers`: what its `headers_env` holds.
+    /// To the collector of this configuration; `None` where there is none.
     ///
     /// # Errors
     /// When there can be no client for it.
     pub fn open(config: &OtlpConfig) -> Result<Option<Arc<Self>>, String> {
         let Some(endpoint) = &config.endpoint else { return Ok(None) };
         let endpoint = traces_endpoint(endpoint);
-        let exporter = exporter(&endpoint, config).map_err(|error| format!("{endpoint}: {error}"))?;
+        let client =
+            reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).timeout(WITHIN).build();
+        let client = client.map_err(|error| format!("no client can be made: {error}"))?;
+        let exporter = exporter(&endpoint, config, client).map_err(|error| format!("{endpoint}: {error}"))?;
         let (state, full) = (Mutex::default(), Notify::new());
         Ok(Some(Arc::new(Self { state, full, exporter, endpoint })))
     }
@@ -175,11 +178,15 @@ fn traces_endpoint(endpoint: &str) -> String {
     if base.ends_with(PATH) { base.to_owned() } else { format!("{base}{PATH}") }
 }
 
-fn exporter(endpoint: &str, config: &OtlpConfig) -> Result<SpanExporter, ExporterBuildError> {
+fn exporter(
+    endpoint: &str,
+    config: &OtlpConfig,
+    client: reqwest::Client,
+) -> Result<SpanExporter, ExporterBuildError> {
     let mut exporter = SpanExporter::builder()
         .with_http()
         .with_protocol(Protocol::HttpBinary)
-        .with_http_client(reqwest::Client::new())
+        .with_http_client(client)
         .with_endpoint(endpoint)
         .with_headers(config.headers())
         .with_timeout(WITHIN)
@@ -204,6 +211,7 @@ mod tests {
 
     #[test]
     fn a_run_has_one_place_in_its_trace() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let config = OtlpConfig { endpoint: Some("http://127.0.0.1:9".into()), ..OtlpConfig::default() };
         let traces = Traces::open(&config).unwrap().unwrap();
         let request = TraceContext::begin();

@@ -121,7 +121,8 @@ fn question(model: &str) -> Request {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_its_attempts_and_what_the_upstream_is_told_are_one_trace() {
-    let broken = Script::json(500, &replies::error(500, "EngineCore encountered an issue.", "InternalServerError"));
+    let broken =
+        Script::json(500, &replies::error(500, "EngineCore encountered an issue.", "InternalServerError"));
     let fake = FakeVllm::start([broken, Script::json(200, &replies::text("the secret answer"))]).await;
     let collector = Collector::start().await;
     let served = served(&fake, &collector, "");
@@ -138,7 +139,11 @@ async fn a_request_its_attempts_and_what_the_upstream_is_told_are_one_trace() {
         assert_eq!((&attempt.parent_span_id, attempt.kind()), (&request.span_id, SpanKind::Client));
         assert_eq!(attribute(attempt, "gen_ai.operation.name"), "chat");
         let told = format!("00-{TRACE}-{}-01", hex(&attempt.span_id));
-        assert_eq!(seen.headers.get("traceparent"), Some(&*told), "the upstream's work is part of the attempt");
+        assert_eq!(
+            seen.headers.get("traceparent"),
+            Some(&*told),
+            "the upstream's work is part of the attempt"
+        );
         assert!(request.start_time_unix_nano <= attempt.start_time_unix_nano);
         assert!(attempt.end_time_unix_nano <= request.end_time_unix_nano);
     }
@@ -195,6 +200,10 @@ async fn who_does_not_want_a_trace_recorded_has_none_and_without_a_collector_not
     exchange(without.address, &question("m").header("traceparent", &unsampled)).await;
     exchange(without.address, &question("m")).await;
     let seen = fake.requests();
-    assert_eq!(seen[2].headers.get("traceparent"), Some(&*unsampled), "what the client sent goes on as it is");
+    assert_eq!(
+        seen[2].headers.get("traceparent"),
+        Some(&*unsampled),
+        "what the client sent goes on as it is"
+    );
     assert_eq!(seen[3].headers.get("traceparent"), None);
 }
