@@ -158,6 +158,10 @@ impl Agents {
         origin: &'static str,
     ) -> (NewRun, Work) {
         let id = new_run_id();
+        let spans = self.active.recording.get().and_then(|recording| recording.spans.as_ref());
+        if let Some((spans, part_of)) = spans.zip(request.part_of) {
+            spans.begin_run(&id, part_of);
+        }
         let (fingerprint, client) = (request.fingerprint.clone(), request.client.clone());
         let sizes = agent.sizes(authorization.as_ref()).await;
         let setup = new_setup(agent, request, sizes, rand::random(), now());

@@ -20,6 +20,7 @@ use crate::alerts::{Alerts, Watched};
 use crate::config::{Flags, Loaded, Settings};
 use crate::expert::Experts;
 use crate::observe::{self, Recording};
+use crate::otlp::Traces;
 use crate::relay::{Relay, RelayLimits};
 use crate::server::{Access, App, BodyRoom, KeptResponses, LimitsConfig, Listen, Stop, router, run};
 use crate::tools::{Sources, Tools};
@@ -51,7 +52,7 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     }
     let stop = Stop::default();
     let parts = parts(settings, &stop.abort).await;
-    let Assembled { app, upstreams, sources } =
+    let Assembled { app, upstreams, sources, traces } =
         assembled(settings, &stop.abort, parts).await.map_err(|found| loaded.problems(found))?;
     for Advice { text, todo } in advice(settings) {
         tracing::warn!(target: "respool::server", todo, "{text}");
@@ -100,6 +101,9 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     }
     access.save().await;
     usage.flush().await;
+    if let Some(traces) = traces {
+        traces.flush().await;
+    }
     tracing::info!(target: "respool::server", "stopped");
     Ok(())
 }
@@ -138,6 +142,8 @@ struct Assembled {
     app: App,
     upstreams: ServedUpstreams,
     sources: Arc<Sources>,
+    /// Where traces go.
+    traces: Option<Arc<Traces>>,
 }
 
 impl Assembled {
@@ -179,6 +185,8 @@ async fn assembled(
     let fleet = Arc::clone(&upstreams.fleet);
     let access = Arc::new(access);
     let bounds = bounds(settings);
+    let traces =
+        Traces::open(&settings.otlp).map_err(|why| vec![Unusable::new(&["otlp", "endpoint"], why)])?;
     let usage = usage::ledger(settings).await?;
     let relay = Arc::new(Relay::new(settings.relay.clone(), Arc::clone(&fleet), bounds));
     let agents = agents(settings, &relay, &fleet, bounds, equipped, abort.clone());
@@ -189,7 +197,11 @@ async fn assembled(
         content: settings.log.content,
         sink: Some(usage.clone()),
         in_flight: Some(Arc::clone(&usage.in_flight)),
+        spans: traces.clone().map(|traces| traces as _),
     };
+    if let Some(traces) = &traces {
+        tokio::spawn(Arc::clone(traces).keep(abort.clone()));
+    }
     agents.record_in(recording.clone());
     tokio::spawn(Arc::clone(&usage).keep(abort.clone()));
     if let Some(store) = agents.store() {
@@ -222,7 +234,7 @@ async fn assembled(
         alerts,
         abort: abort.clone(),
     };
-    Ok(Assembled { app, upstreams, sources })
+    Ok(Assembled { app, upstreams, sources, traces })
 }
 
 /// The room for request bodies: for one of the largest at least.

@@ -92,6 +92,9 @@ fn in_effect(start: &Settings, holds: &Settings, new: &Settings, waiting: &mut V
     }
     keys(&mut settings, new, waiting);
     upstreams(&mut settings, new, waiting);
+    // Which keys hold decides whether they go along, and not what the file says.
+    let end_here = settings.server.asks_for_keys();
+    settings.upstreams.iter_mut().for_each(|upstream| upstream.client_keys_end_here = end_here);
     agents(&mut settings, new, waiting);
     settings.alerts = new.alerts.clone();
     settings.alerts.sink.retain(|sink| {

@@ -81,6 +81,7 @@ pub(super) async fn begin(
     let request = if agent.name.starts_with(MODEL_PREFIX) { request.as_conversation() } else { request };
     let request =
         request.with_key(line.with(|line| line.account.as_ref().map(|account| account.name().to_owned())));
+    let request = AgentRequest { part_of: line.with(|line| line.trace_context()), ..request };
     line.with(|line| line.stream = request.stream);
     let usage = request.usage;
     let key = headers.get(header::AUTHORIZATION).cloned();

@@ -111,6 +111,8 @@ fn keys_once_needed_stay_needed_until_a_restart() {
     assert!(first.settings.server.asks_for_keys() && first.live == ["client_keys"]);
     let second = load("").change(&start, &with_keys, &first.settings);
     assert!(second.settings.server.asks_for_keys(), "{:?}", second.waiting);
+    assert!(second.settings.upstreams[0].client_keys_end_here, "keys of respool do not go upstream");
+    assert!(first.settings.upstreams[0].client_keys_end_here);
     assert_eq!(second.waiting.len(), 1);
 }
 
