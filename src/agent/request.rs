@@ -120,6 +120,7 @@ impl AgentRequest {
             fingerprint: String::new(),
             client: String::new(),
             key: None,
+            part_of: None,
             results: Vec::new(),
             tail: Vec::new(),
         }
