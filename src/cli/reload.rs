@@ -90,12 +90,16 @@ impl Reloading {
     /// Reads the configuration and puts into effect what may be.
     async fn read(&mut self, read_last: &Loaded) -> Result<Loaded, String> {
         let new = Loaded::from_process(&self.flags).map_err(|problems| problems.to_string())?;
-        let change = new.change(&self.start, read_last, &self.holds);
+        let mut change = new.change(&self.start, read_last, &self.holds);
         let settings = &change.settings;
         let found = advice::open_to_all(settings);
         let prepared = if found.is_empty() { self.prepared(settings).await } else { Err(found) };
         let prepared = prepared.map_err(|found| new.problems(found).to_string())?;
-        self.put_into_effect(settings, prepared);
+        let settings = change.settings.clone();
+        self.put_into_effect(&settings, prepared);
+        if !self.sources.holds_only(&change.settings.tools.policy) {
+            change.waiting.push("tools.policy (what it permits; what it forbids holds)".to_owned());
+        }
         self.tell(change);
         Ok(new)
     }

@@ -54,7 +54,7 @@ fn is_below(path: &str, above: &str) -> bool {
     path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// What a changed configuration comes to.
+/// What a changed configuration comes to. Which policies hold together knows `tools`: the policy here is what the file says.
 #[derive(Clone, Debug)]
 pub struct Change {
     /// What is to hold now.
@@ -70,7 +70,7 @@ impl Loaded {
     /// `holds`: what holds now.
     pub fn change(&self, start: &Self, before: &Self, holds: &Settings) -> Change {
         let mut waiting = Vec::new();
-        let settings = in_effect(&start.settings, holds, &self.settings, &mut waiting);
+        let settings = in_effect(holds, &self.settings, &mut waiting);
         let restart = self.changed_keys(start).into_iter().filter(|key| !is_at_once(key));
         waiting.splice(0..0, restart);
         let live = self.changed_keys(before).into_iter().filter(|key| is_at_once(key)).collect();
@@ -79,7 +79,7 @@ impl Loaded {
 }
 
 /// What holds when `new` has come: all of it that may take effect at once.
-fn in_effect(start: &Settings, holds: &Settings, new: &Settings, waiting: &mut Vec<String>) -> Settings {
+fn in_effect(holds: &Settings, new: &Settings, waiting: &mut Vec<String>) -> Settings {
     let mut settings = holds.clone();
     settings.server.limits = new.server.limits.clone();
     settings.relay = new.relay.clone();
@@ -87,9 +87,6 @@ fn in_effect(start: &Settings, holds: &Settings, new: &Settings, waiting: &mut V
     settings.budgets = new.budgets.clone();
     settings.usage.compare = new.usage.compare.clone();
     settings.tools.policy = new.tools.policy.clone();
-    if new.tools.policy != start.tools.policy {
-        waiting.push("tools.policy (what it permits; what it forbids holds)".to_owned());
-    }
     keys(&mut settings, new, waiting);
     upstreams(&mut settings, new, waiting);
     // Which keys hold decides whether they go along, and not what the file says.

@@ -84,6 +84,11 @@ impl Sources {
         Ok(prepared.map(StricterPolicy))
     }
 
+    /// True when this policy holds, and no stricter one beside it.
+    pub fn holds_only(&self, policy: &PolicyConfig) -> bool {
+        self.policy.is_only(policy)
+    }
+
     /// From now on this holds, for calls that begin.
     pub fn hold(&self, policy: StricterPolicy) {
         if let Some(local) = &self.local {

@@ -158,12 +158,7 @@ fn what_the_table_says_is_what_happens() {
         let change = new.change(&start, &start, &start.settings);
         let took_effect = change.settings != start.settings;
         assert_eq!(took_effect, is_at_once(key.path), "{text}");
-        assert_eq!(
-            change.waiting.is_empty(),
-            is_at_once(key.path) && key.path != "tools.policy.default",
-            "{text}: {:?}",
-            change.waiting
-        );
+        assert_eq!(change.waiting.is_empty(), is_at_once(key.path), "{text}: {:?}", change.waiting);
     }
 }
 

@@ -30,6 +30,12 @@ impl HeldPolicy {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// True when this policy holds, and no other one beside it.
+    pub(in crate::tools) fn is_only(&self, config: &PolicyConfig) -> bool {
+        let policies = self.now();
+        policies.0.len() == 1 && policies.0[0].0 == *config
+    }
+
     /// What this policy would add to what holds; `None` when it holds already.
     ///
     /// # Errors
@@ -156,12 +162,12 @@ mod tests {
     fn what_holds_already_adds_nothing_and_there_is_an_end() {
         let at_start = config(GIT);
         let held = HeldPolicy::new(&at_start, Policy::new(&at_start, None).unwrap());
-        assert!(held.prepared(&at_start, None).unwrap().is_none());
+        assert!(held.prepared(&at_start, None).unwrap().is_none() && held.is_only(&at_start));
         for number in 1..MOST {
             change(&held, &format!("[[rule]]\ntool = \"{number}\"\nthen = \"deny\""));
         }
         let one_more = config("[[rule]]\ntool = \"more\"\nthen = \"deny\"");
         assert!(held.prepared(&one_more, None).unwrap_err()[0].why.contains("restart"));
-        assert!(held.prepared(&at_start, None).unwrap().is_none());
+        assert!(held.prepared(&at_start, None).unwrap().is_none() && !held.is_only(&at_start));
     }
 }
