@@ -18,7 +18,7 @@ use super::record::{Record, Sent};
 use super::reply_stream::ReplyStream;
 use super::request::{ClientRequest, Route};
 use super::{Opened, Relay};
-use crate::observe::SharedLine;
+use crate::observe::{SharedLine, TRACEPARENT};
 use crate::translate::{Fault, Remedy, Reply, ReplyRules, Shows, Situation, learn_refusals, read_overflow};
 use crate::turn::{Turn, Usage};
 use crate::upstream::{
@@ -633,10 +633,14 @@ impl Current {
         let fitted = self.fit.apply(&attempt.body);
         let edits = [&attempt.edits[..], &fitted.edits[..]].concat();
         record.sends(&Sent { edits, counted, trimmed: fitted.trimmed }, &fitted.body);
+        let mut headers = request.headers.clone();
+        if let Some(part_of) = record.traceparent() {
+            headers.insert(TRACEPARENT, part_of);
+        }
         let call = Call {
             method: Method::POST,
             path_and_query: request.path_and_query.clone(),
-            headers: request.headers.clone(),
+            headers,
             body: fitted.body.into(),
             verbatim: false,
         };

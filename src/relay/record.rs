@@ -1,8 +1,10 @@
 //! The one adapter between what happened to a request and its log line, metrics and token counts. Nothing is decided here,
 //! and nothing that decides reads the line.
 
+use http::HeaderValue;
+
 use super::outcome::{AttemptOutcome, Finding};
-use crate::observe::SharedLine;
+use crate::observe::{RequestLine, SharedLine};
 use crate::turn::{Turn, Usage};
 use crate::upstream::UpstreamError;
 use crate::wire::ApiError;
@@ -35,18 +37,24 @@ impl Record {
         self.0.with(|line| {
             upstream.clone_into(&mut line.upstream);
             line.upstreams_tried = tried;
-            line.queued += queued;
+            line.got_place(queued);
         });
     }
 
     /// A request leaves.
     pub(super) fn sends(&self, sent: &Sent, body: &[u8]) {
+        self.0.with(RequestLine::begin_attempt);
         self.0.content("upstream request", body);
         self.0.with(|line| {
             sent.edits.iter().for_each(|name| line.edit(name));
             line.counted = sent.counted.or(line.counted);
             line.trimmed.clone_from(&sent.trimmed);
         });
+    }
+
+    /// What the upstream is told that the request is part of; `None`: what the client said.
+    pub(super) fn traceparent(&self) -> Option<HeaderValue> {
+        self.0.with(|line| line.traceparent()).and_then(|text| HeaderValue::from_str(&text).ok())
     }
 
     /// The upstream answered.

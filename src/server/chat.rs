@@ -33,6 +33,7 @@ pub(super) async fn chat(app: App, request: http::Request<Incoming>, peer: Optio
     let id = respond::request_id(&parts.headers);
     let mut line = RequestLine::start(id.clone(), "POST /v1/chat/completions".to_owned());
     line.route = "chat";
+    line.continue_trace(&parts.headers);
     let line = SharedLine::new(line, &app.recording);
     let body = match read(&app, &parts.headers, body, &line).await {
         Ok(body) => body,

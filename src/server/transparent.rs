@@ -26,6 +26,7 @@ pub(super) async fn transparent(State(app): State<App>, request: Request) -> Res
     let id = respond::request_id(&parts.headers);
     let mut line = RequestLine::start(id, format!("{} {}", parts.method, parts.uri.path()));
     line.account = permission::account(&parts.extensions);
+    line.continue_trace(&parts.headers);
     let line = SharedLine::new(line, &app.recording);
     if permission::is_own(parts.uri.path()) {
         return respond::error(&no_route(parts.uri.path()), &line);

@@ -124,6 +124,23 @@ impl Upstream {
         })
     }
 
+    /// A client for this upstream, which was configured otherwise before: under the same name at the same address the requests that
+    /// are at work there count.
+    ///
+    /// # Errors
+    /// As [`Upstream::new`].
+    pub fn succeeding(before: &Self, config: &UpstreamConfig) -> Result<Self, String> {
+        let new = Self::new(config)?;
+        let is_same = before.name == config.name && before.address == config.url;
+        let standing = if is_same { Standing::succeeding(&before.standing, config) } else { new.standing };
+        Ok(Self { standing, ..new })
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
     /// What is known of this upstream.
     pub fn target(&self) -> Target {
         self.target.read().unwrap_or_else(PoisonError::into_inner).clone()

@@ -47,6 +47,12 @@ impl Standing {
         }
     }
 
+    /// Of an upstream that is configured anew: the requests that are at work there still take their places.
+    pub(super) fn succeeding(before: &Self, config: &UpstreamConfig) -> Self {
+        before.gate.change(config.max_concurrency, config.max_queue);
+        Self { gate: Arc::clone(&before.gate), series: Arc::clone(&before.series), ..Self::new(config) }
+    }
+
     /// Its share among upstreams that serve the same model.
     pub fn weight(&self) -> u32 {
         self.weight

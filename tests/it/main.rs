@@ -55,6 +55,7 @@ mod tools_local;
 mod tools_mcp;
 mod tools_real;
 mod tools_route;
+mod traces;
 mod upstreams;
 mod usage;
 mod wires;

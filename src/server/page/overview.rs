@@ -44,7 +44,14 @@ fn markup(viewer: &Viewer, main: &Markup) -> Markup {
 /// What needs the owner now.
 fn notices(app: &App, waiting: usize) -> Markup {
     let budgets = app.usage.reached_budgets();
+    let reloaded = app.alerts.reloaded();
     html! {
+        @if let Some(problem) = &reloaded.problem {
+            p class="notice bad" role="status" { "The configuration was changed and is wrong, so the old one holds: " (problem) }
+        }
+        @if !reloaded.waiting.is_empty() {
+            p class="notice" role="status" { "The configuration was changed. This part of it needs a restart: " (reloaded.waiting.join(", ")) "." }
+        }
         @for reached in &budgets {
             p class="notice" role="status" {
                 "Budget: " (reached.scope.describe()) " used " (reached.spent) " of " (reached.budget) " today. When it is spent, requests are refused until the next UTC day."
