@@ -631,8 +631,10 @@ impl Current {
             None
         };
         let fitted = self.fit.apply(&attempt.body);
-        let edits = [&attempt.edits[..], &fitted.edits[..]].concat();
-        record.sends(&Sent { edits, counted, trimmed: fitted.trimmed }, &fitted.body);
+        record.sends(
+            &Sent { edits: [&attempt.edits, &fitted.edits], counted, trimmed: fitted.trimmed.as_deref() },
+            &fitted.body,
+        );
         let call = Call {
             method: Method::POST,
             path_and_query: request.path_and_query.clone(),
@@ -640,8 +642,8 @@ impl Current {
             body: fitted.body.into(),
             verbatim: false,
         };
-        let sending = std::pin::pin!(attempt.upstream.send(call));
-        let mut answer = along(sending, Relay::learn_windows(request, attempt)).await?;
+        Relay::learn_windows(request, attempt);
+        let mut answer = attempt.upstream.send(call).await?;
         let status = answer.status();
         record.status(status.as_u16());
         if status.is_success() {
@@ -705,17 +707,4 @@ fn learn(upstream: &Upstream, request: &ClientRequest, error: &UpstreamError) {
 /// The seconds of a `Retry-After` header; a date is not read.
 fn retry_after(answer: &Answer) -> Option<u64> {
     answer.headers().get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()
-}
-
-/// Runs `beside` along with `work`, and no longer than that.
-async fn along<T>(
-    mut work: std::pin::Pin<&mut impl Future<Output = T>>,
-    beside: impl Future<Output = ()>,
-) -> T {
-    tokio::select! {
-        biased;
-        done = work.as_mut() => return done,
-        () = beside => {}
-    }
-    work.await
 }

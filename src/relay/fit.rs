@@ -124,9 +124,9 @@ impl ClientRequest {
 
 impl Relay {
     /// Learns the window beside the first large request and now and then again. Small requests do without.
-    pub(super) async fn learn_windows(request: &ClientRequest, attempt: &Attempt) {
+    pub(super) fn learn_windows(request: &ClientRequest, attempt: &Attempt) {
         if attempt.body.len() >= LARGE {
-            attempt.upstream.learn_windows(&request.headers).await;
+            attempt.upstream.learn_windows_aside(&request.headers);
         }
     }
 
