@@ -14,11 +14,12 @@ pub fn upstream_failed(error: UpstreamError, line: &SharedLine) -> ApiError {
 }
 
 /// How one attempt was sent.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Sent {
-    pub(super) edits: Vec<&'static str>,
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sent<'a> {
+    /// Names of the edits that its form asked for, and of those that make it fit.
+    pub(super) edits: [&'a [&'static str]; 2],
     pub(super) counted: Option<&'static str>,
-    pub(super) trimmed: Option<String>,
+    pub(super) trimmed: Option<&'a str>,
 }
 
 /// Writes down what happens to one request.
@@ -40,12 +41,12 @@ impl Record {
     }
 
     /// A request leaves.
-    pub(super) fn sends(&self, sent: &Sent, body: &[u8]) {
+    pub(super) fn sends(&self, sent: &Sent<'_>, body: &[u8]) {
         self.0.content("upstream request", body);
         self.0.with(|line| {
-            sent.edits.iter().for_each(|name| line.edit(name));
+            sent.edits.into_iter().flatten().for_each(|name| line.edit(name));
             line.counted = sent.counted.or(line.counted);
-            line.trimmed.clone_from(&sent.trimmed);
+            line.trimmed = sent.trimmed.map(str::to_owned);
         });
     }
 
