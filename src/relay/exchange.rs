@@ -24,7 +24,7 @@ use crate::turn::{Turn, Usage};
 use crate::upstream::{
     Answer, Call, Failure, Health, Place as QueuePlace, Tier, Trial, Upstream, UpstreamError,
 };
-use crate::wire::{ApiError, ChatRequest};
+use crate::wire::{ApiError, ChatRequest, Pieces};
 
 /// One request's attempts.
 #[derive(Debug)]
@@ -452,7 +452,7 @@ impl Exchange {
     /// and holds the buffers that they came in.
     pub(super) fn release_bytes(&mut self) {
         if let Some(current) = &mut self.current {
-            current.attempt.body = Bytes::new();
+            current.attempt.body = Pieces::default();
         }
         self.changed = None;
         // Nobody else has it, except for a moment.
@@ -497,7 +497,7 @@ impl Exchange {
         let Current { attempt, fit, .. } = self.current.as_ref()?;
         let error = self.history.last()?.error.as_ref()?;
         let sent = fit.apply(&attempt.body).body;
-        let smaller = Relay::fit_again(*fit, &self.request, attempt, &sent, error).await?;
+        let smaller = Relay::fit_again(*fit, &self.request, attempt, &sent.joined(), error).await?;
         (smaller.apply(&attempt.body).body != sent).then_some(smaller)
     }
 

@@ -5,7 +5,7 @@ use super::outcome::{AttemptOutcome, Finding};
 use crate::observe::SharedLine;
 use crate::turn::{Turn, Usage};
 use crate::upstream::UpstreamError;
-use crate::wire::ApiError;
+use crate::wire::{ApiError, Pieces};
 
 /// Notes in the line of a request that makes no attempts that its upstream failed, and gives the error that leaves.
 pub fn upstream_failed(error: UpstreamError, line: &SharedLine) -> ApiError {
@@ -41,8 +41,8 @@ impl Record {
     }
 
     /// A request leaves.
-    pub(super) fn sends(&self, sent: &Sent<'_>, body: &[u8]) {
-        self.0.content("upstream request", body);
+    pub(super) fn sends(&self, sent: &Sent<'_>, body: &Pieces) {
+        self.0.content_of("upstream request", || body.joined());
         self.0.with(|line| {
             sent.edits.into_iter().flatten().for_each(|name| line.edit(name));
             line.counted = sent.counted.or(line.counted);

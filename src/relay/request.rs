@@ -22,7 +22,7 @@ use crate::translate::{
 };
 use crate::turn::Turn;
 use crate::upstream::{Serving, Upstream, Who, choose};
-use crate::wire::{ApiError, ChatRequest, ErrorCode, ToolChoice, decode_string};
+use crate::wire::{ApiError, ChatRequest, ErrorCode, Pieces, ToolChoice, decode_string};
 use tool_call_parser::{Options, Prior, Tools};
 
 /// How a request is served.
@@ -142,7 +142,7 @@ impl ClientRequest {
 
     /// Lets go of what only another attempt would need.
     pub(super) fn release_bytes(&mut self) {
-        (self.body, self.first.body) = (Bytes::new(), Bytes::new());
+        (self.body, self.first.body) = (Bytes::new(), Pieces::default());
         self.headers = HeaderMap::new();
     }
 
