@@ -48,7 +48,8 @@ pub(super) async fn chat(app: App, request: http::Request<Incoming>, peer: Optio
         return respond::error(&error, &line);
     }
     if let Some(agent) = agent {
-        return agent::answer(app, agent, &body, &parts.headers, line).await;
+        // Boxed as it is another path: every request pays for the size of this future.
+        return Box::pin(agent::answer(app, agent, &body, &parts.headers, line)).await;
     }
     let origin = Origin {
         wire: Wire::Chat,

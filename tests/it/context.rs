@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::support::accumulate::Rules;
 use crate::support::client::{Reply, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
+use crate::support::idle_time::IdleTime;
 use crate::support::replies;
 use crate::support::respool::Respool;
 use crate::support::script::Script;
@@ -266,11 +267,12 @@ async fn a_small_limit_of_a_small_request_is_a_wish() {
 
 /// Sends a request twice: the window is learnt beside the first one. Gives what was sent the second time.
 async fn second_of(fake: &FakeVllm, extra: &str, body: &Value) -> Value {
+    let _time = IdleTime::begin();
     let respool = Respool::with(fake, extra).await;
     for _ in 0..2 {
         answered(&exchange(respool.address, &Request::chat(body)).await);
         // The answer may come before the list of models does.
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
     }
     assert_eq!(fake.probes().iter().filter(|probe| probe.path() == "/v1/models").count(), 1, "asked once");
     fake.requests()[1].json()
