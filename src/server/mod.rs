@@ -56,8 +56,8 @@ use crate::agent::{Agent, Agents};
 use crate::alerts::Alerts;
 use crate::expert::{Experts, Hooks, MODEL_PREFIX};
 use crate::observe::Recording;
-use crate::relay::Relay;
-use crate::translate::Sealer;
+use crate::relay::{ErrorForm, Relay, Wire};
+use crate::translate::{ClientProgram, Sealer};
 use crate::usage::Ledger;
 use visit::Visit;
 
@@ -96,6 +96,11 @@ impl App {
     /// True when a model's name is that of an agent or of an expert.
     fn is_agent(&self, name: &str) -> bool {
         self.agents.get(name).is_some() || self.experts.as_ref().is_some_and(|experts| experts.is_model(name))
+    }
+
+    /// The form that errors take for a client.
+    fn error_form(&self, wire: Wire, program: ClientProgram) -> ErrorForm {
+        ErrorForm { wire, program, final_errors: self.relay.final_errors() }
     }
 
     /// The agent of this name; of an expert one that is made for this run.
@@ -204,7 +209,7 @@ async fn other(
         None => request.map(Body::new),
         Some(visit) => match permission::begin_other(&app, request, visit).await {
             Ok(request) => request,
-            Err((parts, error)) => return Ok(permission::refused_head(&app, &parts, &error)),
+            Err((parts, error)) => return Ok(permission::refused_head(&app, &parts, error)),
         },
     };
     let mut response = others.oneshot(request).await?;

@@ -36,7 +36,7 @@ pub use chunk_events::ChunkEvents;
 pub use circles::normalised;
 pub use client_program::ClientProgram;
 pub use correctable::correctable_calls;
-pub use error_reply::ErrorReply;
+pub use error_reply::{ErrorReply, chat_error};
 pub use fault::{Fault, Shows};
 pub use hidden_tools::hidden_tools;
 pub use ids::Ids;

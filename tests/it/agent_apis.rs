@@ -133,6 +133,31 @@ async fn errors_have_the_shape_of_the_route() {
     fake.finish();
 }
 
+/// OpenClaw names itself in its prompt, whichever API it speaks.
+#[tokio::test]
+async fn openclaw_gets_what_it_does_not_repeat_on_every_route() {
+    let broken = || Script::json(500, &replies::error(500, "CUDA error", "InternalServerError"));
+    let fake = FakeVllm::start([broken(), broken(), broken()]).await;
+    let respool = Respool::with(&fake, ONCE).await;
+    let prompt = "<!-- openclaw:attempt:STABLE -->\nYou are a personal assistant running inside OpenClaw.";
+    let mut response = response_request(true, true);
+    response["input"] = json!([
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": prompt}]},
+        {"type": "message", "role": "user", "content": "hi"}]);
+    let mut message = message_request(true, true);
+    message["system"] = json!([{"type": "text", "text": prompt}]);
+    let chat = json!({"model": "gpt-oss-20b", "stream": true, "messages":
+        [{"role": "system", "content": prompt}, {"role": "user", "content": "hi"}]});
+    for (path, body) in
+        [("/v1/responses", response), ("/v1/messages", message), ("/v1/chat/completions", chat)]
+    {
+        let reply = post(&respool, path, &body).await;
+        let text = reply.json()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(reply.status == 422 && text.contains("CUDA error"), "{path}: {} {text}", reply.status);
+    }
+    fake.finish();
+}
+
 #[tokio::test]
 async fn a_stream_that_fails_after_its_head_ends_with_an_error_event() {
     let late = || {

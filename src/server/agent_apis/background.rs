@@ -14,8 +14,9 @@ use tokio::time::Instant;
 use super::errors::Client;
 use super::reply::{Source, Telling};
 use super::writer::Writer;
-use super::{Api, origin_of, read_response_of, source};
+use super::{Api, origin_of, read_response_of, source, streaming};
 use crate::observe::{Accounts as _, RequestLine, SharedLine};
+use crate::relay::Wire;
 use crate::server::{App, respond};
 use crate::store::{KeptResponse, UnfinishedResponse};
 use crate::translate::responses::{ResponseEvents, with_status};
@@ -30,8 +31,8 @@ pub(super) async fn begin(
     previous: Option<String>,
 ) -> Response {
     let (line, client) = (telling.line.clone(), telling.client.clone());
-    let Writer::Responses(events, _) = &mut telling.writer else {
-        return client.refused(&refused("only responses can be made in the background"), &line);
+    let Writer::Responses(events) = &mut telling.writer else {
+        return client.refused(refused("only responses can be made in the background"), &line);
     };
     let (id, reply) = (events.id().to_owned(), events.pending(true));
     let kept = KeptResponse {
@@ -44,7 +45,7 @@ pub(super) async fn begin(
         request: Some(String::from_utf8_lossy(request).into_owned()),
     };
     if let Err(error) = telling.app.responses.begin(kept).await {
-        return client.refused(&error, &line);
+        return client.refused(error, &line);
     }
     tokio::spawn(work(telling, source, id));
     respond::json(StatusCode::OK, reply, &line)
@@ -79,10 +80,10 @@ async fn work(mut telling: Telling, source: Source, id: String) {
         Err(error) if error.code == Some(ErrorCode::ShuttingDown) => {}
         made => {
             if let Err(error) = made {
-                respond::failed(&error, &telling.line);
-                telling.writer.fail(&error, &mut Vec::new());
+                let Telling { client, writer, line, .. } = &mut telling;
+                client.end(error, writer, &mut Vec::new(), line);
             }
-            if let Writer::Responses(events, _) = &mut telling.writer
+            if let Writer::Responses(events) = &mut telling.writer
                 && let Some(finished) = events.to_keep()
             {
                 responses.finish(finished).await;
@@ -109,8 +110,7 @@ async fn resume_one(app: App, unfinished: UnfinishedResponse) {
     line.account = app.access.of_client(&owner);
     let line = SharedLine::new(line, &app.recording);
     let client = Client {
-        api: Api::Responses,
-        program: ClientProgram::Other,
+        errors: app.error_form(Wire::Responses, ClientProgram::Other),
         request_id: line.with(|line| line.id.clone()),
         owner,
     };
@@ -131,9 +131,9 @@ async fn resume_one(app: App, unfinished: UnfinishedResponse) {
     let (chat, model) = (read.chat, read.asked.model.clone());
     let mut events = ResponseEvents::new(Arc::new(read.asked), Arc::clone(&app.sealer), ids, created);
     events.continue_as(id.clone());
-    let writer = Writer::Responses(events, client.program);
+    let writer = Writer::Responses(events);
     let origin = origin_of(Api::Responses, HeaderMap::new(), &client, None, Instant::now());
-    let source = source(&app, chat, origin, model, &line).await;
-    let telling = Telling::new(app, writer, client, line);
-    tokio::spawn(work(telling, source.unwrap_or_else(Source::failed), id));
+    let source = source(&app, Bytes::from(streaming(chat)), origin, model, &line).await;
+    let source = source.map_or_else(Source::failed, |(source, _)| source);
+    tokio::spawn(work(Telling::new(app, writer, client, line), source, id));
 }

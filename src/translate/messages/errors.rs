@@ -1,6 +1,6 @@
 //! Errors in Anthropic's shape, with the words by which Claude Code knows an overflow.
 //!
-//! Called by `server` and `events`.
+//! Called by `relay` and `events`.
 
 use super::super::client_program::ClientProgram;
 use super::super::error_reply::{ErrorReply, is_final, is_overflow};
