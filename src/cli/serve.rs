@@ -177,6 +177,7 @@ async fn assembled(
         agents,
         experts: served,
         access,
+        given_up: Arc::default(),
         responses: Arc::new(KeptResponses::new(&settings.store, agents_store)),
         sealer: Arc::new(sealing::sealer(&settings.store.state_dir)),
         bodies: BodyRoom::new(settings.server.limits.max_bodies.max(settings.server.limits.max_body)),

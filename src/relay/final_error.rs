@@ -75,6 +75,9 @@ impl ErrorForm {
         if self.wire == Wire::Messages && names_status {
             error.message = format!("{} {}", error.status, error.message);
         }
+        if self.wire == Wire::Messages {
+            error.status = messages::final_status(&error, self.program());
+        }
         (error, code)
     }
 }
@@ -224,7 +227,7 @@ mod tests {
     fn errors() -> Vec<(&'static str, ApiError)> {
         let answered = |status, text| {
             let cause = UpstreamError::from_answer("box", status, text);
-            with_efforts(&cause, 3, Duration::from_secs(60))
+            with_efforts(&cause, 3, Duration::from_mins(1))
         };
         let own = |status, code| ApiError::new(status, code, "what happened");
         vec![

@@ -45,7 +45,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 pub use access::Access;
-pub use agent_apis::KeptResponses;
+pub use agent_apis::{GivenUp, KeptResponses};
 pub use body::BodyRoom;
 pub use config::{LimitsConfig, Listen, ServerConfig};
 pub use run::{Stop, run};
@@ -74,6 +74,8 @@ pub struct App {
     pub access: Arc<Access>,
     /// The responses that clients keep.
     pub responses: Arc<KeptResponses>,
+    /// Errors that a client is about to ask for again.
+    pub given_up: Arc<GivenUp>,
     /// Seals the reasoning that clients keep.
     pub sealer: Arc<Sealer>,
     /// The webhooks of experts, where there are experts.

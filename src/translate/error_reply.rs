@@ -37,7 +37,7 @@ pub(super) fn is_busy(error: &ApiError) -> bool {
 
 /// True when repeating the same request is of no use: the request is at fault, or respool has repeated it, and waited for the
 /// server, in vain.
-pub(super) fn is_final(error: &ApiError) -> bool {
+pub fn is_final(error: &ApiError) -> bool {
     error.is_final || (!is_busy(error) && !matches!(error.status, 408 | 409 | 425 | 429))
 }
 

@@ -174,6 +174,27 @@ async fn a_stream_that_fails_after_its_head_ends_with_an_error_event() {
     assert!(told.end.starts_with("failed:"), "{}", told.end);
 }
 
+/// Claude Code sends a request whose stream failed again without `stream`: respool has tried already.
+#[tokio::test]
+async fn what_claude_code_repeats_after_a_failed_stream_is_not_asked_again() {
+    let late = Script::json(500, &replies::error(500, "boom", "InternalServerError"))
+        .delay(Duration::from_millis(400));
+    let fake = FakeVllm::start([late, Script::json(200, &replies::text("hi"))]).await;
+    let respool = Respool::with(&fake, &format!("{ONCE}{QUICK}")).await;
+    let claude = |stream: bool| {
+        let body = message_request(stream, true).to_string();
+        Request::post("/v1/messages", body).header("user-agent", "claude-cli/2.1.330")
+    };
+    let told = other_wires::messages(&text(&exchange(respool.address, &claude(true)).await));
+    assert_eq!(told.end, "failed:api_error");
+    let repeated = exchange(respool.address, &claude(false)).await;
+    let why = repeated.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(repeated.status == 500 && why.contains("boom"), "{} {why}", repeated.status);
+    assert_eq!(fake.requests().len(), 1);
+    assert_eq!(exchange(respool.address, &claude(false)).await.status, 200, "given once");
+    fake.finish();
+}
+
 #[tokio::test]
 async fn a_bad_request_names_the_field() {
     let fake = FakeVllm::start([]).await;

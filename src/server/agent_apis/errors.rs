@@ -1,16 +1,20 @@
 //! Who asks on these routes, as far as errors and kept responses need it. The form of an error is `ErrorForm`'s.
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use axum::response::Response;
+use bytes::Bytes;
 use http::{HeaderMap, header};
 
+use super::given_up::GivenUp;
 use super::writer::Writer;
 use super::{Api, Call};
 use crate::agent::client_digest;
 use crate::observe::SharedLine;
 use crate::relay::{ErrorForm, Wire, program_of};
 use crate::server::{App, respond};
-use crate::translate::ClientProgram;
+use crate::translate::{ClientProgram, is_final};
 use crate::wire::ApiError;
 
 /// Who asks.
@@ -20,6 +24,8 @@ pub(super) struct Client {
     pub(super) request_id: String,
     /// Stands for the key.
     pub(super) owner: String,
+    /// The chat request, of a client that sends it again when its stream fails.
+    repeated: Option<(Bytes, Arc<GivenUp>)>,
 }
 
 impl Client {
@@ -29,7 +35,33 @@ impl Client {
             errors: app.error_form(api.wire(), program_of(headers)),
             request_id: line.with(|line| line.id.clone()),
             owner: client_digest(key),
+            repeated: None,
         }
+    }
+
+    /// The client of a response that another process has begun.
+    pub(super) fn absent(app: &App, owner: String, line: &SharedLine) -> Self {
+        let errors = app.error_form(Wire::Responses, ClientProgram::Other);
+        Self { errors, request_id: line.with(|line| line.id.clone()), owner, repeated: None }
+    }
+
+    /// The same client with its chat request, where that is worth keeping until the stream has ended.
+    pub(super) fn asking(mut self, app: &App, chat: Bytes, stream: bool) -> Self {
+        self.repeated = (stream && self.repeats()).then(|| (chat, Arc::clone(&app.given_up)));
+        self
+    }
+
+    /// Claude Code sends a request again without `stream` when its stream has failed.
+    fn repeats(&self) -> bool {
+        self.errors.wire == Wire::Messages && self.errors.program == ClientProgram::ClaudeCode
+    }
+
+    /// The error of the stream that this request repeats.
+    pub(super) fn given_up(&self, app: &App, chat: &[u8], stream: bool) -> Option<ApiError> {
+        if stream || !self.repeats() {
+            return None;
+        }
+        app.given_up.take(&self.owner, chat)
     }
 
     /// The same client, where its request says more of its program than its headers.
@@ -57,6 +89,9 @@ impl Client {
 
     /// The error as the end of a stream.
     pub(super) fn end(&self, error: ApiError, writer: &mut Writer, out: &mut Vec<u8>, line: &SharedLine) {
+        if let Some((chat, given_up)) = self.repeated.as_ref().filter(|_| is_final(&error)) {
+            given_up.note(&self.owner, chat, &error);
+        }
         let (error, code) = self.errors.at_end(error);
         respond::failed(&error, line);
         writer.fail(&error, &code, out);

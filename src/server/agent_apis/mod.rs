@@ -5,6 +5,7 @@
 
 mod background;
 mod errors;
+mod given_up;
 mod kept;
 mod reply;
 pub(super) mod stored;
@@ -25,6 +26,7 @@ use tokio::time::Instant;
 
 pub(super) use self::background::resume;
 pub(super) use self::errors::error_form;
+pub use self::given_up::GivenUp;
 pub use self::kept::KeptResponses;
 use self::reply::{Source, Telling};
 use self::writer::Writer;
@@ -148,11 +150,13 @@ async fn turn(api: Api, app: App, mut parts: Parts, body: Incoming, peer: Option
         };
     let origin = origin_of(api, parts.headers, &client, peer, received);
     let chat = Bytes::from(streaming(chat));
+    if let Some(error) = client.given_up(&app, &chat, stream) {
+        return client.refused(error, &line);
+    }
     let source = source(&app, chat.clone(), origin, model, &line).await;
     let program =
         source.as_ref().map_or_else(|_| ClientProgram::of_chat_body(&chat), |(_, program)| *program);
-    drop(chat);
-    let client = client.of_program(program);
+    let client = client.of_program(program).asking(&app, chat, stream);
     line.with(|line| line.stream = stream);
     match (source.map(|(source, _)| source), background) {
         (Ok(source), None) => source.answer(Telling::new(app, writer, client, line), stream).await,

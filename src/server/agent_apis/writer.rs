@@ -85,13 +85,25 @@ impl Chunks {
         Self { frames: Frames::new(largest), events: ChunkEvents::default() }
     }
 
-    /// Tells what these bytes hold. The relay wrote them, so each frame is whole and text.
+    /// Tells what these bytes hold. The relay wrote them, so each frame is whole and text. Pieces of a text that came together
+    /// leave together: an event of these APIs costs more than a chunk.
     pub(super) fn tell(&mut self, bytes: Bytes, writer: &mut Writer, out: &mut Vec<u8>) {
         self.frames.push(bytes);
+        let mut joined: Option<TurnEvent> = None;
         while let Ok(Some(frame)) = self.frames.next_frame() {
             let Ok(Some(payload)) = frame.data() else { continue };
-            self.events.read(&payload).iter().for_each(|event| writer.tell(event, out));
+            for event in self.events.read(&payload) {
+                let Some(begun) = &mut joined else {
+                    joined = Some(event);
+                    continue;
+                };
+                if let Some(next) = begun.join(event) {
+                    writer.tell(begun, out);
+                    joined = Some(next);
+                }
+            }
         }
+        joined.iter().for_each(|event| writer.tell(event, out));
     }
 
     pub(super) fn finish(&self, writer: &mut Writer, out: &mut Vec<u8>) {
