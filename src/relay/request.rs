@@ -14,7 +14,7 @@ use super::config::{Modes, ReasoningField, RelayConfig, ToolParsing, ToolsMode};
 use super::look_back::LookBack;
 use super::memory::Recollection;
 use super::recent::RecentRequest;
-use super::{Relay, conversation};
+use super::{Relay, client, conversation};
 use crate::observe::metrics;
 use crate::translate::{
     Additions, ClientProgram, LoopFound, Outbound, ReplyRules, Situation, hidden_tools, needs_version,
@@ -294,7 +294,7 @@ impl Relay {
         let stream = request.wants_stream();
         Facts {
             wire: origin.wire,
-            program: if origin.is_agent { ClientProgram::Agent } else { ClientProgram::of_chat(request) },
+            program: program(request, origin),
             model_is_known: self.config.models.contains_key(&model)
                 || self.fleet.iter().any(|upstream| upstream.standing.serves(target) == Some(true)),
             model,
@@ -325,6 +325,15 @@ fn outbound_form(route: Route) -> Outbound {
         Route::Tools => Outbound::Whole,
         Route::Live | Route::Stream => Outbound::Streamed,
         Route::Plain => Outbound::AsAsked,
+    }
+}
+
+/// The program that asked: clients of the other APIs name themselves in a header, OpenClaw in its prompt.
+fn program(request: &ChatRequest<'_>, origin: &Origin) -> ClientProgram {
+    match origin.wire {
+        _ if origin.is_agent => ClientProgram::Agent,
+        Wire::Chat => ClientProgram::of_chat(request),
+        _ => client::program_of(&origin.headers).or(ClientProgram::of_chat(request)),
     }
 }
 

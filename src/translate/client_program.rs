@@ -52,6 +52,17 @@ impl ClientProgram {
         }
     }
 
+    /// The program behind the body of a chat completion; [`Self::Other`] where it is none.
+    pub fn of_chat_body(body: &[u8]) -> Self {
+        ChatRequest::parse(body).map(|request| Self::of_chat(&request)).unwrap_or_default()
+    }
+
+    /// This program where it is known, else the other one.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        if self == Self::Other { other } else { self }
+    }
+
     /// The program behind a request in another protocol, by its `user-agent` header.
     pub fn of_user_agent(user_agent: &str) -> Self {
         match user_agent {

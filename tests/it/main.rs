@@ -44,6 +44,7 @@ mod queue_speed;
 mod reasoning_memory;
 mod recovery;
 mod reload;
+mod same_turn;
 mod sandbox;
 mod setup_openclaw;
 mod silence;

@@ -69,7 +69,7 @@ impl Echo {
 }
 
 /// The JSON text without line breaks, which an event's data cannot hold.
-fn on_one_line(json: &str) -> Cow<'_, str> {
+pub(super) fn on_one_line(json: &str) -> Cow<'_, str> {
     if !json.contains(['\n', '\r']) {
         return Cow::Borrowed(json);
     }
