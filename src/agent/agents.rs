@@ -325,7 +325,7 @@ impl Agents {
                     tokio::time::sleep(APPROVALS_EVERY).await;
                 }
             };
-            let _: Option<()> = shutdown.run_until_cancelled(waking).await;
+            let _: Option<()> = Box::pin(shutdown.run_until_cancelled(waking)).await;
         });
     }
 

@@ -102,7 +102,9 @@ impl ToolSet {
     pub fn asks_before(&self, name: &str) -> bool {
         let offered = self.offers().into_iter().find(|(_, offer)| offer.name == name);
         let called = offered.map(|(_, offer)| offer.spec.name);
-        self.policy.asks_before(&[Some(name.to_owned()), called].into_iter().flatten().collect::<Vec<_>>())
+        self.policy
+            .now()
+            .asks_before(&[Some(name.to_owned()), called].into_iter().flatten().collect::<Vec<_>>())
     }
 
     /// The names that the tools have in the configuration.
