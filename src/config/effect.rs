@@ -85,7 +85,7 @@ fn in_effect(holds: &Settings, new: &Settings, waiting: &mut Vec<String>) -> Set
     settings.relay = new.relay.clone();
     settings.prices = new.prices.clone();
     settings.budgets = new.budgets.clone();
-    settings.usage.compare = new.usage.compare.clone();
+    settings.usage.compare.clone_from(&new.usage.compare);
     settings.tools.policy = new.tools.policy.clone();
     keys(&mut settings, new, waiting);
     upstreams(&mut settings, new, waiting);

@@ -121,7 +121,7 @@ impl Traces {
                 tracing::warn!(target: "respool::otlp", endpoint, why, "the collector does not take spans: they are lost until it does");
             }
             None if was_broken => {
-                tracing::info!(target: "respool::otlp", endpoint, "the collector takes spans again")
+                tracing::info!(target: "respool::otlp", endpoint, "the collector takes spans again");
             }
             _ => {}
         }
