@@ -97,13 +97,24 @@ fn upstreams(app: &App) -> Markup {
                 }
                 td class="number" { (at_work) }
                 td class="number" { (waiting) }
+                td class="number" { @if let Some(mean) = upstream.standing.mean_time() { (format::duration(millis(mean))) } @else { "–" } }
                 td { @if let Some(models) = upstream.standing.models() { (models.join(", ")) } @else { "not asked yet" } }
             }
         }
     };
-    let heads =
-        [("Upstream", false), ("State", false), ("At work", true), ("Waiting", true), ("Models", false)];
+    let heads = [
+        ("Upstream", false),
+        ("State", false),
+        ("At work", true),
+        ("Waiting", true),
+        ("Mean time", true),
+        ("Models", false),
+    ];
     layout::table("Upstreams", &heads, &rows)
+}
+
+fn millis(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn problems(app: &App, now: u64) -> Markup {
