@@ -97,7 +97,7 @@ fn upstreams(app: &App) -> Markup {
                 }
                 td class="number" { (at_work) }
                 td class="number" { (waiting) }
-                td class="number" { @if let Some(mean) = upstream.standing.mean_time() { (format::duration(millis(mean))) } @else { "–" } }
+                td class="number" { @if let Some(mean) = upstream.standing.mean_time() { (format::duration(mean)) } @else { "–" } }
                 td { @if let Some(models) = upstream.standing.models() { (models.join(", ")) } @else { "not asked yet" } }
             }
         }
@@ -111,10 +111,6 @@ fn upstreams(app: &App) -> Markup {
         ("Models", false),
     ];
     layout::table("Upstreams", &heads, &rows)
-}
-
-fn millis(duration: std::time::Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn problems(app: &App, now: u64) -> Markup {
