@@ -216,7 +216,8 @@ impl RequestLine {
     }
 
     fn span_attributes(&self, usage: Option<Usage>) -> Attributes {
-        let (method, path) = self.request.split_once(' ').unwrap_or_default();
+        let (method, path) =
+            self.request.split_once(' ').filter(|(_, path)| path.starts_with('/')).unwrap_or_default();
         let mut all: Attributes = vec![
             ("http.request.method", method.into()),
             ("url.path", path.into()),

@@ -35,6 +35,8 @@ struct State {
     waiting: FairQueue<oneshot::Sender<()>>,
     /// The mean time for which recent places were held.
     held: Duration,
+    /// The same without the guess; `None` before a place was given back.
+    measured: Option<Duration>,
 }
 
 /// A place at an upstream; dropping it makes room for the next request.
@@ -58,7 +60,7 @@ pub(super) struct Full {
 impl Gate {
     /// `places`: how many requests at a time, `None`: any number. `max_queue`: how many may wait.
     pub(super) fn new(places: Option<usize>, max_queue: usize, series: Arc<OfUpstream>) -> Self {
-        let state = State { taken: 0, waiting: FairQueue::default(), held: FIRST_GUESS };
+        let state = State { taken: 0, waiting: FairQueue::default(), held: FIRST_GUESS, measured: None };
         let (places, max_queue) =
             (AtomicUsize::new(places.unwrap_or(usize::MAX)), AtomicUsize::new(max_queue));
         Self { places, max_queue, state: Mutex::new(state), series }
@@ -93,6 +95,11 @@ impl Gate {
     pub(super) fn load(&self) -> (usize, usize) {
         let state = self.state();
         (state.taken, state.waiting.len())
+    }
+
+    /// How long recent requests took, from their place to their end; `None` before one has ended.
+    pub(super) fn mean_time(&self) -> Option<Duration> {
+        self.state().measured
     }
 
     /// How long a request that comes now is to wait; [`Duration::MAX`] when it may not.
@@ -169,6 +176,8 @@ impl State {
     /// A place was held for so long.
     fn note(&mut self, held: Duration) {
         self.held = self.held.mul_f64(1.0 - NEWEST) + held.mul_f64(NEWEST);
+        let before = self.measured.unwrap_or(held);
+        self.measured = Some(before.mul_f64(1.0 - NEWEST) + held.mul_f64(NEWEST));
     }
 
     /// When the next one in the queue may be called up, if requests go on to take as long as they did.
@@ -291,8 +300,10 @@ mod tests {
     async fn what_is_expected_follows_what_was() {
         let gate = gate(2, 1);
         let _both = (enter(&gate, 1).await, enter(&gate, 1).await);
+        assert_eq!(gate.mean_time(), None, "a guess is not shown");
         gate.state().note(Duration::from_secs(30));
         assert_eq!(gate.wait(), Duration::from_secs(5), "10 s a request: 5 s, and 30 s that count a fifth");
+        assert_eq!(gate.mean_time(), Some(Duration::from_secs(30)));
         (0..50).for_each(|_| gate.state().note(Duration::from_millis(200)));
         assert!(
             gate.wait().abs_diff(Duration::from_millis(100)) < Duration::from_millis(5),

@@ -104,6 +104,11 @@ impl Standing {
         (self.circuit().as_str(), taken, waiting)
     }
 
+    /// How long its recent requests took; `None` before one has ended.
+    pub fn mean_time(&self) -> Option<Duration> {
+        self.gate.mean_time()
+    }
+
     /// What counts when somebody has to be chosen.
     pub fn load(&self, asked: bool) -> Load {
         Load { admits: self.admits(), asked, wait: self.gate.wait() }

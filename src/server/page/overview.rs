@@ -97,12 +97,19 @@ fn upstreams(app: &App) -> Markup {
                 }
                 td class="number" { (at_work) }
                 td class="number" { (waiting) }
+                td class="number" { @if let Some(mean) = upstream.standing.mean_time() { (format::duration(mean)) } @else { "–" } }
                 td { @if let Some(models) = upstream.standing.models() { (models.join(", ")) } @else { "not asked yet" } }
             }
         }
     };
-    let heads =
-        [("Upstream", false), ("State", false), ("At work", true), ("Waiting", true), ("Models", false)];
+    let heads = [
+        ("Upstream", false),
+        ("State", false),
+        ("At work", true),
+        ("Waiting", true),
+        ("Mean time", true),
+        ("Models", false),
+    ];
     layout::table("Upstreams", &heads, &rows)
 }
 
