@@ -200,7 +200,7 @@ impl ActiveRuns {
                 claimed => claimed?,
             };
             let Some(epoch) = epoch else { return Ok(None) };
-            let work = current(&store, work).await?;
+            let work = Box::pin(current(&store, work)).await?;
             Ok(Some(active.work(&agent, Work { store: Some(store), epoch, ..work })))
         })
         .await

@@ -321,7 +321,7 @@ impl Agents {
         self.active.spawn(async move {
             let waking = async {
                 loop {
-                    agents.wake(&store).await;
+                    Box::pin(agents.wake(&store)).await;
                     tokio::time::sleep(APPROVALS_EVERY).await;
                 }
             };

@@ -14,7 +14,7 @@ use super::package::Package;
 use super::prompt::system_prompt_with;
 use super::tools::{self, ExpertTools, Role};
 use super::workspace::Workspace;
-use crate::agent::{Agent, AgentConfig, OnDisconnect, SettledCall, Supervision};
+use crate::agent::{Agent, AgentConfig, MadeCall, OnDisconnect, RunFacts, SettledCall, Supervision};
 use crate::relay::Relay;
 use crate::tools::Tools;
 
@@ -65,6 +65,8 @@ pub(super) struct RunPlan<'a> {
     pub(super) timeout: Duration,
     /// What earlier attempts have done.
     pub(super) settled: Vec<SettledCall>,
+    /// What the run itself has done, where it goes on: what it has read, it may write.
+    pub(super) calls: Vec<MadeCall>,
     /// Nothing is changed outside.
     pub(super) is_dry: bool,
     /// The root of its files, where it is not the expert's own.
@@ -105,10 +107,16 @@ impl Experts {
     pub fn agent(&self, name: &str) -> Option<Arc<Agent>> {
         let expert = self.get(name)?;
         let session = format!("talk-{:016x}", rand::random::<u64>());
-        Some(self.conversation(&expert, Arc::clone(&expert.package), &session))
+        Some(self.conversation(&expert, Arc::clone(&expert.package), &session, Vec::new()))
     }
 
-    fn conversation(&self, expert: &Expert, package: Arc<Package>, session: &str) -> Arc<Agent> {
+    fn conversation(
+        &self,
+        expert: &Expert,
+        package: Arc<Package>,
+        session: &str,
+        calls: Vec<MadeCall>,
+    ) -> Arc<Agent> {
         let plan = RunPlan {
             package,
             session,
@@ -116,6 +124,7 @@ impl Experts {
             context: Vec::new(),
             timeout: ANSWER_TIMEOUT,
             settled: Vec::new(),
+            calls,
             is_dry: false,
             root: None,
         };
@@ -123,21 +132,22 @@ impl Experts {
     }
 
     /// The agent that goes on with a run of a conversation, with the package and the session that it began with.
-    pub(super) fn returning(&self, name: &str, snapshot: &str) -> Option<Arc<Agent>> {
+    pub(super) fn returning(&self, name: &str, facts: RunFacts) -> Option<Arc<Agent>> {
         let expert = self.get(name)?;
-        let (digest, session) = snapshot.split_once(' ').unwrap_or((snapshot, "talk"));
+        let (digest, session) = facts.snapshot.split_once(' ').unwrap_or((&facts.snapshot, "talk"));
         let package = self.package_of(&expert, digest);
-        Some(self.conversation(&expert, package, session))
+        Some(self.conversation(&expert, package, session, facts.calls))
     }
 
     /// An agent for one run, and its files.
     pub(super) fn agent_of(&self, expert: &Expert, plan: RunPlan<'_>) -> (Arc<Agent>, Arc<Workspace>) {
-        let RunPlan { package, session, role, context, timeout, settled, is_dry, root } = plan;
+        let RunPlan { package, session, role, context, timeout, settled, calls, is_dry, root } = plan;
         let root = root.unwrap_or_else(|| self.config.state_of(expert.name()));
         let files = Arc::new(Workspace::new(&root, Arc::clone(&package), session, &context));
         if let Err(error) = files.prepare() {
             tracing::error!(target: "respool::expert", expert = expert.name(), %error, "the state of an expert cannot be prepared");
         }
+        files.recall(&calls);
         let operations = Operations::new(&package, Arc::clone(&expert.bound), is_dry);
         let prompt = system_prompt_with(&package, &operations.tiers());
         let base = self.base(expert.name(), timeout);

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, OpenOptions};
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::component::{FunctionSession, KnowledgeKind, Scope};
@@ -19,6 +20,7 @@ use super::isolated;
 use super::learning::{LearningEntry, LearningFiles};
 use super::package::Package;
 use super::{path, state};
+use crate::agent::{CallOutcome, MadeCall};
 
 /// The largest file that is read or written.
 const LARGEST: u64 = 1 << 20;
@@ -71,6 +73,28 @@ impl Workspace {
         std::fs::create_dir_all(&self.root)?;
         state::prepare(&self.root, None, &self.package)?;
         state::prepare_session(&self.root.join(self.session_folder()), &self.package)
+    }
+
+    /// Notes what a run has read and written before its process ended: it goes on as if it had not. A file whose content is not known from
+    /// that has to be read again.
+    pub(super) fn recall(&self, calls: &[MadeCall]) {
+        let mut texts: HashMap<String, String> = HashMap::new();
+        for made in calls.iter().filter(|made| made.outcome == CallOutcome::Ok) {
+            let arguments: Value = serde_json::from_str(&made.call.arguments).unwrap_or_default();
+            let text = |name: &str| arguments[name].as_str().unwrap_or_default();
+            let Ok(Place::Disk { path, .. }) = self.place(text("path")) else { continue };
+            match made.call.name.as_str() {
+                "read" => drop(texts.insert(path, made.text.clone())),
+                "write" => drop(texts.insert(path, text("content").to_owned())),
+                "edit" => {
+                    if let Some(known) = texts.get_mut(&path) {
+                        *known = known.replacen(text("old"), text("new"), 1);
+                    }
+                }
+                _ => {}
+            }
+        }
+        texts.iter().for_each(|(path, text)| self.note(path, text.as_bytes()));
     }
 
     /// Deletes the files of the session.
@@ -333,7 +357,10 @@ pub(super) fn file_name(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::agent::{EndsRun, RequestedCall};
 
     const MANIFEST: &str = "spec: \"1.0\"\nname: desk\nversion: \"1.0.0\"\ndescription: d\ncomponents:\n  orchestrator: o.md\n  persona: [persona/identity.md]\n  functions: [functions/f1.md]\n  knowledge: [knowledge/open.md, knowledge/hidden.md, knowledge/secret.md]\n  state: [state/pipeline.md, state/notes.md]\n";
 
@@ -416,6 +443,33 @@ mod tests {
         assert_eq!(two.read("state/pipeline.md").unwrap(), "second");
         two.write("state/pipeline.md", "third").unwrap();
         one.write("scratch/new.md", "made at the first write").unwrap();
+    }
+
+    /// A process that takes a run over has read what the run has read.
+    #[test]
+    fn what_a_run_has_read_it_may_write_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let (before, after) = both(dir.path());
+        let made = |name: &str, arguments: Value, text: &str| MadeCall {
+            call: RequestedCall {
+                name: name.into(),
+                arguments: arguments.to_string(),
+                ..RequestedCall::default()
+            },
+            outcome: CallOutcome::Ok,
+            text: text.to_owned(),
+            is_repeatable: true,
+            ends_run: EndsRun::Never,
+        };
+        let path = "state/pipeline.md";
+        let read = made("read", json!({"path": path}), &before.read(path).unwrap());
+        before.edit(path, "empty", "one deal").unwrap();
+        let edit = made("edit", json!({"path": path, "old": "empty", "new": "one deal"}), "it is changed");
+        after.recall(&[read.clone()]);
+        assert!(after.write(path, "x").unwrap_err().contains("has changed"), "somebody else wrote it");
+        after.recall(&[read, edit]);
+        after.write(path, "two deals").unwrap();
+        assert_eq!(before.read(path).unwrap(), "two deals");
     }
 
     #[test]

@@ -86,9 +86,10 @@ impl Worker {
         }
         let options =
             RunOptions { is_detached: true, is_durable: true, lease: Some(attempt.claimed.lease.clone()) };
-        let watch = match attempt.claimed.run.as_ref().filter(|_| facts.is_some()) {
-            Some(run) => {
-                let (agent, _) = self.experts.agent_of(&attempt.expert, attempt.plan(Vec::new()));
+        let watch = match attempt.claimed.run.as_ref().zip(facts) {
+            Some((run, facts)) => {
+                let plan = RunPlan { calls: facts.calls, ..attempt.plan(Vec::new()) };
+                let (agent, _) = self.experts.agent_of(&attempt.expert, plan);
                 match self.experts.agents.resume_as(&agent, run, options).await {
                     Ok(watch) => watch,
                     Err(why) => {
@@ -192,6 +193,7 @@ impl<'a> Attempt<'a> {
             context: self.context(),
             timeout: self.execution.timeout.as_ref().map_or(RUN_TIMEOUT, crate::expert::Length::length),
             settled,
+            calls: Vec::new(),
             is_dry: false,
             root: None,
         }

@@ -23,7 +23,7 @@ use tokio_util::task::TaskTracker;
 pub use dry_run::DryRun;
 
 use super::experts::{Experts, MODEL_PREFIX};
-use crate::agent::{RunFacts, RunOptions};
+use crate::agent::RunOptions;
 use crate::store::{ClaimRequest, Claimed, EntryState, Queue as _, Status, Store, StoreError, WokenRun};
 
 /// How often it is looked for entries of other processes and for entries that are due.
@@ -201,8 +201,8 @@ impl Worker {
         if self.experts.agents.is_active(run) {
             return;
         }
-        let Some(RunFacts { snapshot, .. }) = self.experts.agents.facts(run).await else { return };
-        let Some(agent) = self.experts.returning(name, &snapshot) else { return };
+        let Some(facts) = self.experts.agents.facts(run).await else { return };
+        let Some(agent) = self.experts.returning(name, facts) else { return };
         let options = RunOptions { is_detached: true, ..RunOptions::default() };
         if let Err(why) = self.experts.agents.resume_as(&agent, run, options).await {
             tracing::warn!(target: "respool::expert", run_id = run, why, "the run cannot be resumed");
