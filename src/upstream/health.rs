@@ -162,7 +162,7 @@ mod tests {
         let _time = IdleTime::begin();
         let ready = Arc::default();
         let (upstream, asked) = server(&ready).await;
-        let until = Instant::now() + Duration::from_secs(60);
+        let until = Instant::now() + Duration::from_mins(1);
         let waiters: Vec<_> = (0..50)
             .map(|_| {
                 let upstream = Arc::clone(&upstream);
