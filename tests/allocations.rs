@@ -63,7 +63,11 @@ fn reading_a_request_stays_cheap() {
     check("a short request", counted(short, short), (24, 3 << 10));
     let openclaw = std::fs::read_to_string("fixtures/openclaw/request-2026.9.6-fulltools.json").unwrap();
     let size = openclaw.len() as u64;
-    check("OpenClaw's request after another client's", counted(short, &openclaw), (500, 2 * size + (12 << 10)));
+    check(
+        "OpenClaw's request after another client's",
+        counted(short, &openclaw),
+        (500, 2 * size + (12 << 10)),
+    );
     // No copy: `stream` leaves with another value, and the rest as it came.
     check("OpenClaw's request again", counted(&openclaw, &openclaw), (60, 12 << 10));
     let turn = |name: &str| std::fs::read_to_string(format!("fixtures/openclaw/{name}.json")).unwrap();

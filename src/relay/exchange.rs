@@ -642,7 +642,7 @@ impl Current {
             body: fitted.body.into(),
             verbatim: false,
         };
-        Relay::learn_windows(request, attempt);
+        Relay::learn_models(request, attempt);
         let mut answer = attempt.upstream.send(call).await?;
         let status = answer.status();
         record.status(status.as_u16());

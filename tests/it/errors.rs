@@ -247,7 +247,7 @@ async fn a_passing_failure_is_retried_briefly() {
     let reply = exchange(respool.address, &Request::chat(&tools_route::request())).await;
     assert_eq!((reply.status, fake.requests().len()), (503, 3));
     assert_eq!(reply.headers.get("x-should-retry"), Some("false"));
-    assert!(began.elapsed() < Duration::from_secs(2));
+    assert!(began.elapsed() < Duration::from_secs(8));
 }
 
 #[tokio::test]

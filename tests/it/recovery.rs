@@ -380,7 +380,7 @@ async fn a_client_that_leaves_ends_the_second_attempt() {
         let left = Instant::now();
         client.reset();
         let closed = fake.wait_until_closed(1).await;
-        assert!(closed.duration_since(left) < Duration::from_millis(250));
+        assert!(closed.duration_since(left) < Duration::from_secs(5));
     }
 }
 
