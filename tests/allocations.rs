@@ -60,15 +60,19 @@ fn check(what: &str, counted: (u64, u64), (allocations, bytes): (u64, u64)) {
 #[test]
 fn reading_a_request_stays_cheap() {
     let short = r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":64}"#;
-    check("a short request", counted(short, short), (60, 8 << 10));
+    check("a short request", counted(short, short), (24, 3 << 10));
     let openclaw = std::fs::read_to_string("fixtures/openclaw/request-2026.9.6-fulltools.json").unwrap();
     let size = openclaw.len() as u64;
-    check("OpenClaw's request after another client's", counted(short, &openclaw), (700, 4 * size));
+    check(
+        "OpenClaw's request after another client's",
+        counted(short, &openclaw),
+        (500, 2 * size + (12 << 10)),
+    );
     // No copy: `stream` leaves with another value, and the rest as it came.
-    check("OpenClaw's request again", counted(&openclaw, &openclaw), (120, 64 << 10));
+    check("OpenClaw's request again", counted(&openclaw, &openclaw), (60, 12 << 10));
     let turn = |name: &str| std::fs::read_to_string(format!("fixtures/openclaw/{name}.json")).unwrap();
     let (first, next) = (turn("turn-exec-1"), turn("turn-exec-2-after-tool"));
-    check("the next turn of a conversation", counted(&first, &next), (200, 96 << 10));
+    check("the next turn of a conversation", counted(&first, &next), (122, 19 << 10));
 }
 
 /// Replies of an upstream, ready to be sent.
@@ -204,11 +208,11 @@ fn of_whole(body: &str, reply: &str, expected: &str) -> (u64, u64) {
 fn a_whole_request_stays_cheap() {
     let short = r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":64}"#;
     let text = "How can I help you today?";
-    check("a short reply", of_whole(short, SHORT_REPLY, text), (80, 40 << 10));
+    check("a short reply", of_whole(short, SHORT_REPLY, text), (84, 40 << 10));
     let openclaw = std::fs::read_to_string("fixtures/openclaw/request-2026.9.6-fulltools.json").unwrap();
-    // Twice its size is hyper's: the buffer that it is read into, which doubles.
+    // Twice its size is hyper's buffer, which doubles; once more is there for a machine that delivers it in several pieces.
     let size = openclaw.len() as u64;
-    check("OpenClaw's request", of_whole(&openclaw, SHORT_REPLY, text), (170, 2 * size + (96 << 10)));
+    check("OpenClaw's request", of_whole(&openclaw, SHORT_REPLY, text), (200, 3 * size + (64 << 10)));
 }
 
 /// The head of a stream and its first chunks; its rest never comes.

@@ -223,15 +223,7 @@ impl Relay {
         let facts = self.facts(&request, model, modes, origin);
         let outbound = outbound_form(facts.route);
         let wants_raw = modes.tool_parsing == ToolParsing::Raw && Situation::is_free_to_call(&request);
-        let prior = match facts.route {
-            Route::Tools | Route::Live => {
-                let by_name = || Prior::of_model([facts.model.as_str(), target_model.as_str()]);
-                let named = if modes.dialects.is_empty() { by_name() } else { modes.dialects };
-                named.or(upstream.model_facts(&target_model).prior)
-            }
-            // Nothing is read out of these replies.
-            Route::Stream | Route::Plain => Prior::NONE,
-        };
+        let prior = likely_dialects(&facts, modes.dialects, &target_model, &upstream);
         let tools = declared_tools(&request, recent.as_deref());
         // Before anything is edited.
         self.recent.keep(body, &request, recent.as_ref(), &tools, now);
@@ -311,6 +303,19 @@ impl Relay {
             created: now(),
             context_window: modes.context_window,
         }
+    }
+}
+
+/// The dialects that the model is likely to write. `configured`: those that the owner names.
+fn likely_dialects(facts: &Facts, configured: Prior, target_model: &str, upstream: &Upstream) -> Prior {
+    match facts.route {
+        Route::Tools | Route::Live if configured.is_empty() => {
+            let by_name = Prior::of_model([facts.model.as_str(), target_model]);
+            by_name.or(upstream.model_facts(target_model).prior)
+        }
+        Route::Tools | Route::Live => configured,
+        // Nothing is read out of these replies.
+        Route::Stream | Route::Plain => Prior::NONE,
     }
 }
 

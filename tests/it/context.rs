@@ -1,9 +1,10 @@
 //! Requests that do not fit the model's window: what the client is told, what is made smaller, and what is known before.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::support::accumulate::Rules;
 use crate::support::client::{Reply, Request, exchange};
@@ -158,6 +159,7 @@ async fn what_cannot_be_trimmed_enough_is_an_honest_overflow() {
 
 #[tokio::test]
 async fn the_header_is_there_when_the_head_leaves_early() {
+    let _time = IdleTime::begin();
     let slow = ok().delay(Duration::from_secs(4));
     let fake = FakeVllm::start([said(TOO_LONG[2]), slow]).await;
     let respool = Respool::with(&fake, &format!("{TRIM}\n[limits]\ncommit_after = \"2s\"")).await;
@@ -393,6 +395,7 @@ async fn a_configured_window_holds_from_the_first_request() {
 
 #[tokio::test]
 async fn nothing_waits_for_a_server_that_does_not_tell() {
+    let _time = IdleTime::begin();
     let silent = |path: &str, method: &str| Script::silence().on(method, path);
     let fake = FakeVllm::start([silent("/v1/models", "GET"), slowly()]).await;
     let respool = Respool::before(&fake).await;

@@ -169,12 +169,13 @@ async fn each_model_goes_to_its_server_also_under_another_name() {
 
 #[tokio::test]
 async fn a_dead_and_a_silent_server_hold_nobody_up() {
+    let _time = IdleTime::begin();
     let (works, silent) = (says("works").await, FakeVllm::start([]).await);
     silent.otherwise(Script::silence().on("GET", "/v1/models"));
     works.serve_models(&["gpt-oss-20b", "twice"]);
     let upstreams =
         [("dead", "http://127.0.0.1:1", ""), ("silent", &silent.url(), ""), ("works", &works.url(), "")];
-    let began = std::time::Instant::now();
+    let began = tokio::time::Instant::now();
     let respool = before(&upstreams, "").await;
     assert_eq!(who(&respool, &begins("hi")).await, "works");
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
