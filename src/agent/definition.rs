@@ -83,7 +83,7 @@ impl Agent {
         if self.window.is_none() {
             let key = key.map(|key| (header::AUTHORIZATION, key.clone()));
             let headers: HeaderMap = key.into_iter().collect();
-            let asked = self.relay.upstreams().map(|upstream| upstream.learn_windows(&headers));
+            let asked = self.relay.upstreams().map(|upstream| upstream.learn_models(&headers));
             futures::future::join_all(asked).await;
         }
         self.known_sizes()

@@ -22,6 +22,7 @@ use crate::translate::Reply;
 use crate::turn::Note;
 use crate::upstream::Upstream;
 use crate::wire::{ApiError, ErrorCode, Object};
+use tool_call_parser::Prior;
 
 /// A model that thinks longer than this over one word is reported as slow.
 const TURN_WITHIN: Duration = Duration::from_mins(5);
@@ -125,6 +126,7 @@ async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(),
             config.models.iter().flatten().find(|model| models.contains(model)).or(models.first())
         {
             counting_of(upstream, model, findings).await;
+            dialects_of(upstream, model, findings);
             round_trip(&app, model, findings).await;
         }
     }
@@ -201,7 +203,7 @@ async fn version_of(upstream: &Upstream, findings: &mut Findings) {
 
 /// How the tokens of a prompt are counted, when it has to be known whether it fits.
 async fn counting_of(upstream: &Upstream, model: &str, findings: &mut Findings) {
-    upstream.learn_windows(&HeaderMap::new()).await;
+    upstream.learn_models(&HeaderMap::new()).await;
     let body = json!({"model": model, "messages": [{"role": "user", "content": "ping"}]}).to_string();
     let Ok(request) = Object::parse(&body) else { return };
     let way = if upstream.model_facts(model).is_harmony {
@@ -212,6 +214,19 @@ async fn counting_of(upstream: &Upstream, model: &str, findings: &mut Findings) 
         "not exactly: the server has no /tokenize, so respool learns from its replies and refusals"
     };
     findings.ok(&format!("model {model}: tokens are counted {way}"));
+}
+
+/// Which forms of calls are tried first.
+fn dialects_of(upstream: &Upstream, model: &str, findings: &mut Findings) {
+    let prior = Prior::of_model([model]).or(upstream.model_facts(model).prior);
+    let names: Vec<_> = prior.names().collect();
+    findings.ok(&if names.is_empty() {
+        format!(
+            "model {model}: neither its name nor the server tells how it writes calls; every form is tried              (`dialects` of [models.\"{model}\"] says which first)"
+        )
+    } else {
+        format!("model {model}: calls in its text are tried first as {}", names.join(", "))
+    });
 }
 
 /// A call, its result, and the answer, over the relay's own path.

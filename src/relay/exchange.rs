@@ -641,7 +641,7 @@ impl Current {
             verbatim: false,
         };
         let sending = std::pin::pin!(attempt.upstream.send(call));
-        let mut answer = along(sending, Relay::learn_windows(request, attempt)).await?;
+        let mut answer = along(sending, Relay::learn_models(request, attempt)).await?;
         let status = answer.status();
         record.status(status.as_u16());
         if status.is_success() {

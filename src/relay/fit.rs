@@ -123,10 +123,12 @@ impl ClientRequest {
 }
 
 impl Relay {
-    /// Learns the window beside the first large request and now and then again. Small requests do without.
-    pub(super) async fn learn_windows(request: &ClientRequest, attempt: &Attempt) {
-        if attempt.body.len() >= LARGE {
-            attempt.upstream.learn_windows(&request.headers).await;
+    /// Learns of the models beside the first request for which it matters, and now and then again: a large one, for the window,
+    /// or one with tools whose model has a name that does not tell what it writes.
+    pub(super) async fn learn_models(request: &ClientRequest, attempt: &Attempt) {
+        let has_tools = matches!(request.facts.route, Route::Tools | Route::Live);
+        if attempt.body.len() >= LARGE || (has_tools && request.rules.options.prior.is_empty()) {
+            attempt.upstream.learn_models(&request.headers).await;
         }
     }
 
@@ -193,7 +195,7 @@ impl Relay {
             return None;
         }
         if overflow.window.is_none() && request.window(&attempt.upstream).is_none() {
-            attempt.upstream.learn_windows(&request.headers).await;
+            attempt.upstream.learn_models(&request.headers).await;
         }
         let window = overflow.window.or_else(|| request.window(&attempt.upstream))?;
         let stated =

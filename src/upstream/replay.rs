@@ -123,6 +123,11 @@ impl Replay {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
+    /// The last request to a model, which questions about the server are not.
+    pub fn last_posted(&self) -> Option<SeenRequest> {
+        self.seen().into_iter().rfind(|seen| seen.method == "POST")
+    }
+
     fn remember(&self, request: SeenRequest) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.len() == REMEMBERED {

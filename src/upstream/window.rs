@@ -1,7 +1,8 @@
 //! What is known of the models behind an upstream: their windows, and how many bytes of a request make a token.
 //!
 //! Windows come from `/v1/models` (vLLM's `max_model_len`), asked beside the first large request and now and then again,
-//! and from the words of refusals; the bytes of a token from the usage of replies. Called by `relay` and `cli`.
+//! and from the words of refusals; the bytes of a token from the usage of replies. SGLang and llama.cpp are also asked for
+//! the parser or the chat template they use, which tells what their models write. Called by `relay` and `cli`.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -49,7 +50,8 @@ pub struct ModelFacts {
     /// Its prompts are rendered by the harmony library (gpt-oss): `/tokenize` counts them wrongly (8 for 69 tokens, vLLM
     /// 0.13 to 0.25).
     pub is_harmony: bool,
-    /// The dialects that it is likely to write, by its name and the path of its weights.
+    /// The dialects that it is likely to write, by its name, the path of its weights, and what the server says of its parser
+    /// or chat template.
     pub prior: Prior,
 }
 
@@ -104,7 +106,7 @@ impl Upstream {
     }
 
     /// Asks `/v1/models` unless that was done lately or is being done. `headers`: the client's, for its key.
-    pub async fn learn_windows(&self, headers: &HeaderMap) {
+    pub async fn learn_models(&self, headers: &HeaderMap) {
         let Ok(mut asked) = self.windows.asked.try_lock() else { return };
         if asked.is_some_and(|at| at.elapsed() < FRESH) {
             return;
@@ -116,17 +118,33 @@ impl Upstream {
         let Ok(Ok((status, body))) = answer else { return };
         if status.is_success() {
             self.learn_list(&body);
+            self.learn_dialects(&body, headers).await;
         }
     }
 
     /// Learns from an answer of `/v1/models`.
     pub fn learn_list(&self, body: &[u8]) {
-        for Listed { id: model, window, is_harmony, prior } in listed(body) {
+        for Listed { id: model, window, is_harmony, prior, .. } in listed(body) {
             self.learn_model(&model, |facts| {
                 facts.window = window.or(facts.window);
                 facts.is_harmony = is_harmony;
-                facts.prior = prior;
+                facts.prior = prior.or(facts.prior);
             });
+        }
+    }
+
+    /// Asks a server that can tell what its models write, for the models whose names do not.
+    async fn learn_dialects(&self, list: &[u8], headers: &HeaderMap) {
+        for model in listed(list) {
+            let (Some(server), true) = (model.server, model.prior.is_empty()) else { continue };
+            if !self.model_facts(&model.id).prior.is_empty() {
+                continue;
+            }
+            let answer =
+                timeout(WITHIN, Box::pin(self.get_json(server.describes_itself_at(), asking(headers))));
+            let Ok(Ok((StatusCode::OK, body))) = answer.await else { continue };
+            let prior = server.prior(&body);
+            self.learn_model(&model.id, |facts| facts.prior = prior);
         }
     }
 
@@ -182,6 +200,45 @@ fn is_gpt_oss(name: &str) -> bool {
     name.to_lowercase().contains("gpt-oss")
 }
 
+/// A server that tells how it reads its models' calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Server {
+    SgLang,
+    LlamaCpp,
+}
+
+impl Server {
+    /// By the `owned_by` of its models.
+    fn of(owner: &str) -> Option<Self> {
+        match owner {
+            "sglang" => Some(Self::SgLang),
+            "llamacpp" => Some(Self::LlamaCpp),
+            _ => None,
+        }
+    }
+
+    fn describes_itself_at(self) -> &'static str {
+        match self {
+            Self::SgLang => "/get_server_info",
+            Self::LlamaCpp => "/props",
+        }
+    }
+
+    fn prior(self, body: &[u8]) -> Prior {
+        let Some(told) = std::str::from_utf8(body).ok().and_then(|text| Object::parse(text).ok()) else {
+            return Prior::NONE;
+        };
+        match self {
+            Self::SgLang => {
+                let names =
+                    ["tool_call_parser", "model_path"].map(|key| told.string(key).unwrap_or_default());
+                Prior::of_model(names.iter().map(String::as_str))
+            }
+            Self::LlamaCpp => Prior::of_template(&told.string("chat_template").unwrap_or_default()),
+        }
+    }
+}
+
 /// One model of the list. Its `root` may tell what it is when its name does not.
 #[derive(Clone)]
 struct Listed {
@@ -189,6 +246,7 @@ struct Listed {
     window: Option<u64>,
     is_harmony: bool,
     prior: Prior,
+    server: Option<Server>,
 }
 
 /// The models in the list. A request without `model` goes to the first.
@@ -203,7 +261,8 @@ fn listed(body: &[u8]) -> Vec<Listed> {
         let root = model.string("root").unwrap_or_default();
         let is_harmony = is_gpt_oss(&id) || is_gpt_oss(&root);
         let prior = Prior::of_model([id.as_str(), root.as_str()]);
-        Some(Listed { id, window: model.number("max_model_len"), is_harmony, prior })
+        let server = Server::of(&model.string("owned_by").unwrap_or_default());
+        Some(Listed { id, window: model.number("max_model_len"), is_harmony, prior, server })
     };
     let mut models: Vec<_> = models.into_iter().filter_map(model).collect();
     let first = models.first().map(|model| Listed { id: String::new(), ..model.clone() });
@@ -229,6 +288,22 @@ mod tests {
         assert!(listed(renamed).iter().all(|model| !model.prior.is_empty()));
         assert_eq!(told(renamed), [("big".to_owned(), None, true), (String::new(), None, true)]);
         assert_eq!(told(b"[]"), []);
+    }
+
+    #[test]
+    fn parsers_and_templates_tell_what_models_write() {
+        fn check(server: Server, told: &str, expected: &str) {
+            assert!(server.prior(told.as_bytes()).has(expected), "{told}");
+        }
+        check(Server::SgLang, r#"{"tool_call_parser":"glm45","model_path":"/models/local"}"#, "glm");
+        check(Server::SgLang, r#"{"tool_call_parser":null,"model_path":"openai/gpt-oss-20b"}"#, "harmony");
+        check(Server::LlamaCpp, r#"{"chat_template":"{{'<|tool_calls_section_begin|>'}}"}"#, "kimi");
+        for told in ["", "[]", r#"{"chat_template":7}"#, r#"{"chat_template":"{{ messages }}"}"#] {
+            assert_eq!(Server::LlamaCpp.prior(told.as_bytes()), Prior::NONE, "{told}");
+        }
+        let list = br#"{"data":[{"id":"a","owned_by":"sglang"},{"id":"b","owned_by":"vllm"}]}"#;
+        let servers: Vec<_> = listed(list).into_iter().map(|model| model.server).collect();
+        assert_eq!(servers, [Some(Server::SgLang), None, Some(Server::SgLang)]);
     }
 
     #[test]

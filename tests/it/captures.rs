@@ -71,7 +71,7 @@ impl Version {
         };
         let told = catch_unwind(AssertUnwindSafe(|| told(&reply, request["stream"] == true, &rules)));
         let told = told.map_err(|panic| panic.downcast_ref::<String>().cloned().unwrap_or_default())?;
-        let upstream = self.replay.seen().pop().ok_or("upstream was not asked")?;
+        let upstream = self.replay.last_posted().ok_or("upstream was not asked")?;
         let body = String::from_utf8_lossy(&upstream.answer_body);
         let failed =
             upstream.answer_status != 200 || body.contains("\"error\":{") || body.contains("\"error\": {");

@@ -47,7 +47,7 @@ fn of_respool(told_by: &Result<Told, String>) -> String {
 }
 
 fn of_vllm(version: &Version) -> String {
-    let seen = version.replay.seen().pop().unwrap();
+    let seen = version.replay.last_posted().unwrap();
     let body = String::from_utf8_lossy(&seen.answer_body);
     let error = body.contains("\"error\":{")
         || body.contains("\"error\": {")

@@ -191,7 +191,7 @@ async fn an_upstream_that_is_down() {
             let reply = exchange(respool.address, &Request::chat(&body)).await;
             assert_eq!((reply.status, &reply.error()["code"]), (status, &json!(code)), "{}", reply.text());
             assert!(reply.error()["message"].as_str().unwrap().contains("gone"), "says which upstream");
-            assert!(began.elapsed() < Duration::from_secs(2), "retries end before the head is committed");
+            assert!(began.elapsed() < Duration::from_secs(8), "retries end before the head is committed");
         }
     }
 }
@@ -243,7 +243,7 @@ async fn a_passing_failure_is_retried_briefly() {
     let reply = exchange(respool.address, &Request::chat(&tools_route::request())).await;
     assert_eq!((reply.status, fake.requests().len()), (503, 3));
     assert_eq!(reply.headers.get("x-should-retry"), Some("false"));
-    assert!(began.elapsed() < Duration::from_secs(2));
+    assert!(began.elapsed() < Duration::from_secs(8));
 }
 
 #[tokio::test]

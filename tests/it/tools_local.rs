@@ -184,7 +184,7 @@ async fn a_command_that_takes_too_long_ends_with_all_its_processes() {
     };
     let begun = Instant::now();
     let Err(ToolError::TimedOut(problem)) = tools.call(&slow, None).await else { panic!("it ended") };
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     assert_eq!(problem, "begun\n\n[stopped after 700 ms; it may have done a part of its work]");
     eventually("the grandchild ends", || !is_alive(&file(&outer, "grandchild"))).await;
     let stubborn = Invocation {
@@ -222,7 +222,7 @@ async fn processes_in_the_background_end_with_the_call() {
     let begun = Instant::now();
     let said = text(&tools, "exec", json!({"command": "sleep 1000 & echo $! > child; echo done"})).await;
     assert_eq!(said, "done\n");
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert!(begun.elapsed() < Duration::from_secs(30));
     eventually("the child ends", || !is_alive(&file(&outer, "child"))).await;
 }
 

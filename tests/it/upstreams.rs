@@ -178,7 +178,7 @@ async fn a_dead_and_a_silent_server_hold_nobody_up() {
     assert_eq!(who(&respool, &begins("hi")).await, "works");
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
     let list = exchange(respool.address, &Request::get("/v1/models")).await.json();
-    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert_eq!(list["data"].as_array().unwrap().len(), 2, "{list}");
 }
 

@@ -3,7 +3,7 @@
 //! A prior is an order and never a wall: fine-tunes mix forms, and a name that tells nothing changes nothing. Used by the
 //! scanner; the relay makes one per request.
 
-use super::dialects::TABLE;
+use super::dialects::{TABLE, is_own};
 use super::openers::Opener;
 
 /// The dialects to ask first.
@@ -26,6 +26,13 @@ impl Prior {
     pub fn of_dialects<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let names: Vec<&str> = names.into_iter().collect();
         Self::of(|index| names.contains(&TABLE[index].name))
+    }
+
+    /// The dialects whose own marks stand in a chat template.
+    pub fn of_template(template: &str) -> Self {
+        Self::of(|index| {
+            TABLE[index].opens.marks().iter().any(|mark| is_own(mark) && template.contains(mark))
+        })
     }
 
     fn of(is_likely: impl Fn(usize) -> bool) -> Self {
@@ -105,6 +112,8 @@ mod tests {
         assert!(names(Prior::of_model(["local", "/models/GLM-4.6-FP8"])).contains(&"glm"));
         assert_eq!(Prior::of_model(["local"]), Prior::default());
         assert_eq!(names(Prior::of_dialects(["mistral", "nonsense"])), ["mistral"]);
+        assert!(names(Prior::of_template("{{- '[TOOL_CALLS]' + call }}")).contains(&"mistral"));
+        assert_eq!(Prior::of_template("{% for message in messages %}[{{ message }}]"), Prior::default());
         assert!(TABLE.len() <= 64);
     }
 }

@@ -245,8 +245,6 @@ fn find_segment(names: &Names, segment: &str) -> Option<usize> {
         return None;
     }
     let bare = without_namespace(without_index(segment));
-    // A category before the name, as GLM-5.3 Flash writes it: `Weather/get_weather`.
-    let bare = bare.rsplit_once('/').map_or(bare, |(_, name)| name);
     let bare = bare.split_once('.').filter(|(space, name)| space == name).map_or(bare, |(_, name)| name);
     names.alike(segment).or_else(|| names.alike(bare)).or_else(|| {
         let glued = ["<|constrain|>json", "commentary", "analysis", "json", "code"];
@@ -317,6 +315,10 @@ mod tests {
         for written in
             ["", "exec", "container.exec", "assistant<|channel|>commentary", "readx", "re", "read<|x|>write"]
         {
+            check(&["read", "write"], written, None);
+        }
+        // Another server's tool of the same name is another tool.
+        for written in ["github/read", "github.read", "github__read", "mcp__github__read"] {
             check(&["read", "write"], written, None);
         }
         assert!(is_noise("assistant<|channel|>commentary") && is_noise("") && is_noise("browser.search"));

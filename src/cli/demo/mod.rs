@@ -118,7 +118,7 @@ async fn show_one(stage: &Stage, number: usize, scene: &Scene) -> Result<String,
 }
 
 fn last_answer(stage: &Stage) -> Result<SeenRequest, String> {
-    stage.replay.seen().pop().ok_or_else(|| "the recorded server was never asked".to_owned())
+    stage.replay.last_posted().ok_or_else(|| "the recorded server was never asked".to_owned())
 }
 
 /// A person goes on with Enter; everywhere else the tour just goes on.

@@ -316,11 +316,14 @@ pub(crate) fn earliest(text: &str, marks: &[&str]) -> Option<(usize, usize)> {
 pub(crate) fn holds_mark(text: &str) -> bool {
     static MARKS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
         let marks = TABLE.iter().flat_map(|dialect| dialect.opens.marks());
-        let own =
-            |mark: &&'static str| mark.len() > 5 && mark.starts_with(|first: char| !first.is_alphanumeric());
-        marks.copied().filter(own).collect()
+        marks.copied().filter(|mark| is_own(mark)).collect()
     });
     text.contains(['<', '[', ']', '◁']) && MARKS.iter().any(|mark| text.contains(mark))
+}
+
+/// Whether a mark is hardly ever written for something else.
+pub(crate) fn is_own(mark: &str) -> bool {
+    mark.len() > 5 && mark.starts_with(|first: char| !first.is_alphanumeric())
 }
 
 /// The answer of [`View::mark_at`].

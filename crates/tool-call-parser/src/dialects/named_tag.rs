@@ -29,7 +29,7 @@ fn read(view: &View<'_>) -> Step {
     let Some(length) = rest.find(['>', '\n', '<', '{']) else {
         return if rest.len() > NAME { Step::Not(start + NAME) } else { view.unfinished(Wait::Any) };
     };
-    let name = rest[..length].trim();
+    let name = without_category(rest[..length].trim(), view);
     let ends = rest[length..].starts_with(['>', '\n']);
     if length > NAME || !ends || view.tools.resolve(name).is_none() {
         return Step::Not(start + length.min(NAME));
@@ -40,5 +40,13 @@ fn read(view: &View<'_>) -> Step {
         None => view.unfinished(Wait::Any),
         Some(b'{') => named_json::read(view, name, body, &["</tool_call>"]),
         Some(_) => Step::Not(body),
+    }
+}
+
+/// GLM-5.3 Flash writes the tool's category before its name: `Files/read`.
+fn without_category<'a>(name: &'a str, view: &View<'_>) -> &'a str {
+    match name.rsplit_once('/') {
+        Some((_, bare)) if view.tools.resolve(name).is_none() => bare,
+        _ => name,
     }
 }
