@@ -277,6 +277,7 @@ mod tests {
             ("OpenClaw", ClientProgram::OpenClaw),
             ("Codex", ClientProgram::Codex),
             ("Claude Code", ClientProgram::ClaudeCode),
+            ("Qwen Code", ClientProgram::QwenCode),
         ];
         let wires = [("chat", Wire::Chat), ("responses", Wire::Responses), ("messages", Wire::Messages)];
         let mut table = String::new();

@@ -23,11 +23,16 @@ fn may_be_tried_otherwise(error: &ApiError, program: ClientProgram) -> bool {
     program == ClientProgram::ClaudeCode && matches!(error.status, 400 | 422) && !is_overflow(error)
 }
 
-/// The status of an error after which Claude Code is not to try again. Told not to, it repeats a 500 no more (else twelve times); an
-/// overloaded server (503, 529) and a rate limit it repeats all the same, by the type of the error (measured on 2.1.330).
+/// The status of an error after which a client is not to try again. Claude Code, told not to, does not repeat a 500 (else it does so
+/// twelve times); an overloaded server (503, 529) and a rate limit it repeats all the same, by the type of the error. Qwen Code repeats
+/// 429 and 5xx whatever it is told (measured on 2.1.330 and 0.24.4).
 pub fn final_status(error: &ApiError, program: ClientProgram) -> u16 {
-    let is_repeated = matches!(error.status, 408 | 409 | 429 | 503 | 504 | 529);
-    if program == ClientProgram::ClaudeCode && is_repeated && is_final(error) { 500 } else { error.status }
+    match (program, error.status) {
+        _ if !is_final(error) => error.status,
+        (ClientProgram::ClaudeCode, 408 | 409 | 429 | 503 | 504 | 529) => 500,
+        (ClientProgram::QwenCode, 429 | 500..) => 422,
+        (_, status) => status,
+    }
 }
 
 /// The error's JSON, the same in a body and in an `error` event.
@@ -101,6 +106,8 @@ mod tests {
         assert_eq!(reply(502, ClientProgram::Other), (502, 2));
         assert_eq!(reply(429, ClientProgram::ClaudeCode), (429, 1));
         assert_eq!(reply(503, ClientProgram::ClaudeCode), (500, 2));
+        assert_eq!(reply(503, ClientProgram::QwenCode), (422, 2));
+        assert_eq!(reply(422, ClientProgram::QwenCode), (422, 2));
         assert_eq!(reply(503, ClientProgram::Other), (503, 2));
     }
 
