@@ -123,7 +123,7 @@ mod whole {
         let app = respool::cli::app(&settings, &stop.abort).await.unwrap();
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(run(listener, router(app), stop, settings.server.limits.drain));
+        tokio::spawn(run(listener, router(app), stop));
         address
     }
 
