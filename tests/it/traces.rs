@@ -75,18 +75,23 @@ async fn collect(socket: tokio::net::TcpStream, all: Arc<Mutex<(Vec<Span>, Vec<u
             body.extend(piece);
         }
         let request = ExportTraceServiceRequest::decode(&body[..]).expect("a request of OTLP");
-        let mut all = all.lock().unwrap();
+        let mut spans = Vec::new();
         for resource in request.resource_spans {
             let names = resource.resource.unwrap().attributes;
             let service = names.iter().find(|it| it.key == "service.name").expect("a service name");
             assert_eq!(service.value.clone().unwrap().value, Some(Any::StringValue("respool".into())));
-            all.0.extend(resource.scope_spans.into_iter().flat_map(|scope| scope.spans));
+            spans.extend(resource.scope_spans.into_iter().flat_map(|scope| scope.spans));
         }
-        all.1.extend(body);
-        drop(all);
+        note(&all, spans, &body);
         let answer = "HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n";
         writing.write_all(answer.as_bytes()).await.unwrap();
     }
+}
+
+fn note(all: &Mutex<(Vec<Span>, Vec<u8>)>, spans: Vec<Span>, bytes: &[u8]) {
+    let mut all = all.lock().unwrap();
+    all.0.extend(spans);
+    all.1.extend(bytes);
 }
 
 fn hex(bytes: &[u8]) -> String {
