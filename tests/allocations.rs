@@ -48,7 +48,6 @@ fn origin() -> Origin {
 }
 
 fn check(what: &str, counted: (u64, u64), (allocations, bytes): (u64, u64)) {
-    println!("{what}: {} allocations of {} bytes", counted.0, counted.1);
     assert!(
         counted.0 <= allocations && counted.1 <= bytes,
         "{what}: {} allocations of {} bytes; the limits are {allocations} and {bytes}",
