@@ -56,6 +56,19 @@ async fn children(store: &Store) -> Vec<(String, String)> {
     rows.into_iter().filter_map(|row| Some((row.agent, row.parent?))).collect()
 }
 
+/// The function's run is a child of `run`, and its answer is not shown.
+async fn shown_below_its_parent(store: &Store, run: &str) {
+    assert_eq!(children(store).await, [("expert/sales-desk/compose-response".to_owned(), run.to_owned())]);
+    let shown = report::breakdown(&store.run(run).await.unwrap().unwrap());
+    let child = shown["children"][0].as_str().unwrap().to_owned();
+    let shown = report::breakdown(&store.run(&child).await.unwrap().unwrap());
+    assert_eq!((&shown["status"], &shown["parent"]), (&json!("done"), &json!(run)));
+    assert!(
+        shown["answer"].as_str().unwrap().starts_with("[withheld"),
+        "it may have read private knowledge: {shown}"
+    );
+}
+
 #[tokio::test]
 async fn a_function_gets_its_inputs_tools_and_knowledge_and_gives_its_outputs() {
     let model = |request: &Value| match (is_function(request), results(request).len()) {
@@ -78,7 +91,7 @@ async fn a_function_gets_its_inputs_tools_and_knowledge_and_gives_its_outputs() 
     let row = until(store, "i1", is_over).await;
     assert_eq!(row.state, EntryState::Done, "{row:?}");
 
-    let asked: Vec<Value> = fake.requests().iter().map(|seen| seen.json()).collect();
+    let asked: Vec<Value> = fake.requests().iter().map(crate::support::fake_vllm::Seen::json).collect();
     let parent = &asked[0];
     let system = parent["messages"][0]["content"].as_str().unwrap();
     assert!(
@@ -125,16 +138,7 @@ async fn a_function_gets_its_inputs_tools_and_knowledge_and_gives_its_outputs() 
     );
     assert_eq!(desk.effects(), ["create_note"]);
 
-    let run = row.run.unwrap();
-    assert_eq!(children(store).await, [("expert/sales-desk/compose-response".to_owned(), run.clone())]);
-    let shown = report::breakdown(&store.run(&run).await.unwrap().unwrap());
-    let child = shown["children"][0].as_str().unwrap().to_owned();
-    let shown = report::breakdown(&store.run(&child).await.unwrap().unwrap());
-    assert_eq!((&shown["status"], &shown["parent"]), (&json!("done"), &json!(run)));
-    assert!(
-        shown["answer"].as_str().unwrap().starts_with("[withheld"),
-        "it may have read private knowledge: {shown}"
-    );
+    shown_below_its_parent(store, &row.run.unwrap()).await;
     respool.killed().await;
 }
 

@@ -44,7 +44,7 @@ impl Collector {
 
     /// The spans, once there are so many.
     async fn spans(&self, count: usize) -> Vec<Span> {
-        let end = Instant::now() + Duration::from_secs(60);
+        let end = Instant::now() + Duration::from_mins(1);
         loop {
             let spans = self.got.lock().unwrap().0.clone();
             if spans.len() >= count {
@@ -95,7 +95,7 @@ fn note(all: &Mutex<(Vec<Span>, Vec<u8>)>, spans: Vec<Span>, bytes: &[u8]) {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }
 
 fn attribute(span: &Span, key: &str) -> Value {
