@@ -465,7 +465,7 @@ mod tests {
         let read = made("read", json!({"path": path}), &before.read(path).unwrap());
         before.edit(path, "empty", "one deal").unwrap();
         let edit = made("edit", json!({"path": path, "old": "empty", "new": "one deal"}), "it is changed");
-        after.recall(&[read.clone()]);
+        after.recall(std::slice::from_ref(&read));
         assert!(after.write(path, "x").unwrap_err().contains("has changed"), "somebody else wrote it");
         after.recall(&[read, edit]);
         after.write(path, "two deals").unwrap();
