@@ -50,9 +50,9 @@ async fn killed(most: usize, faults: Value, life: impl Fn(usize) -> Life) -> Vec
         let mut child = start(&desk, "log");
         let end = async {
             if kills.len() < most {
-                life(kills.len()).over(&fake).await
+                life(kills.len()).over(&fake).await;
             } else {
-                tokio::time::sleep(LAST_LIFE).await
+                tokio::time::sleep(LAST_LIFE).await;
             }
         };
         let over = tokio::select! { row = until(&store, "i1", is_over) => Some(row), () = end => None };
