@@ -14,7 +14,7 @@ use crate::support::script::Script;
 
 /// The next line of the configuration's watch.
 fn told(served: &Served) -> Value {
-    served.line(|line| line["target"] == "respool::config", Duration::from_secs(60))
+    served.line(|line| line["target"] == "respool::config", Duration::from_mins(1))
 }
 
 fn write(served: &Served, text: &str) {
@@ -119,7 +119,7 @@ async fn a_wrong_file_changes_nothing_and_the_page_says_so() {
     let page = async || exchange(served.address, &Request::get("/")).await.text();
     assert!(page().await.contains("limits.heartbeat"));
     let alert = served.directory.path().join(".local/state/respool/alerts-open.json");
-    let end = std::time::Instant::now() + Duration::from_secs(60);
+    let end = std::time::Instant::now() + Duration::from_mins(1);
     while !std::fs::read_to_string(&alert).is_ok_and(|text| text.contains("reload_failed")) {
         assert!(std::time::Instant::now() < end, "no alert in {}", alert.display());
         tokio::time::sleep(Duration::from_millis(50)).await;

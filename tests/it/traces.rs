@@ -1,5 +1,6 @@
 //! Traces from end to end: the real program, and a collector that reads the protobuf with OpenTelemetry's own types.
 
+use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -44,7 +45,7 @@ impl Collector {
 
     /// The spans, once there are so many.
     async fn spans(&self, count: usize) -> Vec<Span> {
-        let end = Instant::now() + Duration::from_secs(60);
+        let end = Instant::now() + Duration::from_mins(1);
         loop {
             let spans = self.got.lock().unwrap().0.clone();
             if spans.len() >= count {
@@ -95,7 +96,10 @@ fn note(all: &Mutex<(Vec<Span>, Vec<u8>)>, spans: Vec<Span>, bytes: &[u8]) {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 fn attribute(span: &Span, key: &str) -> Value {
