@@ -37,6 +37,14 @@ dist DIR="target/dist-out":
 dist-test DIR="target/dist-out":
     tests/dist/run.sh {{DIR}}
 
+# Alerts against a real mail server and a strict ntfy; Prometheus's check of the rules, Grafana's of the dashboard.
+alerts:
+    tests/alerts/run.sh
+
+# The page in a headless Chromium; pictures of all pages into DIR.
+page DIR="target/page":
+    tests/page/run.sh {{DIR}}
+
 # The real OpenClaw against respool (installs into DIR, about 1 GB).
 openclaw DIR:
     tests/openclaw/run.sh {{DIR}}

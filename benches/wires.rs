@@ -134,7 +134,7 @@ fn respool(upstream: SocketAddr, state: PathBuf) -> (SocketAddr, PathBuf) {
             let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
             let counted = PathBuf::from("/proc").join(thread).join("schedstat");
             sender.send((listener.local_addr().unwrap(), counted)).unwrap();
-            run(listener, router(app), stop, settings.server.limits.drain).await;
+            run(listener, router(app), stop).await;
         });
     });
     receiver.recv().unwrap()

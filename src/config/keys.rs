@@ -263,6 +263,8 @@ pub const KEYS: &[Key] = &[
     Key::optional("alerts.sink[].to", Scalar::Text, "only `email` and `openclaw` have it", r#""owner@example.org""#, "The receiver of mails, or the target of OpenClaw's message."),
     Key::optional("alerts.sink[].channel", Scalar::Text, "the gateway's own", r#""telegram""#, "The channel of OpenClaw's message."),
     Key::new("alerts.sink[].program", Scalar::Text, "[]", "The program of `command` and its arguments; it gets JSON on its standard input.").of(Shape::List).example(r#"["/usr/local/bin/page-me"]"#),
+    Key::optional("otlp.endpoint", HTTP_URL, "no traces are sent", r#""http://127.0.0.1:4318""#, "The collector that gets traces, OTLP over HTTP (docs/operating.md). Without a path, `/v1/traces` is added."),
+    Key::optional("otlp.headers_env", Scalar::Text, "no headers of its own", r#""OTLP_HEADERS""#, "The environment variable with headers for the collector, `name=value` with commas between them."),
     Key::optional("experts.dir", Scalar::Path, "`~/.openclaw/experts`", r#""~/.openclaw/experts""#, "The directory of expert packages (docs/experts.md)."),
     Key::optional("experts.workspace", Scalar::Path, "`~/.openclaw/workspace`", r#""~/.openclaw/workspace""#, "The directory in whose `expert-state/NAME` an expert keeps its state."),
     Key::optional("experts.model", Scalar::Text, "experts are not served", r#""gpt-oss-120b""#, "The upstream model that thinks for experts. With it they are served as `expert/NAME`, and their processes are executed."),

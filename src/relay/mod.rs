@@ -86,6 +86,14 @@ impl Relay {
         Self { config: Arc::new(config), fleet, max_body, guard, memory, recent }
     }
 
+    /// What follows a relay when the configuration changes. It remembers the same conversations.
+    #[must_use]
+    pub fn succeeding(&self, config: RelayConfig, fleet: Arc<Fleet>, limits: RelayLimits) -> Self {
+        let new = Self::new(config, fleet, limits);
+        let memory = new.memory.map(|memory| self.memory.clone().unwrap_or(memory));
+        Self { memory, ..new }
+    }
+
     /// The form of errors that leave after all that could be tried.
     pub fn final_errors(&self) -> FinalErrors {
         self.config.recovery.final_errors

@@ -85,6 +85,8 @@ impl History {
         let round = self.round;
         let (error, usage, reply) = (None, None, None);
         let place = self.attempts.len();
+        // Most requests have one attempt.
+        self.attempts.reserve_exact(1);
         self.attempts.push(AttemptOutcome { upstream, finding, round, is_changed, error, usage, reply });
         &mut self.attempts[place]
     }

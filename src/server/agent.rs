@@ -29,7 +29,7 @@ pub(super) const RUN_ID: HeaderName = HeaderName::from_static("x-respool-run-id"
 pub(super) fn asked_for(app: &App, body: &Bytes) -> Option<(Arc<Agent>, ClientProgram)> {
     let names = |name: &str| memchr::memmem::find(body, name.as_bytes()).is_some();
     let is_expert = app.experts.is_some() && names(MODEL_PREFIX);
-    if !is_expert && !app.agents.iter().any(|agent| names(&agent.name)) {
+    if !is_expert && !app.agents.all().iter().any(|agent| names(&agent.name)) {
         return None;
     }
     let request = ChatRequest::parse(body).ok()?;
@@ -82,6 +82,7 @@ pub(super) async fn begin(
     let request = if agent.name.starts_with(MODEL_PREFIX) { request.as_conversation() } else { request };
     let request =
         request.with_key(line.with(|line| line.account.as_ref().map(|account| account.name().to_owned())));
+    let request = AgentRequest { part_of: line.with(|line| line.trace_context()), ..request };
     line.with(|line| line.stream = request.stream);
     let usage = request.usage;
     let key = headers.get(header::AUTHORIZATION).cloned();

@@ -33,6 +33,7 @@ pub(super) async fn chat(app: App, request: http::Request<Incoming>, peer: Optio
     let id = respond::request_id(&parts.headers);
     let mut line = RequestLine::start(id.clone(), "POST /v1/chat/completions".to_owned());
     line.route = "chat";
+    line.continue_trace(&parts.headers);
     let line = SharedLine::new(line, &app.recording);
     let body = match read(&app, &parts.headers, body, &line).await {
         Ok(body) => body,
@@ -47,7 +48,8 @@ pub(super) async fn chat(app: App, request: http::Request<Incoming>, peer: Optio
         return respond::error_as(form, error, &line);
     }
     if let Some(agent) = agent {
-        return agent::answer(app, agent, &body, &parts.headers, line).await;
+        // Boxed as it is another path: every request pays for the size of this future.
+        return Box::pin(agent::answer(app, agent, &body, &parts.headers, line)).await;
     }
     let origin = Origin {
         wire: Wire::Chat,

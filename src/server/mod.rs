@@ -8,6 +8,7 @@ mod approvals;
 mod body;
 mod chat;
 pub mod config;
+mod current;
 mod heartbeat;
 mod hooks;
 mod key_file;
@@ -16,6 +17,7 @@ mod key_reading;
 mod keys;
 mod meter;
 mod models;
+mod outbox;
 mod page;
 mod pages;
 mod patient;
@@ -48,6 +50,7 @@ pub use access::Access;
 pub use agent_apis::{GivenUp, KeptResponses};
 pub use body::BodyRoom;
 pub use config::{LimitsConfig, Listen, ServerConfig};
+pub use current::CurrentApp;
 pub use run::{Stop, run};
 
 use agent_apis::stored;
@@ -108,16 +111,21 @@ impl App {
     /// The agent of this name; of an expert one that is made for this run.
     fn agent(&self, name: &str) -> Option<Arc<Agent>> {
         let expert = || self.experts.as_ref()?.agent(name.strip_prefix(MODEL_PREFIX)?);
-        self.agents.get(name).cloned().or_else(expert)
+        self.agents.get(name).or_else(expert)
     }
 }
 
 /// The routes. What is not respool's own goes to the upstream as it is.
 pub fn router(app: App) -> Routes {
+    Routes { current: CurrentApp::new(app), peer: None }
+}
+
+/// The routes beside the hot ones.
+fn others(app: &App) -> Router {
     let hooks = Router::new()
         .route("/{expert}/{trigger}", post(hooks::receive).fallback(hooks::nothing))
         .fallback(hooks::nothing);
-    let others = Router::new()
+    Router::new()
         .route("/v1/models", get(models::list).fallback(transparent::transparent))
         .route("/models", get(models::list).fallback(transparent::transparent))
         .route("/v1/models/{*id}", get(models::one).fallback(transparent::transparent))
@@ -127,6 +135,9 @@ pub fn router(app: App) -> Routes {
         .route("/v1/usage", get(usage::usage))
         .route("/v1/approvals", get(approvals::list))
         .route("/v1/approvals/{id}", get(approvals::one).post(approvals::decide))
+        .route("/v1/outbox", get(outbox::list))
+        .route("/v1/outbox/{id}", get(outbox::one))
+        .route("/v1/outbox/{id}/done", post(outbox::done))
         .route(
             "/v1/responses/{id}",
             get(stored::one).delete(stored::delete).fallback(transparent::transparent),
@@ -139,16 +150,14 @@ pub fn router(app: App) -> Routes {
         .route("/metrics", get(respond::metrics))
         .merge(page::routes())
         .fallback(transparent::transparent)
-        .with_state(app.clone());
-    Routes { app, others, peer: None }
+        .with_state(app.clone())
 }
 
 /// Sends each request to its handler. The hot route is not the router's: its bookkeeping would be a tenth of a short
 /// request.
 #[derive(Clone, Debug)]
 pub struct Routes {
-    app: App,
-    others: Router,
+    current: CurrentApp,
     peer: Option<IpAddr>,
 }
 
@@ -157,6 +166,11 @@ pub struct Routes {
 struct Peer(IpAddr);
 
 impl Routes {
+    /// What requests are answered with, to be changed while the server runs.
+    pub fn current(&self) -> CurrentApp {
+        self.current.clone()
+    }
+
     /// For a connection from this address.
     fn to(&self, peer: IpAddr) -> Self {
         Self { peer: Some(peer), ..self.clone() }
@@ -171,24 +185,26 @@ impl hyper::service::Service<Request<Incoming>> for Routes {
     type Future = Answered;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
-        let visit = match self.app.access.admit(&mut request, self.peer) {
+        let current = self.current.now();
+        let app = &current.app;
+        let visit = match app.access.admit(&mut request, self.peer) {
             Ok(visit) => visit,
             Err(error) => {
-                return Box::pin(permission::refused(self.app.clone(), request, error).map(Ok));
+                return Box::pin(permission::refused(app.clone(), request, error).map(Ok));
             }
         };
         if request.method() == Method::POST {
             if CHAT.contains(&request.uri().path()) {
-                return watched(chat::chat(self.app.clone(), request, self.peer), visit);
+                return watched(chat::chat(app.clone(), request, self.peer), visit);
             }
             if let Some(call) = agent_apis::Call::of(request.uri().path()) {
-                return watched(agent_apis::answer(call, self.app.clone(), request, self.peer), visit);
+                return watched(agent_apis::answer(call, app.clone(), request, self.peer), visit);
             }
         }
         if let Some(peer) = self.peer {
             request.extensions_mut().insert(Peer(peer));
         }
-        Box::pin(other(self.app.clone(), self.others.clone(), request, visit))
+        Box::pin(other(app.clone(), current.others.clone(), request, visit))
     }
 }
 

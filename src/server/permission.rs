@@ -18,9 +18,10 @@ use crate::usage::{Exhausted, Owner};
 use crate::wire::{ApiError, ErrorCode, Object};
 
 /// Routes that are no model server's, and those below them: they use no model, or find it in their own way.
-const OWN: [&str; 5] = ["/v1/runs", "/v1/approvals", "/hooks", "/v1/usage", "/ui"];
+const OWN: [&str; 6] = ["/v1/runs", "/v1/approvals", "/v1/outbox", "/hooks", "/v1/usage", "/ui"];
 /// Routes that cost nothing.
-const COST_NOTHING: [&str; 5] = ["/v1/runs", "/v1/approvals", "/tokenize", "/detokenize", "/v1/usage"];
+const COST_NOTHING: [&str; 6] =
+    ["/v1/runs", "/v1/approvals", "/v1/outbox", "/tokenize", "/detokenize", "/v1/usage"];
 
 /// True for a path of respool's own, whether it has such a route or not: none of these goes upstream.
 pub(super) fn is_own(path: &str) -> bool {

@@ -13,7 +13,7 @@ use http::{HeaderMap, Method, header};
 
 use super::visit::usage_at_end;
 use super::{App, Peer, agent_apis, body, permission, respond};
-use crate::observe::{Outcome, RequestLine, SharedLine};
+use crate::observe::{Outcome, RequestLine, SharedLine, TRACEPARENT};
 use crate::relay::{Forward, Passing};
 use crate::upstream::{Incoming, Outgoing, Place};
 use crate::wire::{ApiError, ErrorCode};
@@ -26,6 +26,7 @@ pub(super) async fn transparent(State(app): State<App>, request: Request) -> Res
     let id = respond::request_id(&parts.headers);
     let mut line = RequestLine::start(id, format!("{} {}", parts.method, parts.uri.path()));
     line.account = permission::account(&parts.extensions);
+    line.continue_trace(&parts.headers);
     let line = SharedLine::new(line, &app.recording);
     if permission::is_own(parts.uri.path()) {
         return respond::error(&no_route(parts.uri.path()), &line);
@@ -42,10 +43,13 @@ pub(super) async fn transparent(State(app): State<App>, request: Request) -> Res
 pub(super) async fn pass_on(app: App, parts: Parts, body: Body, line: SharedLine) -> Response {
     let form = agent_apis::error_form(&app, parts.uri.path(), &parts.headers);
     let mut headers = parts.headers;
-    let id = line.with(|line| {
+    let (id, part_of) = line.with(|line| {
         line.route = "transparent";
-        line.id.clone()
+        (line.id.clone(), line.traceparent())
     });
+    if let Some(part_of) = part_of.and_then(|text| http::HeaderValue::from_str(&text).ok()) {
+        headers.insert(TRACEPARENT, part_of);
+    }
     if let Ok(id) = http::HeaderValue::from_str(&id) {
         headers.insert(respond::REQUEST_ID, id);
     }

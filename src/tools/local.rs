@@ -74,6 +74,11 @@ impl Local {
         Ok(Self { workspace: Arc::new(workspace), naming, passing, sandbox })
     }
 
+    /// From now on files with several names are opened or not.
+    pub(super) fn refuse_links(&self, refuses: bool) {
+        self.workspace.refuses_links.store(refuses, Ordering::Relaxed);
+    }
+
     /// What confines commands.
     pub(super) fn sandbox(&self) -> &Level {
         self.sandbox.level()
@@ -261,7 +266,8 @@ impl Local {
             );
             let tool = format!("{} outside the sandbox", invocation.name);
             let (asked, target, arguments) = (Asked::OutsideSandbox, &Target::Other, &invocation.arguments);
-            let question = Question { asked, tool: &tool, arguments, target, preview: Some(plain(&preview)) };
+            let preview = Some(plain(&preview));
+            let question = Question { asked, tool: &tool, arguments, target, preview, is_by_default: false };
             if approver.approve(question).await {
                 return exec::exec(order, Reach::User).await.map(Into::into);
             }

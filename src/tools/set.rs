@@ -9,7 +9,8 @@ use futures::future::BoxFuture;
 use super::config::{ToolsConfig, Verdict};
 use super::contract::{Approver, Asked, Invocation, Question, ToolError, ToolOutput, ToolSpec, Tools};
 use super::plain::plain;
-use super::policy::{Judgement, Plan, Policy, Subject};
+use super::policy::held::{HeldPolicy, Policies};
+use super::policy::{Judgement, Plan, Subject};
 use super::record::Record;
 use super::source::{Offer, Source};
 use super::wanted::{Wanted, for_name};
@@ -18,7 +19,7 @@ use crate::visible::visible;
 /// The policy's consent to one call.
 #[derive(Clone)]
 pub(super) struct Permit {
-    policy: Arc<Policy>,
+    policy: Arc<Policies>,
     subject: Subject,
     consent: Consent,
 }
@@ -55,7 +56,7 @@ impl Permit {
 
 /// The tools of one agent.
 pub struct ToolSet {
-    pub(super) policy: Arc<Policy>,
+    pub(super) policy: Arc<HeldPolicy>,
     pub(super) config: Arc<ToolsConfig>,
     /// Each with the names that are wanted of it.
     pub(super) sources: Vec<(Arc<dyn Source>, Wanted)>,
@@ -97,6 +98,15 @@ impl ToolSet {
         found.map(|(_, offer)| self.with_settings(offer))
     }
 
+    /// True when a rule of the policy wants somebody to be asked before calls of this tool, by its name in the configuration.
+    pub fn asks_before(&self, name: &str) -> bool {
+        let offered = self.offers().into_iter().find(|(_, offer)| offer.name == name);
+        let called = offered.map(|(_, offer)| offer.spec.name);
+        self.policy
+            .now()
+            .asks_before(&[Some(name.to_owned()), called].into_iter().flatten().collect::<Vec<_>>())
+    }
+
     /// The names that the tools have in the configuration.
     pub fn configured_names(&self) -> Vec<String> {
         self.offers().into_iter().map(|(_, offer)| offer.name).collect()
@@ -121,7 +131,10 @@ impl ToolSet {
         if let Some(by) = approver.and_then(|approver| approver.consented()) {
             record.approved_by(by);
         }
-        let consent = self.consent(source.as_ref(), &subject, invocation, approver, &mut record).await;
+        let policy = self.policy.now();
+        let judgement = policy.judge(&subject);
+        let consent =
+            self.consent(source.as_ref(), &subject, judgement, (invocation, approver), &mut record).await;
         let consent = match consent {
             Ok(consent) => consent,
             Err(no) => {
@@ -132,7 +145,7 @@ impl ToolSet {
         if let Some(approver) = approver {
             approver.permitted(&subject.target).await;
         }
-        let permit = Permit { policy: Arc::clone(&self.policy), subject, consent };
+        let permit = Permit { policy, subject, consent };
         record.begun().await;
         let result = source.run(invocation, permit, approver).await;
         record.ended(&result).await;
@@ -160,11 +173,11 @@ impl ToolSet {
         &self,
         source: &dyn Source,
         subject: &Subject,
-        invocation: &Invocation,
-        approver: Option<&dyn Approver>,
+        judgement: Judgement,
+        (invocation, approver): (&Invocation, Option<&dyn Approver>),
         record: &mut Record<'_>,
     ) -> Result<Consent, ToolError> {
-        let Judgement { verdict, source: because, plan } = self.policy.judge(subject);
+        let Judgement { verdict, source: because, plan, is_by_default } = judgement;
         record.rule(&because);
         let no = |reason: String| Err(denied(&invocation.name, &reason));
         match (verdict, approver.filter(|approver| approver.is_present())) {
@@ -175,14 +188,14 @@ impl ToolSet {
                 let preview = source.preview(invocation).await?.map(|preview| visible(&preview));
                 let Invocation { name: tool, arguments, .. } = invocation;
                 let (asked, target) = (Asked::Call, &subject.target);
-                let question = Question { asked, tool, arguments, target, preview };
+                let question = Question { asked, tool, arguments, target, preview, is_by_default };
                 let is_approved = approver.approve(question).await;
                 if is_approved {
                     record.approved_by(approver.consented().unwrap_or("person"));
                     Ok(Consent { verdict, plan })
                 } else {
                     record.refused_by("the person");
-                    no("the person who was asked said no".to_owned())
+                    no(approver.refusal().to_owned())
                 }
             }
         }

@@ -323,6 +323,7 @@ fn line(app: &App, route: &'static str, parts: &Parts) -> SharedLine {
     let id = respond::request_id(&parts.headers);
     let mut line = RequestLine::start(id, format!("{} {}", parts.method, parts.uri.path()));
     line.route = route;
+    line.continue_trace(&parts.headers);
     SharedLine::new(line, &app.recording)
 }
 

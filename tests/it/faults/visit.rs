@@ -1,9 +1,10 @@
 //! One client's visit: what it sends, and what it saw. A client that is no fault sends its request and reads the reply.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::api::Api;
 use super::table::{Case, Want, Way};
