@@ -7,6 +7,7 @@
 mod changes;
 mod contradictions;
 mod cover;
+mod effect;
 mod environment;
 mod experts;
 mod file;
@@ -25,6 +26,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+pub use effect::Change;
 pub use flags::Flags;
 pub use keys::{KEYS, Key};
 pub use page::page;
@@ -34,6 +36,7 @@ use crate::agent::AgentConfig;
 use crate::alerts::AlertsConfig;
 use crate::expert::ExpertsConfig;
 use crate::observe::LogConfig;
+use crate::otlp::OtlpConfig;
 use crate::relay::{
     ContextConfig, ModelConfig, ReasoningField, RecoveryConfig, RelayConfig, ToolParsing, ToolsMode,
 };
@@ -76,6 +79,8 @@ pub struct Settings {
     pub budgets: BudgetsConfig,
     /// `[alerts]`.
     pub alerts: AlertsConfig,
+    /// `[otlp]`.
+    pub otlp: OtlpConfig,
 }
 
 impl Default for Settings {
@@ -235,6 +240,7 @@ struct Document {
     prices: BTreeMap<String, PriceConfig>,
     budgets: BudgetsConfig,
     alerts: AlertsConfig,
+    otlp: OtlpConfig,
 }
 
 impl Document {
@@ -280,6 +286,7 @@ impl Document {
             prices: self.prices,
             budgets: self.budgets,
             alerts: self.alerts,
+            otlp: self.otlp,
         }
     }
 }

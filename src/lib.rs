@@ -10,6 +10,7 @@ pub mod cli;
 pub mod config;
 pub mod expert;
 pub mod observe;
+pub mod otlp;
 mod pattern;
 pub mod relay;
 pub mod server;

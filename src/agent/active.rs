@@ -311,6 +311,7 @@ impl ActiveRuns {
             agent: Arc::clone(&agent.name),
             report: self.report.clone(),
             content: self.log_content,
+            spans: self.recording.get().and_then(|recording| recording.spans.clone()),
         }
     }
 

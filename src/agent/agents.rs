@@ -2,7 +2,7 @@
 //! Called by `server`, `cli` and `expert`.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -26,15 +26,17 @@ use crate::store::{ApprovalRow, ApprovalState, NewRun, Status, Store, StoreError
 /// How often it is looked whether an approval has been decided by another process, or its time is over.
 const APPROVALS_EVERY: Duration = Duration::from_secs(1);
 
+type ByName = BTreeMap<String, Arc<Agent>>;
+
 /// The agents and the runs in progress.
 pub struct Agents {
-    by_name: BTreeMap<String, Arc<Agent>>,
+    by_name: RwLock<ByName>,
     active: Arc<ActiveRuns>,
 }
 
 impl std::fmt::Debug for Agents {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Agents").field("names", &self.by_name.keys()).finish_non_exhaustive()
+        out.debug_struct("Agents").field("names", &self.by_name().keys()).finish_non_exhaustive()
     }
 }
 
@@ -61,19 +63,28 @@ impl Agents {
         shutdown: CancellationToken,
     ) -> Self {
         Self {
-            by_name: agents.into_iter().map(|agent| (agent.name.to_string(), Arc::new(agent))).collect(),
+            by_name: RwLock::new(by_name(agents)),
             active: Arc::new(ActiveRuns::new(store, report, log_content, shutdown)),
         }
     }
 
     /// The agent of this name.
-    pub fn get(&self, name: &str) -> Option<&Arc<Agent>> {
-        self.by_name.get(name)
+    pub fn get(&self, name: &str) -> Option<Arc<Agent>> {
+        self.by_name().get(name).cloned()
     }
 
     /// All agents.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Agent>> {
-        self.by_name.values()
+    pub fn all(&self) -> Vec<Arc<Agent>> {
+        self.by_name().values().cloned().collect()
+    }
+
+    /// From now on these are the agents. Runs in progress go on with the one that they began with.
+    pub fn change(&self, agents: Vec<Agent>) {
+        *self.by_name.write().unwrap_or_else(PoisonError::into_inner) = by_name(agents);
+    }
+
+    fn by_name(&self) -> RwLockReadGuard<'_, ByName> {
+        self.by_name.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The store, where there is one.
@@ -147,6 +158,10 @@ impl Agents {
         origin: &'static str,
     ) -> (NewRun, Work) {
         let id = new_run_id();
+        let spans = self.active.recording.get().and_then(|recording| recording.spans.as_ref());
+        if let Some((spans, part_of)) = spans.zip(request.part_of) {
+            spans.begin_run(&id, part_of);
+        }
         let (fingerprint, client) = (request.fingerprint.clone(), request.client.clone());
         let sizes = agent.sizes(authorization.as_ref()).await;
         let setup = new_setup(agent, request, sizes, rand::random(), now());
@@ -179,7 +194,7 @@ impl Agents {
     /// Why it cannot be resumed, for people.
     pub async fn resume(&self, id: &str) -> Result<Watch, String> {
         let stored = resume::load(self.store(), id).await?;
-        let agent = self.get(&stored.row.agent).cloned();
+        let agent = self.get(&stored.row.agent);
         let agent = agent.ok_or_else(|| format!("its agent `{}` is not configured", stored.row.agent))?;
         resume::stored_run(&self.active, &agent, &stored, None, RunOptions::default()).await
     }
@@ -288,7 +303,7 @@ impl Agents {
             let Some(agent) = self.get(&agent) else { continue };
             let Ok(stored) = resume::load(Some(store), &id).await else { continue };
             let options = RunOptions { is_detached: true, ..RunOptions::default() };
-            if let Err(why) = resume::stored_run(&self.active, agent, &stored, None, options).await {
+            if let Err(why) = resume::stored_run(&self.active, &agent, &stored, None, options).await {
                 tracing::warn!(target: "respool::agent", run_id = id, why, "the run cannot be resumed");
             }
         }
@@ -310,7 +325,7 @@ impl Agents {
                     tokio::time::sleep(APPROVALS_EVERY).await;
                 }
             };
-            let _: Option<()> = shutdown.run_until_cancelled(waking).await;
+            let _: Option<()> = Box::pin(shutdown.run_until_cancelled(waking)).await;
         });
     }
 
@@ -332,6 +347,10 @@ impl Agents {
     pub async fn ended(&self) {
         self.active.ended().await;
     }
+}
+
+fn by_name(agents: Vec<Agent>) -> ByName {
+    agents.into_iter().map(|agent| (agent.name.to_string(), Arc::new(agent))).collect()
 }
 
 /// Records a decision about a request; a process that serves the run's agent lets it go on.

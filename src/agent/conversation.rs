@@ -243,6 +243,7 @@ impl Conversation {
             agent: Arc::clone(&self.agent.name),
             report: self.report.clone(),
             content: self.log_content,
+            spans: None,
         }
     }
 

@@ -6,6 +6,7 @@ use sha2::{Digest as _, Sha256};
 use super::approval::Tier;
 use super::prompt::plain;
 use super::setup::{EndsRun, Executor, OfferedTool};
+use crate::observe::TraceContext;
 use crate::wire::{ApiError, ChatRequest, ErrorCode};
 
 /// What a client asks of an agent.
@@ -25,6 +26,8 @@ pub struct AgentRequest {
     pub client: String,
     /// The name of the client's key, where keys have names.
     pub key: Option<String>,
+    /// The span that it is part of.
+    pub part_of: Option<TraceContext>,
     /// Results that the client brings for calls of the last assistant message, by id.
     pub results: Vec<(String, String)>,
     /// What it says after them.
@@ -61,6 +64,7 @@ impl AgentRequest {
             fingerprint,
             client: String::new(),
             key: None,
+            part_of: None,
             results,
             tail,
         })
@@ -116,6 +120,7 @@ impl AgentRequest {
             fingerprint: String::new(),
             client: String::new(),
             key: None,
+            part_of: None,
             results: Vec::new(),
             tail: Vec::new(),
         }

@@ -11,7 +11,9 @@ use super::failure::ModelFailure;
 use super::outcome::Outcome;
 use super::run::Run;
 use super::step::CallPurpose;
-use crate::observe::{ErrorReport, Failure, agent_metrics};
+use crate::observe::{
+    Attributes, ErrorReport, Failure, Span, SpanKind, SpanSink, TraceContext, agent_metrics,
+};
 use crate::store::StoreError;
 
 /// Tells of one run.
@@ -21,6 +23,8 @@ pub(super) struct Telemetry {
     pub(super) agent: Arc<str>,
     pub(super) report: ErrorReport,
     pub(super) content: bool,
+    /// Where spans go.
+    pub(super) spans: Option<Arc<dyn SpanSink>>,
 }
 
 impl Telemetry {
@@ -100,6 +104,7 @@ impl Telemetry {
         let iteration = run.iterations().len();
         #[expect(clippy::cast_precision_loss, reason = "milliseconds of one call")]
         agent_metrics::tool(&call.name, ended.outcome.as_str(), ended.took as f64 / 1_000.0);
+        self.tool_span(call, ended);
         let injected =
             run.iterations().last().and_then(|it| it.tools.last()).map_or(0, |tool| tool.injected_bytes);
         tracing::info!(
@@ -150,6 +155,7 @@ impl Telemetry {
     /// The run ended.
     pub(super) fn finished(&self, run: &Run, outcome: &Outcome) {
         agent_metrics::run(&self.agent, outcome.as_str());
+        self.run_span(run, outcome);
         let tools = || run.iterations().iter().flat_map(|iteration| &iteration.tools);
         tracing::info!(
             target: "respool::agent",
@@ -166,6 +172,36 @@ impl Telemetry {
             duration_ms = run.worked(),
             "run ended"
         );
+    }
+
+    fn tool_span(&self, call: &RequestedCall, ended: &ToolEnd) {
+        let Some(spans) = &self.spans else { return };
+        let (run, _) = spans.run(&self.run);
+        let attributes: Attributes = vec![
+            ("gen_ai.operation.name", "execute_tool".into()),
+            ("gen_ai.tool.name", (&*call.name).into()),
+            ("gen_ai.tool.call.id", (&*call.id).into()),
+            ("respool.run", (&*self.run).into()),
+        ];
+        let error = (ended.outcome != CallOutcome::Ok).then(|| ended.outcome.as_str().to_owned());
+        let name = format!("execute_tool {}", call.name);
+        let took = Duration::from_millis(ended.took);
+        spans.record(span((run.child(), Some(run.span)), name, took, attributes, error));
+    }
+
+    fn run_span(&self, run: &Run, outcome: &Outcome) {
+        let Some(spans) = &self.spans else { return };
+        let attributes: Attributes = vec![
+            ("gen_ai.operation.name", "invoke_agent".into()),
+            ("gen_ai.agent.name", (&*self.agent).into()),
+            ("respool.run", (&*self.run).into()),
+            ("respool.outcome", outcome.as_str().into()),
+            ("gen_ai.usage.input_tokens", run.spent().prompt.into()),
+            ("gen_ai.usage.output_tokens", run.spent().completion.into()),
+        ];
+        let name = format!("invoke_agent {}", self.agent);
+        let took = Duration::from_millis(run.worked());
+        spans.record(span(spans.run(&self.run), name, took, attributes, None));
     }
 
     /// The run is no longer worked on here. `overhead`: what respool itself took for so many iterations.
@@ -188,6 +224,20 @@ impl Telemetry {
         };
         tokio::task::spawn_blocking(write);
     }
+}
+
+/// Something that took so long and has ended now.
+fn span(
+    (context, parent): (TraceContext, Option<u64>),
+    name: String,
+    took: Duration,
+    mut attributes: Attributes,
+    error: Option<String>,
+) -> Span {
+    let end = SystemTime::now();
+    attributes.extend(error.as_deref().map(|error| ("error.type", error.into())));
+    let kind = SpanKind::Internal;
+    Span { context, parent, parent_is_remote: false, kind, name, start: end - took, end, attributes, error }
 }
 
 /// A tool's failure without a word of the tool's: the HTTP status that it names, and how it ended.

@@ -17,4 +17,4 @@ pub use config::{AlertsConfig, SinkConfig, SinkKind};
 pub use quiet::QuietHours;
 pub use rule::{Rule, Severity};
 pub use silence::{Silence, Silences, read_open};
-pub use watch::{Alerts, Watched};
+pub use watch::{Alerts, Reloaded, Watched};

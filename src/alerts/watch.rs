@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures::future::join_all;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -33,8 +34,8 @@ const MOST: usize = 50;
 /// What is looked at.
 #[derive(Clone, Debug)]
 pub struct Watched {
-    /// The upstreams.
-    pub relay: Arc<Relay>,
+    /// The upstreams, as they are configured now.
+    pub relay: watch::Receiver<Arc<Relay>>,
     /// Runs and approvals.
     pub agents: Arc<Agents>,
     /// Requests and budgets.
@@ -48,7 +49,16 @@ pub struct Alerts {
     state_dir: PathBuf,
     stop: CancellationToken,
     board: Mutex<Board>,
-    reload_problem: Mutex<Option<String>>,
+    reloaded: Mutex<Reloaded>,
+}
+
+/// What came of the changed configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reloaded {
+    /// Why it does not hold: the old one does.
+    pub problem: Option<String>,
+    /// What of it waits for a restart.
+    pub waiting: Vec<String>,
 }
 
 /// How alerts are told, and where.
@@ -85,8 +95,8 @@ impl Alerts {
     /// Starts the sinks, which end with `stop`. One that cannot work at all is said and left out.
     pub fn new(config: AlertsConfig, state_dir: PathBuf, stop: &CancellationToken) -> Self {
         let told = RwLock::new(Arc::new(Told::new(config, stop.child_token())));
-        let (board, reload_problem) = (Mutex::default(), Mutex::default());
-        Self { told, state_dir, stop: stop.clone(), board, reload_problem }
+        let (board, reloaded) = (Mutex::default(), Mutex::default());
+        Self { told, state_dir, stop: stop.clone(), board, reloaded }
     }
 
     fn told(&self) -> Arc<Told> {
@@ -147,7 +157,8 @@ impl Alerts {
     }
 
     async fn signals(&self, watched: &Watched) -> Signals {
-        let probes = watched.relay.upstreams().map(|upstream| async move {
+        let relay = Arc::clone(&watched.relay.borrow());
+        let probes = relay.upstreams().map(|upstream| async move {
             let probe = tokio::time::timeout(PROBE_WITHIN, upstream.health_since(Instant::now())).await;
             let (circuit, ..) = upstream.standing.report();
             UpstreamSignal {
@@ -167,13 +178,18 @@ impl Alerts {
             approvals: approvals.into_iter().map(|(row, _)| (row.id, row.agent)).collect(),
             failed_runs,
             dead_letters,
-            reload_problem: self.reload_problem.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            reload_problem: self.reloaded().problem,
         }
     }
 
-    /// The changed configuration is wrong, or right again.
-    pub fn reloaded(&self, problem: Option<String>) {
-        *self.reload_problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+    /// The configuration was read again, with this result.
+    pub fn note_reload(&self, reloaded: Reloaded) {
+        *self.reloaded.lock().unwrap_or_else(PoisonError::into_inner) = reloaded;
+    }
+
+    /// What came of the changed configuration.
+    pub fn reloaded(&self) -> Reloaded {
+        self.reloaded.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The alerts that hold.

@@ -19,6 +19,10 @@ use crate::upstream::{Fleet, LISTS_EVERY};
 pub type OpenTools<'a> =
     dyn Fn(AgentConfig) -> BoxFuture<'a, Result<Arc<dyn Tools>, Vec<String>>> + Send + Sync + 'a;
 
+/// Reads the system prompt of the agent of this name.
+pub(super) type ReadPrompt<'a> =
+    dyn Fn(&str, &AgentConfig) -> Result<Option<String>, String> + Send + Sync + 'a;
+
 /// An agent's settings with what they name.
 pub(super) struct Equipped {
     name: String,
@@ -34,11 +38,12 @@ pub(super) struct Equipped {
 pub(super) async fn equipped(
     settings: &Settings,
     tools: &OpenTools<'_>,
+    prompt: &ReadPrompt<'_>,
 ) -> Result<Vec<Equipped>, Vec<Unusable>> {
     let (mut all, mut problems) = (Vec::new(), Vec::new());
     for (name, config) in &settings.agents {
-        let prompt =
-            prompt(config).map_err(|why| vec![Unusable::new(&["agents", name, "system_prompt_file"], why)]);
+        let prompt = prompt(name, config)
+            .map_err(|why| vec![Unusable::new(&["agents", name, "system_prompt_file"], why)]);
         let fault = |why| Unusable::new(&["agents", name, "tools"], why);
         let tools =
             tools(config.clone()).await.map_err(|whys| whys.into_iter().map(fault).collect::<Vec<_>>());
@@ -61,6 +66,23 @@ pub(super) fn agents(
     equipped: Vec<Equipped>,
     shutdown: CancellationToken,
 ) -> Arc<Agents> {
+    let all = made(settings, relay, fleet, bounds, equipped);
+    // What named keys use is counted there too.
+    let has_experts = settings.experts.dir.is_dir() || settings.experts.model.is_some();
+    let needs_store = !all.is_empty() || has_experts || settings.server.client_keys_file.is_some();
+    let store = if needs_store { store(settings) } else { None };
+    let report = ErrorReport::new(settings.log.errors_dir.clone());
+    Arc::new(Agents::new(all, store, report, settings.log.content, shutdown))
+}
+
+/// Each agent with its way to its model.
+pub(super) fn made(
+    settings: &Settings,
+    relay: &Arc<Relay>,
+    fleet: &Arc<Fleet>,
+    bounds: RelayLimits,
+    equipped: Vec<Equipped>,
+) -> Vec<Agent> {
     let agent = |Equipped { name, config, prompt, tools }| {
         let relay = match &config {
             AgentConfig { upstream: None, .. } if !config.reads_for_itself() => Arc::clone(relay),
@@ -78,13 +100,7 @@ pub(super) fn agents(
             config,
         }
     };
-    let all: Vec<Agent> = equipped.into_iter().map(agent).collect();
-    // What named keys use is counted there too.
-    let has_experts = settings.experts.dir.is_dir() || settings.experts.model.is_some();
-    let needs_store = !all.is_empty() || has_experts || settings.server.client_keys_file.is_some();
-    let store = if needs_store { store(settings) } else { None };
-    let report = ErrorReport::new(settings.log.errors_dir.clone());
-    Arc::new(Agents::new(all, store, report, settings.log.content, shutdown))
+    equipped.into_iter().map(agent).collect()
 }
 
 /// A relay that knows the agent's upstream alone, and leaves it to the agent what a reply is good for.
@@ -136,7 +152,8 @@ pub(super) fn model_accesses(
     })
 }
 
-fn prompt(config: &AgentConfig) -> Result<Option<String>, String> {
+/// The system prompt as its file has it.
+pub(super) fn read_prompt(_: &str, config: &AgentConfig) -> Result<Option<String>, String> {
     let read = |path: &std::path::PathBuf| {
         std::fs::read_to_string(path)
             .map_err(|error| format!("{} cannot be read: {error}; correct the path", path.display()))

@@ -9,7 +9,8 @@ use clap::{Args, CommandFactory as _};
 use tokio_util::sync::CancellationToken;
 
 use super::say::tell;
-use super::serve::{bounds, fleet, runtime};
+use super::serve::{bounds, runtime};
+use super::upstreams::ServedUpstreams;
 use super::{Failure, log_problem, unread_note};
 use crate::chat::{self, SYSTEM_PROMPT, Setting, Sources};
 use crate::config::{Flags, Loaded, Problems, Settings};
@@ -191,7 +192,8 @@ async fn relay(settings: &Settings, abort: &CancellationToken) -> Result<Arc<Rel
         reasoning: ReasoningField::ReasoningContent,
         ..settings.relay.clone()
     };
-    Ok(Arc::new(Relay::new(config, fleet(settings, abort).await?, bounds(settings))))
+    let upstreams = ServedUpstreams::open(settings, abort).await?.kept();
+    Ok(Arc::new(Relay::new(config, upstreams, bounds(settings))))
 }
 
 /// A conversation that cannot be kept is still one.

@@ -20,6 +20,7 @@ mod sealing;
 mod serve;
 mod service;
 mod setup;
+mod upstreams;
 mod usage;
 mod version;
 

@@ -1,38 +1,62 @@
 //! A changed configuration while the server runs: on SIGHUP and when the file changes. It is checked whole; when it is wrong the old one
-//! holds, and that is logged, shown on the page and alerted.
-//!
-//! Prices, budgets, comparisons and alerts take effect at once; the file of keys has its own watch (`server`). Everything else needs a
-//! restart, and the line says so: above all what loosens the policy, the sandbox or who needs a key, since an agent may be able to
-//! write the file.
+//! holds, and that is logged, shown on the page and alerted. What holds at once and what needs a restart says `config`. Requests and
+//! runs in flight finish on what they began with; the file of keys has its own watch (`server`).
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::signal::unix::Signal;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::usage::terms;
-use crate::alerts::Alerts;
-use crate::config::{Flags, Loaded};
-use crate::usage::Ledger;
+use super::agents::{Equipped, equipped, made, model_accesses};
+use super::serve::{bodies, bounds, tools_of};
+use super::upstreams::ServedUpstreams;
+use super::{advice, usage};
+use crate::agent::AgentConfig;
+use crate::alerts::Reloaded;
+use crate::config::{Change, Flags, Loaded, Settings};
+use crate::relay::Relay;
+use crate::server::{App, CurrentApp};
+use crate::tools::{Sources, StricterPolicy};
+use crate::units::{Unusable, both};
+use crate::usage::Terms;
 
 /// So often the file is looked at.
-const EVERY: Duration = Duration::from_secs(2);
-/// These sections take effect at once.
-const LIVE: [&str; 4] = ["prices.", "budgets.", "alerts.", "usage.compare"];
+const EVERY: Duration = Duration::from_secs(1);
 
 /// What takes a changed configuration.
 pub(super) struct Reloading {
     pub(super) flags: Flags,
-    pub(super) usage: Arc<Ledger>,
-    pub(super) alerts: Arc<Alerts>,
+    /// What the process was started with.
+    pub(super) start: Loaded,
+    /// What holds now.
+    pub(super) holds: Settings,
+    pub(super) current: CurrentApp,
+    pub(super) upstreams: ServedUpstreams,
+    pub(super) sources: Arc<Sources>,
+    /// For those who look at the upstreams.
+    pub(super) relay: watch::Sender<Arc<Relay>>,
+    pub(super) stop: CancellationToken,
+}
+
+/// All of a change that can fail, done.
+struct Prepared {
+    terms: Terms,
+    upstreams: ServedUpstreams,
+    policy: Option<StricterPolicy>,
+    agents: Vec<Equipped>,
 }
 
 impl Reloading {
-    /// Reads the configuration again and again, until `stop`. `current`: what holds now.
-    pub(super) async fn watch(self, mut current: Loaded, mut hangup: Signal, stop: CancellationToken) {
-        let mut seen = current.file.as_deref().map(stamp);
+    /// Reads the configuration again and again, until the server stops.
+    pub(super) async fn watch(mut self, mut hangup: Signal) {
+        let stop = self.stop.clone();
+        let mut read_last = self.start.clone();
+        let mut seen = self.start.file.as_deref().map(stamp);
+        // A file that is being written may be half there: it is read once two looks find the same.
+        let mut settling = seen;
         let mut refused: Option<String> = None;
         loop {
             let is_asked = tokio::select! {
@@ -40,53 +64,103 @@ impl Reloading {
                 _ = hangup.recv() => true,
                 () = tokio::time::sleep(EVERY) => false,
             };
-            let now = current.file.as_deref().map(stamp);
-            if !is_asked && now == seen {
+            let now = self.start.file.as_deref().map(stamp);
+            let is_settled = std::mem::replace(&mut settling, now) == now;
+            if !is_asked && (now == seen || !is_settled) {
                 continue;
             }
             seen = now;
-            let read = Loaded::from_process(&self.flags).map_err(|problems| problems.to_string());
-            match read.and_then(|new| self.accept(&current, &new).map(|()| new)) {
-                Ok(new) => {
-                    current = new;
-                    refused = None;
-                    self.alerts.reloaded(None);
-                }
+            match self.read(&read_last).await {
+                Ok(new) => (read_last, refused) = (new, None),
                 Err(why) if refused.as_ref() == Some(&why) && !is_asked => {}
                 Err(why) => {
                     tracing::error!(target: "respool::config", why, "the changed configuration is wrong; the old one holds");
-                    self.alerts.reloaded(Some(why.clone()));
+                    let waiting = self.app().alerts.reloaded().waiting;
+                    self.app().alerts.note_reload(Reloaded { problem: Some(why.clone()), waiting });
                     refused = Some(why);
                 }
             }
         }
     }
 
-    /// Puts into effect what can be, and says what needs a restart.
-    fn accept(&self, current: &Loaded, new: &Loaded) -> Result<(), String> {
-        let changed = new.changed_keys(current);
-        let (live, restart) = partition(&changed);
-        if !live.is_empty() {
-            let terms = terms(&new.settings).map_err(|found| new.problems(found).to_string())?;
-            self.usage.change(terms);
-            if live.iter().any(|key| key.starts_with("alerts.")) {
-                self.alerts.change(new.settings.alerts.clone());
-            }
+    fn app(&self) -> App {
+        self.current.app()
+    }
+
+    /// Reads the configuration and puts into effect what may be.
+    async fn read(&mut self, read_last: &Loaded) -> Result<Loaded, String> {
+        let new = Loaded::from_process(&self.flags).map_err(|problems| problems.to_string())?;
+        let mut change = new.change(&self.start, read_last, &self.holds);
+        let settings = &change.settings;
+        let found = advice::open_to_all(settings);
+        let prepared = if found.is_empty() { self.prepared(settings).await } else { Err(found) };
+        let prepared = prepared.map_err(|found| new.problems(found).to_string())?;
+        let settings = change.settings.clone();
+        self.put_into_effect(&settings, prepared);
+        if !self.sources.holds_only(&change.settings.tools.policy) {
+            change.waiting.push("tools.policy (what it permits; what it forbids holds)".to_owned());
         }
-        let names = |keys: &[&str]| (!keys.is_empty()).then(|| keys.join(", "));
-        let (live, needs_restart) = (names(&live), names(&restart));
+        self.tell(change);
+        Ok(new)
+    }
+
+    /// Nothing changes before all that can fail has been done.
+    async fn prepared(&self, settings: &Settings) -> Result<Prepared, Vec<Unusable>> {
+        let upstreams = self.upstreams.changed(settings, &self.stop);
+        let (terms, policy) = (usage::terms(settings), self.sources.stricter(&settings.tools.policy));
+        let open =
+            |config| -> futures::future::BoxFuture<'_, _> { Box::pin(tools_of(Some(&self.sources), config)) };
+        // A prompt is what it was at the start: the file may be another one by now.
+        let agents = self.app().agents;
+        let prompt =
+            |name: &str, _: &AgentConfig| Ok(agents.get(name).and_then(|agent| agent.prompt.clone()));
+        let agents = equipped(settings, &open, &prompt).await;
+        let ((upstreams, terms), (policy, agents)) = both(both(upstreams, terms), both(policy, agents))?;
+        Ok(Prepared { terms, upstreams, policy, agents })
+    }
+
+    fn put_into_effect(&mut self, settings: &Settings, prepared: Prepared) {
+        let Prepared { terms, upstreams, policy, agents } = prepared;
+        let app = self.app();
+        let (fleet, bounds) = (&upstreams.fleet, bounds(settings));
+        let relay = Arc::new(app.relay.succeeding(settings.relay.clone(), Arc::clone(fleet), bounds));
+        // What forbids comes first.
+        if let Some(policy) = policy {
+            self.sources.hold(policy);
+        }
+        let asked_for_keys = self.holds.server.asks_for_keys();
+        app.access.change(&settings.server, advice::lends_key(settings));
+        if settings.server.asks_for_keys() && !asked_for_keys {
+            tokio::spawn(Arc::clone(&app.access).watch(self.stop.clone()));
+        }
+        app.usage.change(terms);
+        if settings.alerts != self.holds.alerts {
+            app.alerts.change(settings.alerts.clone());
+        }
+        app.agents.change(made(settings, &relay, fleet, bounds, agents));
+        if let (Some(experts), Some(models)) = (&app.experts, model_accesses(settings, &relay, fleet, bounds))
+        {
+            experts.change_models(models);
+        }
+        self.relay.send_replace(Arc::clone(&relay));
+        let (old, limits) = (&self.holds.server.limits, settings.server.limits.clone());
+        let same_room = (old.max_body, old.max_bodies) == (limits.max_body, limits.max_bodies);
+        let bodies = if same_room { app.bodies.clone() } else { bodies(&limits) };
+        self.current.change(App { relay, limits, bodies, ..app });
+        self.upstreams = upstreams;
+        self.holds = settings.clone();
+    }
+
+    fn tell(&self, change: Change) {
+        let names = |keys: &[String]| (!keys.is_empty()).then(|| keys.join(", "));
+        let (live, needs_restart) = (names(&change.live), names(&change.waiting));
         if needs_restart.is_some() {
             tracing::warn!(target: "respool::config", live, needs_restart, "the configuration was read again: a part of it needs a restart");
         } else {
             tracing::info!(target: "respool::config", live, "the configuration was read again");
         }
-        Ok(())
+        self.app().alerts.note_reload(Reloaded { problem: None, waiting: change.waiting });
     }
-}
-
-/// What takes effect at once, and what needs a restart.
-fn partition(changed: &[String]) -> (Vec<&str>, Vec<&str>) {
-    changed.iter().map(String::as_str).partition(|key| LIVE.iter().any(|live| key.starts_with(live)))
 }
 
 /// What changes when a file is written: its time, its length, and which file it is.
@@ -94,30 +168,4 @@ fn stamp(path: &Path) -> Option<(SystemTime, u64, u64)> {
     use std::os::unix::fs::MetadataExt as _;
     let meta = std::fs::metadata(path).ok()?;
     Some((meta.modified().ok()?, meta.len(), meta.ino()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_loosens_anything_needs_a_restart() {
-        let changed: Vec<String> = [
-            "alerts.quiet",
-            "allow_unauthenticated",
-            "budgets.day",
-            "client_keys",
-            "prices.m.input",
-            "tools.local.sandbox",
-            "tools.policy.default",
-            "upstream[0].url",
-            "usage.compare",
-            "usage.keep",
-        ]
-        .map(str::to_owned)
-        .into();
-        let (live, restart) = partition(&changed);
-        assert_eq!(live, ["alerts.quiet", "budgets.day", "prices.m.input", "usage.compare"]);
-        assert_eq!(restart.len(), 6);
-    }
 }

@@ -7,24 +7,25 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::advice::{self, Advice, advice};
-use super::agents::{Equipped, OpenTools, agents, equipped, model_accesses};
+use super::agents::{Equipped, OpenTools, agents, equipped, model_accesses, read_prompt};
 use super::reload::Reloading;
+use super::upstreams::ServedUpstreams;
 use super::{Failure, experts, log_problem, sealing, usage};
 use crate::agent::AgentConfig;
 use crate::alerts::{Alerts, Watched};
 use crate::config::{Flags, Loaded, Settings};
 use crate::expert::Experts;
 use crate::observe::{self, Recording};
+use crate::otlp::Traces;
 use crate::relay::{Relay, RelayLimits};
-use crate::server::{Access, App, BodyRoom, KeptResponses, Listen, Stop, router, run};
+use crate::server::{Access, App, BodyRoom, KeptResponses, LimitsConfig, Listen, Stop, router, run};
 use crate::tools::{Sources, Tools};
 use crate::translate::GuardLimits;
 use crate::units::{Unusable, both};
-use crate::upstream::replay::{self, Replay};
-use crate::upstream::{Address, Fleet, LISTS_EVERY, Upstream, UpstreamConfig};
 
 pub(super) fn serve(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let flush = observe::init(&loaded.settings.log).map_err(|why| log_problem(loaded, why))?;
@@ -50,7 +51,9 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
         return Err(loaded.problems(open).into());
     }
     let stop = Stop::default();
-    let app = app(settings, &stop.abort).await.map_err(|found| loaded.problems(found))?;
+    let parts = parts(settings, &stop.abort).await;
+    let Assembled { app, upstreams, sources, traces } =
+        assembled(settings, &stop.abort, parts).await.map_err(|found| loaded.problems(found))?;
     for Advice { text, todo } in advice(settings) {
         tracing::warn!(target: "respool::server", todo, "{text}");
     }
@@ -67,20 +70,30 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
         "ready"
     );
     tokio::spawn(on_signals(stop.clone(), signals()?));
-    let reloading = Reloading { flags, usage: Arc::clone(&app.usage), alerts: Arc::clone(&app.alerts) };
-    tokio::spawn(reloading.watch(loaded.clone(), hangup, stop.abort.clone()));
     // A file at its size limit (`LimitFSIZE=` of systemd) is then an error of the write, and not the end of the process.
     let _ = signal(SignalKind::from_raw(nix::libc::SIGXFSZ));
     let (agents, access, experts) = (Arc::clone(&app.agents), Arc::clone(&app.access), app.experts.clone());
     let usage = Arc::clone(&app.usage);
-    let watched =
-        Watched { relay: Arc::clone(&app.relay), agents: Arc::clone(&app.agents), usage: Arc::clone(&usage) };
+    let (relay, relays) = watch::channel(Arc::clone(&app.relay));
+    let watched = Watched { relay: relays, agents: Arc::clone(&app.agents), usage: Arc::clone(&usage) };
     tokio::spawn(Arc::clone(&app.alerts).watch(watched, stop.abort.clone()));
+    let routes = router(app);
+    let reloading = Reloading {
+        flags,
+        start: loaded.clone(),
+        holds: settings.clone(),
+        current: routes.current(),
+        upstreams,
+        sources,
+        relay,
+        stop: stop.abort.clone(),
+    };
+    tokio::spawn(reloading.watch(hangup));
     agents.start().await;
     if let Some(experts) = &experts {
         experts.start(&stop.abort);
     }
-    run(listener, router(app), stop.clone(), settings.server.limits.drain).await;
+    run(listener, routes, stop.clone()).await;
     stop.abort.cancel();
     agents.ended().await;
     if let Some(experts) = &experts {
@@ -88,6 +101,9 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     }
     access.save().await;
     usage.flush().await;
+    if let Some(traces) = traces {
+        traces.flush().await;
+    }
     tracing::info!(target: "respool::server", "stopped");
     Ok(())
 }
@@ -98,7 +114,8 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
 /// # Errors
 /// Every setting that cannot be used.
 pub async fn app(settings: &Settings, abort: &CancellationToken) -> Result<App, Vec<Unusable>> {
-    assembled(settings, abort, parts(settings, abort).await).await
+    let parts = parts(settings, abort).await;
+    Ok(assembled(settings, abort, parts).await?.kept())
 }
 
 /// The same, with other tools for its agents.
@@ -110,14 +127,32 @@ pub async fn app_with(
     abort: &CancellationToken,
     tools: &OpenTools<'_>,
 ) -> Result<App, Vec<Unusable>> {
-    let parts = both(fleet(settings, abort).await, equipped(settings, tools).await);
+    let parts =
+        both(ServedUpstreams::open(settings, abort).await, equipped(settings, tools, &read_prompt).await);
     let parts = both(parts, Sources::open(&settings.tools))
-        .map(|((fleet, equipped), sources)| (fleet, equipped, Arc::new(sources)));
-    assembled(settings, abort, parts).await
+        .map(|((upstreams, equipped), sources)| (upstreams, equipped, Arc::new(sources)));
+    Ok(assembled(settings, abort, parts).await?.kept())
 }
 
 /// What an app is made of, but for the store of runs.
-type Parts = (Arc<Fleet>, Vec<Equipped>, Arc<Sources>);
+type Parts = (ServedUpstreams, Vec<Equipped>, Arc<Sources>);
+
+/// An app, and what a changed configuration makes another one from.
+struct Assembled {
+    app: App,
+    upstreams: ServedUpstreams,
+    sources: Arc<Sources>,
+    /// Where traces go.
+    traces: Option<Arc<Traces>>,
+}
+
+impl Assembled {
+    /// The app of a configuration that does not change.
+    fn kept(self) -> App {
+        self.upstreams.kept();
+        self.app
+    }
+}
 
 /// Opens all that the settings name.
 ///
@@ -126,12 +161,16 @@ type Parts = (Arc<Fleet>, Vec<Equipped>, Arc<Sources>);
 pub(super) async fn parts(settings: &Settings, abort: &CancellationToken) -> Result<Parts, Vec<Unusable>> {
     let sources = Sources::open(&settings.tools);
     let open = |config| -> BoxFuture<'_, _> { Box::pin(tools_of(sources.as_ref().ok(), config)) };
-    let parts = both(fleet(settings, abort).await, equipped(settings, &open).await);
-    both(sources, parts).map(|(sources, (fleet, equipped))| (fleet, equipped, Arc::new(sources)))
+    let parts =
+        both(ServedUpstreams::open(settings, abort).await, equipped(settings, &open, &read_prompt).await);
+    both(sources, parts).map(|(sources, (upstreams, equipped))| (upstreams, equipped, Arc::new(sources)))
 }
 
 /// The tools that an agent's settings name. Without sources nothing can be said of them.
-async fn tools_of(sources: Option<&Sources>, config: AgentConfig) -> Result<Arc<dyn Tools>, Vec<String>> {
+pub(super) async fn tools_of(
+    sources: Option<&Sources>,
+    config: AgentConfig,
+) -> Result<Arc<dyn Tools>, Vec<String>> {
     let set = sources.ok_or_else(Vec::new)?.select(&config.tools).await?;
     Ok(Arc::new(set))
 }
@@ -140,11 +179,14 @@ async fn assembled(
     settings: &Settings,
     abort: &CancellationToken,
     parts: Result<Parts, Vec<Unusable>>,
-) -> Result<App, Vec<Unusable>> {
+) -> Result<Assembled, Vec<Unusable>> {
     let access = Access::new(&settings.server, advice::lends_key(settings));
-    let ((fleet, equipped, sources), access) = both(parts, access)?;
+    let ((upstreams, equipped, sources), access) = both(parts, access)?;
+    let fleet = Arc::clone(&upstreams.fleet);
     let access = Arc::new(access);
     let bounds = bounds(settings);
+    let traces =
+        Traces::open(&settings.otlp).map_err(|why| vec![Unusable::new(&["otlp", "endpoint"], why)])?;
     let usage = usage::ledger(settings).await?;
     let relay = Arc::new(Relay::new(settings.relay.clone(), Arc::clone(&fleet), bounds));
     let agents = agents(settings, &relay, &fleet, bounds, equipped, abort.clone());
@@ -155,7 +197,11 @@ async fn assembled(
         content: settings.log.content,
         sink: Some(usage.clone()),
         in_flight: Some(Arc::clone(&usage.in_flight)),
+        spans: traces.clone().map(|traces| traces as _),
     };
+    if let Some(traces) = &traces {
+        tokio::spawn(Arc::clone(traces).keep(abort.clone()));
+    }
     agents.record_in(recording.clone());
     tokio::spawn(Arc::clone(&usage).keep(abort.clone()));
     if let Some(store) = agents.store() {
@@ -168,53 +214,35 @@ async fn assembled(
     let catalog = experts::catalog(settings).await;
     let served = match model_accesses(settings, &relay, &fleet, bounds).zip(catalog.clone()) {
         Some((models, catalog)) => {
-            let config = settings.experts.clone();
-            Some(Experts::open(config, Arc::clone(&agents), sources, models, catalog).await)
+            let (config, agents) = (settings.experts.clone(), Arc::clone(&agents));
+            Some(Experts::open(config, agents, Arc::clone(&sources), models, catalog).await)
         }
         None => None,
     };
     let hooks =
         catalog.and_then(|catalog| experts::serve(settings, catalog, agents.store(), served.as_ref(), abort));
-    Ok(App {
+    let app = App {
         relay,
         agents,
         experts: served,
         access,
+        given_up: Arc::default(),
         responses: Arc::new(KeptResponses::new(&settings.store, agents_store)),
         sealer: Arc::new(sealing::sealer(&settings.store.state_dir)),
-        bodies: BodyRoom::new(settings.server.limits.max_bodies.max(settings.server.limits.max_body)),
+        bodies: bodies(&settings.server.limits),
         hooks,
         limits: settings.server.limits.clone(),
         recording,
         usage,
         alerts,
         abort: abort.clone(),
-    })
+    };
+    Ok(Assembled { app, upstreams, sources, traces })
 }
 
-/// The configured upstreams; what they serve is asked again and again until `abort`.
-///
-/// # Errors
-/// Every upstream that cannot be used.
-pub(super) async fn fleet(
-    settings: &Settings,
-    abort: &CancellationToken,
-) -> Result<Arc<Fleet>, Vec<Unusable>> {
-    let (mut upstreams, mut problems) = (Vec::new(), Vec::new());
-    for (index, config) in settings.upstreams.iter().enumerate() {
-        match started(config, abort).await.and_then(|config| Upstream::new(&config)) {
-            Ok(upstream) => upstreams.push(Arc::new(upstream)),
-            Err(why) => problems.push(Unusable::new(&["upstream", &index.to_string(), "url"], why)),
-        }
-    }
-    if !problems.is_empty() {
-        return Err(problems);
-    }
-    let fleet = Arc::new(Fleet::new(upstreams, LISTS_EVERY));
-    if fleet.is_several() {
-        tokio::spawn(Arc::clone(&fleet).keep_lists(abort.clone()));
-    }
-    Ok(fleet)
+/// The room for request bodies: for one of the largest at least.
+pub(super) fn bodies(limits: &LimitsConfig) -> BodyRoom {
+    BodyRoom::new(limits.max_bodies.max(limits.max_body))
 }
 
 pub(super) fn bounds(settings: &Settings) -> RelayLimits {
@@ -223,23 +251,6 @@ pub(super) fn bounds(settings: &Settings) -> RelayLimits {
         max_body: limits.max_body.bytes(),
         guard: GuardLimits { max_tool_results: limits.max_tool_results, max_repeats: limits.max_repeats },
     }
-}
-
-async fn started(config: &UpstreamConfig, abort: &CancellationToken) -> Result<UpstreamConfig, String> {
-    let Address::Replay(dir) = &config.url else { return Ok(config.clone()) };
-    let replay = Replay::load(dir).map_err(|error| format!("upstream `{}`: {error}", config.name))?;
-    let url = start_replay(Arc::new(replay), abort).await?;
-    Ok(UpstreamConfig { url, ..config.clone() })
-}
-
-/// Serves a replay on a free loopback port until `abort`.
-pub(super) async fn start_replay(replay: Arc<Replay>, abort: &CancellationToken) -> Result<Address, String> {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).await;
-    let listener = listener.map_err(|error| format!("the replay upstream cannot listen: {error}"))?;
-    let address =
-        listener.local_addr().map_err(|error| format!("the replay upstream cannot listen: {error}"))?;
-    tokio::spawn(replay::serve(listener, replay, abort.clone()));
-    format!("http://{address}").parse()
 }
 
 async fn bind(listen: &Listen) -> Result<TcpListener, String> {

@@ -78,6 +78,16 @@ impl Check<'_> {
             self.secret(&at, "token", &mut sink.token, sink.token_env.as_deref());
             settings.tools.local.key_variables.extend(sink.token_env.clone());
         }
+        if let Some(variable) = settings.otlp.headers_env.clone() {
+            match self.environment.get(&variable).filter(|text| http::HeaderValue::from_str(text).is_ok()) {
+                Some(text) => settings.otlp.headers = Some(Secret::new(text)),
+                None => self.report(
+                    &["otlp", "headers_env"],
+                    format!("the environment variable {variable} is not set, or is no text for headers; set it, or leave this out"),
+                ),
+            }
+            settings.tools.local.key_variables.push(variable);
+        }
         let gateway = &mut settings.tools.gateway;
         settings.tools.local.key_variables.extend(gateway.token_env.clone());
         self.secret(&["tools", "gateway"], "token", &mut gateway.token, gateway.token_env.as_deref());

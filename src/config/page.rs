@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::KEYS;
 use super::keys::{Key, Scalar, Shape};
+use super::{KEYS, effect};
 
 const HEAD: &str = include_str!("page.md");
 
@@ -16,15 +16,32 @@ pub fn page() -> String {
             section = Some(key.section());
             let _ = write!(
                 out,
-                "\n## {}\n\n| key | type | default | meaning | example |\n|-|-|-|-|-|\n",
+                "\n## {}\n\n| key | type | default | meaning | example | a change holds |\n|-|-|-|-|-|-|\n",
                 title(key)
             );
         }
-        let cells =
-            [format!("`{}`", key.name()), kind(key), default(key), key.meaning.to_owned(), code(key.example)];
+        let cells = [
+            format!("`{}`", key.name()),
+            kind(key),
+            default(key),
+            key.meaning.to_owned(),
+            code(key.example),
+            effect(key).to_owned(),
+        ];
         let _ = writeln!(out, "| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "));
     }
     out
+}
+
+/// When a change of this key holds, while the server runs.
+fn effect(key: &Key) -> &'static str {
+    let path = key.path.replace("[]", "");
+    let is_below =
+        |above: &str| path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    if !effect::is_at_once(&path) {
+        return "after a restart";
+    }
+    effect::IN_PART.iter().find(|(above, _)| is_below(above)).map_or("at once", |(_, part)| part)
 }
 
 fn title(key: &Key) -> String {

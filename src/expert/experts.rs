@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use serde_json::Value;
 use tokio::sync::Notify;
@@ -62,7 +62,7 @@ pub struct Experts {
     pub(super) config: ExpertsConfig,
     pub(super) agents: Arc<Agents>,
     pub(super) sources: Arc<Sources>,
-    models: ModelAccesses,
+    models: RwLock<ModelAccesses>,
     catalog: Arc<Catalog>,
     by_name: Mutex<BTreeMap<String, Arc<Expert>>>,
     /// The state of the catalog that was taken in last.
@@ -96,7 +96,7 @@ impl Experts {
             config,
             agents,
             sources,
-            models,
+            models: RwLock::new(models),
             catalog,
             by_name: Mutex::default(),
             generation: Mutex::default(),
@@ -214,12 +214,18 @@ impl Experts {
 
     /// Their names as models, each with the model that thinks for it.
     pub fn models(&self) -> Vec<(String, String)> {
-        let model = |name: &String| (format!("{MODEL_PREFIX}{name}"), self.access(name).model.clone());
+        let model = |name: &String| (format!("{MODEL_PREFIX}{name}"), self.access(name).model);
         self.names().iter().map(model).collect()
     }
 
-    pub(super) fn access(&self, name: &str) -> &ModelAccess {
-        self.models.by_name.get(name).unwrap_or(&self.models.default)
+    /// From now on runs that begin go this way to their models.
+    pub fn change_models(&self, models: ModelAccesses) {
+        *self.models.write().unwrap_or_else(PoisonError::into_inner) = models;
+    }
+
+    pub(super) fn access(&self, name: &str) -> ModelAccess {
+        let models = self.models.read().unwrap_or_else(PoisonError::into_inner);
+        models.by_name.get(name).unwrap_or(&models.default).clone()
     }
 
     /// True for the model's name of an expert.

@@ -9,6 +9,7 @@ mod json;
 pub mod metrics;
 mod on_terminal;
 mod request_line;
+mod trace;
 mod usage;
 mod writer;
 
@@ -16,5 +17,6 @@ pub use account::{Account, Accounts};
 pub use config::{Level, LogConfig, LogFormat};
 pub use error_report::{ErrorReport, Failure};
 pub use init::{Flush, init, init_file};
-pub use request_line::{Outcome, RequestLine, SharedLine};
+pub use request_line::{Outcome, RequestLine, SharedLine, TRACEPARENT};
+pub use trace::{Attributes, Span, SpanKind, SpanSink, SpanValue, TraceContext};
 pub use usage::{InFlight, LiveRequest, Recording, RowFacts, UsageRow, UsageSink};

@@ -3,9 +3,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use super::trace::{AttemptEnd, Attributes, RequestTrace, TraceContext};
 use super::usage::{LiveRequest, Recording, RowFacts, UsageRow, UsageSink};
 use super::{Account, metrics};
 use crate::turn::{Note, Turn, Usage};
+
+/// The header of W3C Trace Context.
+pub const TRACEPARENT: &str = "traceparent";
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,6 +109,10 @@ pub struct RequestLine {
     /// What its row says otherwise than the line.
     pub row: RowFacts,
     sink: Option<Arc<dyn UsageSink>>,
+    /// What the client's request is part of.
+    parent: Option<TraceContext>,
+    /// Its spans; `None` where there is no collector.
+    trace: Option<Box<RequestTrace>>,
     started: Instant,
     first_byte: Option<Duration>,
 }
@@ -147,9 +155,90 @@ impl RequestLine {
             error_code: None,
             row: RowFacts::default(),
             sink: None,
+            parent: None,
+            trace: None,
             started: Instant::now(),
             first_byte: None,
         }
+    }
+
+    /// The request is part of what its `traceparent` header says.
+    pub fn continue_trace(&mut self, headers: &http::HeaderMap) {
+        let header = headers.get(TRACEPARENT).and_then(|value| value.to_str().ok());
+        self.parent = header.and_then(TraceContext::parse);
+    }
+
+    /// The span of this request, for work that is part of it.
+    pub fn trace_context(&self) -> Option<TraceContext> {
+        self.trace.as_ref().map(|trace| trace.context)
+    }
+
+    /// It waited for a place at an upstream, which it has now.
+    pub fn got_place(&mut self, queued: Duration) {
+        self.queued += queued;
+        if let Some(trace) = self.trace.as_ref().filter(|_| !queued.is_zero()) {
+            trace.queued(&self.upstream, queued);
+        }
+    }
+
+    /// A model is asked now.
+    pub fn begin_attempt(&mut self) {
+        if self.trace.is_some() {
+            self.end_attempt(None, None);
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.begin_attempt();
+        }
+    }
+
+    /// The header that says to the upstream what the attempt is part of; `None`: what the client sent.
+    pub fn traceparent(&self) -> Option<String> {
+        self.trace.as_ref().map(|trace| trace.traceparent())
+    }
+
+    fn end_attempt(&mut self, usage: Option<Usage>, error: Option<&str>) {
+        let Some(trace) = &mut self.trace else { return };
+        let (model, upstream, status) = (&*self.model, &*self.upstream, self.upstream_status);
+        trace.end_attempt(&AttemptEnd { model, upstream, status, usage, error });
+    }
+
+    /// The spans of the request end.
+    fn end_trace(&mut self, total: Duration, usage: Option<Usage>) {
+        if self.trace.is_none() {
+            return;
+        }
+        let failed = (self.outcome == Outcome::Error).then(|| self.error_code.unwrap_or("error"));
+        self.end_attempt(self.usage, failed);
+        let attributes = self.span_attributes(usage);
+        if let Some(trace) = self.trace.take() {
+            trace.end(self.request.clone(), total, attributes, failed);
+        }
+    }
+
+    fn span_attributes(&self, usage: Option<Usage>) -> Attributes {
+        let (method, path) =
+            self.request.split_once(' ').filter(|(_, path)| path.starts_with('/')).unwrap_or_default();
+        let mut all: Attributes = vec![
+            ("http.request.method", method.into()),
+            ("url.path", path.into()),
+            ("http.response.status_code", u64::from(self.status).into()),
+            ("respool.request_id", (&*self.id).into()),
+            ("respool.route", self.route.into()),
+            ("respool.outcome", self.outcome.as_str().into()),
+            ("respool.attempts", u64::from(self.attempts()).into()),
+            ("gen_ai.request.model", (&*self.model).into()),
+            ("gen_ai.agent.name", (&*self.row.agent).into()),
+            ("respool.run", (&*self.row.run).into()),
+            ("respool.dialects", (&*self.dialects.join(",")).into()),
+            ("respool.repairs", (&*self.repairs.join(",")).into()),
+            ("respool.recovery", (&*self.recovery.join(",")).into()),
+        ];
+        if let Some(usage) = usage {
+            all.push(("gen_ai.usage.input_tokens", usage.prompt.into()));
+            all.push(("gen_ai.usage.output_tokens", usage.completion.into()));
+        }
+        all.retain(|(_, value)| !matches!(value, super::trace::SpanValue::Text(text) if text.is_empty()));
+        all
     }
 
     /// Since the request arrived.
@@ -185,11 +274,13 @@ impl RequestLine {
     /// One more attempt.
     pub fn retry(&mut self, reason: &'static str) {
         self.retries += 1;
+        self.end_attempt(None, Some(reason));
         ::metrics::counter!(metrics::RETRIES, "reason" => reason).increment(1);
     }
 
     /// The model is asked again: what was wrong, what was changed, and what the useless reply cost.
     pub fn second_attempt(&mut self, fault: &'static str, remedy: &'static str, cost: Usage) {
+        self.end_attempt(Some(cost), Some(fault));
         self.recovery.extend([fault, remedy]);
         self.discarded = self.discarded.plus(cost);
         // It told of the reply that was discarded.
@@ -304,6 +395,9 @@ impl SharedLine {
     /// `recording`: whether message text may be logged, and where the request's row goes.
     pub fn new(mut line: RequestLine, recording: &Recording) -> Self {
         line.sink.clone_from(&recording.sink);
+        if let Some(sink) = &recording.spans {
+            line.trace = Some(Box::new(RequestTrace::new(sink, line.parent, &line.row.run)));
+        }
         let line = Arc::new(Mutex::new(line));
         if let Some(in_flight) = &recording.in_flight {
             in_flight.add(&line);
@@ -318,9 +412,20 @@ impl SharedLine {
 
     /// Logs message text, when that is allowed.
     pub fn content(&self, what: &'static str, text: &[u8]) {
+        self.content_of(what, || text);
+    }
+
+    /// The same of a text that is put together for it.
+    pub fn content_of<T: AsRef<[u8]>>(&self, what: &'static str, text: impl FnOnce() -> T) {
         if self.content {
-            let id = self.with(|line| line.id.clone());
-            let text = String::from_utf8_lossy(text);
+            let text = text();
+            let id = self.with(|line| {
+                if let Some(trace) = &mut line.trace {
+                    trace.content(what, text.as_ref());
+                }
+                line.id.clone()
+            });
+            let text = String::from_utf8_lossy(text.as_ref());
             tracing::info!(target: "respool::content", request_id = id, what, text = text.as_ref(), "content");
         }
     }
@@ -398,6 +503,7 @@ impl Drop for RequestLine {
             total_ms = millis(total),
             "request"
         );
+        self.end_trace(total, usage);
         if let Some(sink) = self.sink.take() {
             sink.record(self.take_row(total, usage));
         }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use super::request_line::RequestLine;
+use super::trace::SpanSink;
 use crate::turn::Usage;
 
 /// One request, or one model call of an agent's run.
@@ -87,6 +88,8 @@ pub struct Recording {
     pub sink: Option<Arc<dyn UsageSink>>,
     /// The requests under way.
     pub in_flight: Option<Arc<InFlight>>,
+    /// Where spans go.
+    pub spans: Option<Arc<dyn SpanSink>>,
 }
 
 impl Recording {
@@ -98,7 +101,7 @@ impl Recording {
 
     /// Nothing is kept; message text is logged where `content` says so.
     pub fn only_logged(content: bool) -> Self {
-        Self { content, sink: None, in_flight: None }
+        Self { content, ..Self::default() }
     }
 }
 

@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-pub use client::{Origin, WaitClock, Wire};
+pub use client::{Origin, WaitClock, Wire, program_of};
 pub use config::{
     ContextConfig, FinalErrors, ModelConfig, OnOverflow, ReasoningField, RecoveryConfig, RelayConfig,
     ToolParsing, ToolsMode,
@@ -84,6 +84,14 @@ impl Relay {
         let recent = Recent::new(RecentLimits::default());
         let (max_body, guard) = (limits.max_body, limits.guard);
         Self { config: Arc::new(config), fleet, max_body, guard, memory, recent }
+    }
+
+    /// What follows a relay when the configuration changes. It remembers the same conversations.
+    #[must_use]
+    pub fn succeeding(&self, config: RelayConfig, fleet: Arc<Fleet>, limits: RelayLimits) -> Self {
+        let new = Self::new(config, fleet, limits);
+        let memory = new.memory.map(|memory| self.memory.clone().unwrap_or(memory));
+        Self { memory, ..new }
     }
 
     /// The form of errors that leave after all that could be tried.

@@ -35,7 +35,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// The checks before the routes.
 #[derive(Debug)]
 pub struct Access {
-    config: ServerConfig,
+    terms: RwLock<Arc<Terms>>,
     ring: RwLock<Arc<KeyRing>>,
     file: Mutex<Option<KeyFile>>,
     meters: Meters,
@@ -43,11 +43,23 @@ pub struct Access {
     /// Somebody sent a wrong key since the start: only then is it asked who.
     had_wrong_keys: AtomicBool,
     wrong: Mutex<WrongKeys>,
+    /// Who looks at the page.
+    sessions: Sessions,
+}
+
+/// What a changed configuration changes.
+#[derive(Debug)]
+struct Terms {
+    config: ServerConfig,
     pages: Pages,
     /// Requests that bring no key go upstream with one of respool's.
     lends_key: bool,
-    /// Who looks at the page.
-    sessions: Sessions,
+}
+
+impl Terms {
+    fn new(config: &ServerConfig, lends_key: bool) -> Self {
+        Self { config: config.clone(), pages: Pages::new(config), lends_key }
+    }
 }
 
 impl Access {
@@ -64,16 +76,14 @@ impl Access {
         let meters = Meters::default();
         let ring = KeyRing::new(config, list.unwrap_or_default(), &meters);
         Ok(Self {
+            terms: RwLock::new(Arc::new(Terms::new(config, lends_key))),
             ring: RwLock::new(Arc::new(ring)),
             file: Mutex::new(file),
             meters,
             store: OnceLock::new(),
             had_wrong_keys: AtomicBool::new(false),
             wrong: Mutex::default(),
-            pages: Pages::new(config),
-            lends_key,
             sessions: Sessions::default(),
-            config: config.clone(),
         })
     }
 
@@ -111,6 +121,19 @@ impl Access {
             .is_ok()
     }
 
+    /// From now on these keys hold, beside those of the file, whose path stays. `lends_key` as for [`Access::new`].
+    pub fn change(&self, config: &ServerConfig, lends_key: bool) {
+        *self.terms.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Terms::new(config, lends_key));
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let list = file.as_ref().map(KeyFile::list).unwrap_or_default();
+        let ring = KeyRing::new(config, list, &self.meters);
+        *self.ring.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(ring);
+    }
+
+    fn terms(&self) -> Arc<Terms> {
+        Arc::clone(&self.terms.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
     fn read_again(&self) {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(list) = file.as_mut().and_then(KeyFile::changed) {
@@ -119,7 +142,7 @@ impl Access {
     }
 
     fn accept(&self, list: KeyList) {
-        let ring = KeyRing::new(&self.config, list, &self.meters);
+        let ring = KeyRing::new(&self.terms().config, list, &self.meters);
         tracing::info!(target: "respool::server", keys = ring.len(), "the client keys were read again");
         *self.ring.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(ring);
     }
@@ -140,11 +163,12 @@ impl Access {
     ) -> Result<Option<Arc<Visit>>, ApiError> {
         refuse_method(request.method())?;
         let path = request.uri().path();
+        let terms = self.terms();
         let key = if is_hook(request.method(), path) {
             None
-        } else if !self.config.asks_for_keys() {
-            if self.lends_key && path != HEALTH {
-                self.pages.refuse_foreign(request.headers())?;
+        } else if !terms.config.asks_for_keys() {
+            if terms.lends_key && path != HEALTH {
+                terms.pages.refuse_foreign(request.headers())?;
             }
             None
         } else if OPEN.contains(&path) || page::is_path(path) {
@@ -207,7 +231,7 @@ impl Access {
     }
 
     fn administrative(&self, key: Option<&ClientKey>) -> Result<(), ApiError> {
-        if !self.config.allow_admin_routes {
+        if !self.terms().config.allow_admin_routes {
             let what = "this is an administrative route of the model server, which respool does not pass on; ask the server itself, or \
                         set `allow_admin_routes = true` in respool.toml";
             return Err(ApiError::new(403, ErrorCode::AdministrativeRoute, what));
@@ -222,7 +246,8 @@ impl Access {
     /// Refuses what a stranger's page sends, for routes that are never a page's: agents and runs. Whoever has a key is no
     /// stranger's page.
     pub(super) fn foreign_page(&self, headers: &HeaderMap) -> Option<ApiError> {
-        if self.config.asks_for_keys() { None } else { self.pages.refuse_foreign(headers).err() }
+        let terms = self.terms();
+        if terms.config.asks_for_keys() { None } else { terms.pages.refuse_foreign(headers).err() }
     }
 
     /// Who looks at the page: an operator with a session; anybody where clients have no keys, but no page of another site.
@@ -230,8 +255,9 @@ impl Access {
     /// # Errors
     /// Why nobody may look.
     pub(super) fn viewer(&self, headers: &HeaderMap) -> Result<Viewer, Denied> {
-        if !self.config.asks_for_keys() {
-            let refused = self.pages.refuse_foreign(headers);
+        let terms = self.terms();
+        if !terms.config.asks_for_keys() {
+            let refused = terms.pages.refuse_foreign(headers);
             return refused
                 .map(|()| self.sessions.viewer("", ""))
                 .map_err(|error| Denied::Foreign(error.message));
@@ -273,12 +299,14 @@ impl Access {
         }
         let Some(origin) = text("origin") else { return true };
         let authority = origin.split_once("://").map_or("", |(_, authority)| authority);
-        text("host") == Some(authority) || self.config.trusted_origins.iter().any(|trusted| trusted == origin)
+        text("host") == Some(authority)
+            || self.terms().config.trusted_origins.iter().any(|trusted| trusted == origin)
     }
 
     /// An upstream that lets pages of any site read its answers does not speak for respool.
     pub(super) fn guard_answer(&self, headers: &mut HeaderMap) {
-        if !self.lends_key && !self.config.asks_for_keys() {
+        let terms = self.terms();
+        if !terms.lends_key && !terms.config.asks_for_keys() {
             return;
         }
         let is_for_pages = |name: &&http::HeaderName| name.as_str().starts_with("access-control-");

@@ -37,6 +37,11 @@ impl KeyFile {
         Ok((Self { path: path.to_owned(), text, fault: None }, list))
     }
 
+    /// The keys as they were read last.
+    pub(super) fn list(&self) -> KeyList {
+        parse(&self.path, &self.text).unwrap_or_default()
+    }
+
     /// The keys, when the file has changed since and is in order. What is wrong with it is logged once; then the keys that
     /// were read before go on holding.
     pub(super) fn changed(&mut self) -> Option<KeyList> {

@@ -8,6 +8,7 @@ mod approvals;
 mod body;
 mod chat;
 pub mod config;
+mod current;
 mod heartbeat;
 mod hooks;
 mod key_file;
@@ -46,9 +47,10 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 pub use access::Access;
-pub use agent_apis::KeptResponses;
+pub use agent_apis::{GivenUp, KeptResponses};
 pub use body::BodyRoom;
 pub use config::{LimitsConfig, Listen, ServerConfig};
+pub use current::CurrentApp;
 pub use run::{Stop, run};
 
 use agent_apis::stored;
@@ -57,8 +59,8 @@ use crate::agent::{Agent, Agents};
 use crate::alerts::Alerts;
 use crate::expert::{Experts, Hooks, MODEL_PREFIX};
 use crate::observe::Recording;
-use crate::relay::Relay;
-use crate::translate::Sealer;
+use crate::relay::{ErrorForm, Relay, Wire};
+use crate::translate::{ClientProgram, Sealer};
 use crate::usage::Ledger;
 use visit::Visit;
 
@@ -75,6 +77,8 @@ pub struct App {
     pub access: Arc<Access>,
     /// The responses that clients keep.
     pub responses: Arc<KeptResponses>,
+    /// Errors that a client is about to ask for again.
+    pub given_up: Arc<GivenUp>,
     /// Seals the reasoning that clients keep.
     pub sealer: Arc<Sealer>,
     /// The webhooks of experts, where there are experts.
@@ -99,19 +103,29 @@ impl App {
         self.agents.get(name).is_some() || self.experts.as_ref().is_some_and(|experts| experts.is_model(name))
     }
 
+    /// The form that errors take for a client.
+    fn error_form(&self, wire: Wire, program: ClientProgram) -> ErrorForm {
+        ErrorForm { wire, program, final_errors: self.relay.final_errors() }
+    }
+
     /// The agent of this name; of an expert one that is made for this run.
     fn agent(&self, name: &str) -> Option<Arc<Agent>> {
         let expert = || self.experts.as_ref()?.agent(name.strip_prefix(MODEL_PREFIX)?);
-        self.agents.get(name).cloned().or_else(expert)
+        self.agents.get(name).or_else(expert)
     }
 }
 
 /// The routes. What is not respool's own goes to the upstream as it is.
 pub fn router(app: App) -> Routes {
+    Routes { current: CurrentApp::new(app), peer: None }
+}
+
+/// The routes beside the hot ones.
+fn others(app: &App) -> Router {
     let hooks = Router::new()
         .route("/{expert}/{trigger}", post(hooks::receive).fallback(hooks::nothing))
         .fallback(hooks::nothing);
-    let others = Router::new()
+    Router::new()
         .route("/v1/models", get(models::list).fallback(transparent::transparent))
         .route("/models", get(models::list).fallback(transparent::transparent))
         .route("/v1/models/{*id}", get(models::one).fallback(transparent::transparent))
@@ -136,16 +150,14 @@ pub fn router(app: App) -> Routes {
         .route("/metrics", get(respond::metrics))
         .merge(page::routes())
         .fallback(transparent::transparent)
-        .with_state(app.clone());
-    Routes { app, others, peer: None }
+        .with_state(app.clone())
 }
 
 /// Sends each request to its handler. The hot route is not the router's: its bookkeeping would be a tenth of a short
 /// request.
 #[derive(Clone, Debug)]
 pub struct Routes {
-    app: App,
-    others: Router,
+    current: CurrentApp,
     peer: Option<IpAddr>,
 }
 
@@ -154,6 +166,11 @@ pub struct Routes {
 struct Peer(IpAddr);
 
 impl Routes {
+    /// What requests are answered with, to be changed while the server runs.
+    pub fn current(&self) -> CurrentApp {
+        self.current.clone()
+    }
+
     /// For a connection from this address.
     fn to(&self, peer: IpAddr) -> Self {
         Self { peer: Some(peer), ..self.clone() }
@@ -168,24 +185,26 @@ impl hyper::service::Service<Request<Incoming>> for Routes {
     type Future = Answered;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
-        let visit = match self.app.access.admit(&mut request, self.peer) {
+        let current = self.current.now();
+        let app = &current.app;
+        let visit = match app.access.admit(&mut request, self.peer) {
             Ok(visit) => visit,
             Err(error) => {
-                return Box::pin(permission::refused(self.app.clone(), request, error).map(Ok));
+                return Box::pin(permission::refused(app.clone(), request, error).map(Ok));
             }
         };
         if request.method() == Method::POST {
             if CHAT.contains(&request.uri().path()) {
-                return watched(chat::chat(self.app.clone(), request, self.peer), visit);
+                return watched(chat::chat(app.clone(), request, self.peer), visit);
             }
             if let Some(call) = agent_apis::Call::of(request.uri().path()) {
-                return watched(agent_apis::answer(call, self.app.clone(), request, self.peer), visit);
+                return watched(agent_apis::answer(call, app.clone(), request, self.peer), visit);
             }
         }
         if let Some(peer) = self.peer {
             request.extensions_mut().insert(Peer(peer));
         }
-        Box::pin(other(self.app.clone(), self.others.clone(), request, visit))
+        Box::pin(other(app.clone(), current.others.clone(), request, visit))
     }
 }
 
@@ -208,7 +227,7 @@ async fn other(
         None => request.map(Body::new),
         Some(visit) => match permission::begin_other(&app, request, visit).await {
             Ok(request) => request,
-            Err((parts, error)) => return Ok(permission::refused_head(&app, &parts, &error)),
+            Err((parts, error)) => return Ok(permission::refused_head(&app, &parts, error)),
         },
     };
     let mut response = others.oneshot(request).await?;

@@ -22,10 +22,10 @@ pub struct Stop {
     pub abort: CancellationToken,
 }
 
-/// Serves until `stop.drain`, then waits for what is in flight: at most `drain`, or until `stop.abort`.
-pub async fn run(listener: TcpListener, routes: Routes, stop: Stop, drain: Duration) {
+/// Serves until `stop.drain`, then waits for what is in flight: at most `limits.drain`, or until `stop.abort`.
+pub async fn run(listener: TcpListener, routes: Routes, stop: Stop) {
     let connections = TaskTracker::new();
-    tokio::spawn(agent_apis::resume(routes.app.clone()));
+    tokio::spawn(agent_apis::resume(routes.current().app()));
     loop {
         tokio::select! {
             biased;
@@ -46,7 +46,7 @@ pub async fn run(listener: TcpListener, routes: Routes, stop: Stop, drain: Durat
     connections.close();
     tokio::select! {
         () = connections.wait() => return,
-        () = tokio::time::sleep(drain) => {}
+        () = tokio::time::sleep(routes.current().app().limits.drain) => {}
         () = stop.abort.cancelled() => {}
     }
     stop.abort.cancel();
@@ -56,7 +56,7 @@ pub async fn run(listener: TcpListener, routes: Routes, stop: Stop, drain: Durat
 async fn serve(socket: TcpStream, routes: Routes, drain: CancellationToken) {
     // Without it small chunks wait for the client's delayed acknowledgement.
     let _ = socket.set_nodelay(true);
-    let patience = routes.app.limits.client_timeout;
+    let patience = routes.current().app().limits.client_timeout;
     let mut builder = hyper::server::conn::http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(patience);
     let connection = builder.serve_connection(TokioIo::new(Patient::new(socket, patience)), routes);

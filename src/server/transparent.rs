@@ -12,8 +12,8 @@ use http::request::Parts;
 use http::{HeaderMap, Method, header};
 
 use super::visit::usage_at_end;
-use super::{App, Peer, body, permission, respond};
-use crate::observe::{Outcome, RequestLine, SharedLine};
+use super::{App, Peer, agent_apis, body, permission, respond};
+use crate::observe::{Outcome, RequestLine, SharedLine, TRACEPARENT};
 use crate::relay::{Forward, Passing};
 use crate::upstream::{Incoming, Outgoing, Place};
 use crate::wire::{ApiError, ErrorCode};
@@ -26,30 +26,36 @@ pub(super) async fn transparent(State(app): State<App>, request: Request) -> Res
     let id = respond::request_id(&parts.headers);
     let mut line = RequestLine::start(id, format!("{} {}", parts.method, parts.uri.path()));
     line.account = permission::account(&parts.extensions);
+    line.continue_trace(&parts.headers);
     let line = SharedLine::new(line, &app.recording);
     if permission::is_own(parts.uri.path()) {
         return respond::error(&no_route(parts.uri.path()), &line);
     }
     let costs = parts.method == Method::POST && permission::costs(parts.uri.path());
-    if costs && let Err(error) = permission::within_budget(&app, &line, "", &Bytes::new()) {
-        return respond::error(&error, &line);
+    if costs && let Err(error) = permission::within_budget(&app, &line, "") {
+        let form = agent_apis::error_form(&app, parts.uri.path(), &parts.headers);
+        return respond::error_as(form, error, &line);
     }
     pass_on(app, parts, body, line).await
 }
 
 /// Passes a request on whose line was begun already.
 pub(super) async fn pass_on(app: App, parts: Parts, body: Body, line: SharedLine) -> Response {
+    let form = agent_apis::error_form(&app, parts.uri.path(), &parts.headers);
     let mut headers = parts.headers;
-    let id = line.with(|line| {
+    let (id, part_of) = line.with(|line| {
         line.route = "transparent";
-        line.id.clone()
+        (line.id.clone(), line.traceparent())
     });
+    if let Some(part_of) = part_of.and_then(|text| http::HeaderValue::from_str(&text).ok()) {
+        headers.insert(TRACEPARENT, part_of);
+    }
     if let Ok(id) = http::HeaderValue::from_str(&id) {
         headers.insert(respond::REQUEST_ID, id);
     }
     let body = match passing(&app, &parts.method, &headers, body, &line).await {
         Ok(body) => body,
-        Err(error) => return respond::error(&error, &line),
+        Err(error) => return respond::error_as(form, error, &line),
     };
     let path_and_query = parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
     let peer = parts.extensions.get::<Peer>().map(|peer| peer.0);
@@ -59,12 +65,12 @@ pub(super) async fn pass_on(app: App, parts: Parts, body: Body, line: SharedLine
         sent = app.relay.forward(request, &line) => sent,
         () = app.abort.cancelled() => {
             let stopped = ApiError::new(503, ErrorCode::ShuttingDown, "respool was stopped before the upstream answered");
-            return respond::error(&stopped, &line);
+            return respond::error_as(form, stopped, &line);
         }
     };
     match sent {
         Ok(answer) => passed_on(&app, answer.into_parts(), is_head, line),
-        Err(error) => respond::error(&error, &line),
+        Err(error) => respond::error_as(form, error, &line),
     }
 }
 

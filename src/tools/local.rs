@@ -74,6 +74,11 @@ impl Local {
         Ok(Self { workspace: Arc::new(workspace), naming, passing, sandbox })
     }
 
+    /// From now on files with several names are opened or not.
+    pub(super) fn refuse_links(&self, refuses: bool) {
+        self.workspace.refuses_links.store(refuses, Ordering::Relaxed);
+    }
+
     /// What confines commands.
     pub(super) fn sandbox(&self) -> &Level {
         self.sandbox.level()

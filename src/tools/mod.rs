@@ -30,4 +30,4 @@ pub use policy::reach::{never_allowed, rule_for};
 pub use policy::{CommandPattern, idle_rules, plain_words};
 pub use sandbox::{Level, launch, level as sandbox_level};
 pub use set::ToolSet;
-pub use sources::Sources;
+pub use sources::{Sources, StricterPolicy};

@@ -7,6 +7,7 @@
 
 mod command;
 pub(super) mod foreign;
+pub(super) mod held;
 mod pattern;
 pub(super) mod reach;
 mod shell;

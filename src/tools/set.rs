@@ -9,7 +9,8 @@ use futures::future::BoxFuture;
 use super::config::{ToolsConfig, Verdict};
 use super::contract::{Approver, Asked, Invocation, Question, ToolError, ToolOutput, ToolSpec, Tools};
 use super::plain::plain;
-use super::policy::{Judgement, Plan, Policy, Subject};
+use super::policy::held::{HeldPolicy, Policies};
+use super::policy::{Judgement, Plan, Subject};
 use super::record::Record;
 use super::source::{Offer, Source};
 use super::wanted::{Wanted, for_name};
@@ -18,7 +19,7 @@ use crate::visible::visible;
 /// The policy's consent to one call.
 #[derive(Clone)]
 pub(super) struct Permit {
-    policy: Arc<Policy>,
+    policy: Arc<Policies>,
     subject: Subject,
     consent: Consent,
 }
@@ -55,7 +56,7 @@ impl Permit {
 
 /// The tools of one agent.
 pub struct ToolSet {
-    pub(super) policy: Arc<Policy>,
+    pub(super) policy: Arc<HeldPolicy>,
     pub(super) config: Arc<ToolsConfig>,
     /// Each with the names that are wanted of it.
     pub(super) sources: Vec<(Arc<dyn Source>, Wanted)>,
@@ -101,7 +102,9 @@ impl ToolSet {
     pub fn asks_before(&self, name: &str) -> bool {
         let offered = self.offers().into_iter().find(|(_, offer)| offer.name == name);
         let called = offered.map(|(_, offer)| offer.spec.name);
-        self.policy.asks_before(&[Some(name.to_owned()), called].into_iter().flatten().collect::<Vec<_>>())
+        self.policy
+            .now()
+            .asks_before(&[Some(name.to_owned()), called].into_iter().flatten().collect::<Vec<_>>())
     }
 
     /// The names that the tools have in the configuration.
@@ -128,7 +131,10 @@ impl ToolSet {
         if let Some(by) = approver.and_then(|approver| approver.consented()) {
             record.approved_by(by);
         }
-        let consent = self.consent(source.as_ref(), &subject, invocation, approver, &mut record).await;
+        let policy = self.policy.now();
+        let judgement = policy.judge(&subject);
+        let consent =
+            self.consent(source.as_ref(), &subject, judgement, (invocation, approver), &mut record).await;
         let consent = match consent {
             Ok(consent) => consent,
             Err(no) => {
@@ -139,7 +145,7 @@ impl ToolSet {
         if let Some(approver) = approver {
             approver.permitted(&subject.target).await;
         }
-        let permit = Permit { policy: Arc::clone(&self.policy), subject, consent };
+        let permit = Permit { policy, subject, consent };
         record.begun().await;
         let result = source.run(invocation, permit, approver).await;
         record.ended(&result).await;
@@ -167,11 +173,11 @@ impl ToolSet {
         &self,
         source: &dyn Source,
         subject: &Subject,
-        invocation: &Invocation,
-        approver: Option<&dyn Approver>,
+        judgement: Judgement,
+        (invocation, approver): (&Invocation, Option<&dyn Approver>),
         record: &mut Record<'_>,
     ) -> Result<Consent, ToolError> {
-        let Judgement { verdict, source: because, plan, is_by_default } = self.policy.judge(subject);
+        let Judgement { verdict, source: because, plan, is_by_default } = judgement;
         record.rule(&because);
         let no = |reason: String| Err(denied(&invocation.name, &reason));
         match (verdict, approver.filter(|approver| approver.is_present())) {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use super::gateway::{Connection, Gateway, known};
 use super::local::{Local, Naming, Workspace, agent_names};
 use super::mcp::{self, Server};
 use super::policy::Policy;
+use super::policy::held::{HeldPolicy, Policies};
 use super::sandbox::Level;
 use super::set::ToolSet;
 use super::source::Source;
@@ -22,13 +24,17 @@ const FIRST_START: Duration = Duration::from_secs(30);
 /// Everything that `[tools]` sets up, shared by all agents.
 pub struct Sources {
     config: Arc<ToolsConfig>,
-    policy: Arc<Policy>,
+    policy: Arc<HeldPolicy>,
     root: Option<PathBuf>,
     local: Option<Arc<Local>>,
     gateway: Option<Connection>,
     /// The MCP servers that some agent wants, running.
     servers: Mutex<BTreeMap<String, Arc<Server>>>,
 }
+
+/// A policy that is checked and does not hold yet.
+#[derive(Debug)]
+pub struct StricterPolicy(Policies);
 
 /// The names an agent wants, by where they are offered.
 #[derive(Default)]
@@ -52,7 +58,7 @@ impl Sources {
         let policy = Policy::new(&config.policy, root.as_deref());
         let ((workspace, gateway), policy) = both(both(workspace, gateway), policy)?;
         let local = workspace.map(|mut workspace| {
-            workspace.refuses_links = policy.judges_paths();
+            workspace.refuses_links = AtomicBool::new(policy.judges_paths());
             Local::new(workspace, Naming::Agent, &config.local)
         });
         let local = local.transpose().map_err(|why| one(&["tools", "local", "sandbox"], why))?;
@@ -60,13 +66,35 @@ impl Sources {
             tell(local.sandbox());
         }
         Ok(Self {
-            policy: Arc::new(policy),
+            policy: Arc::new(HeldPolicy::new(&config.policy, policy)),
             root,
             local: local.map(Arc::new),
             gateway,
             servers: Mutex::default(),
             config: Arc::new(config.clone()),
         })
+    }
+
+    /// What a changed policy would add to what holds: the strictest of all since the start decides. `None`: nothing.
+    ///
+    /// # Errors
+    /// When it cannot be used.
+    pub fn stricter(&self, config: &PolicyConfig) -> Result<Option<StricterPolicy>, Vec<Unusable>> {
+        let prepared = self.policy.prepared(config, self.root.as_deref())?;
+        Ok(prepared.map(StricterPolicy))
+    }
+
+    /// True when this policy holds, and no stricter one beside it.
+    pub fn holds_only(&self, policy: &PolicyConfig) -> bool {
+        self.policy.is_only(policy)
+    }
+
+    /// From now on this holds, for calls that begin.
+    pub fn hold(&self, policy: StricterPolicy) {
+        if let Some(local) = &self.local {
+            local.refuse_links(policy.0.judges_paths());
+        }
+        self.policy.hold(policy.0);
     }
 
     /// What confines the commands of agents; `None` when there is no workspace for any.
@@ -214,10 +242,10 @@ impl ToolSet {
     /// When the workspace cannot be opened or a rule cannot be used.
     pub fn for_chat(config: &ToolsConfig, policy: &PolicyConfig, workspace: &Path) -> Result<Self, String> {
         let mut workspace = Workspace::open(workspace)?;
-        let policy =
+        let compiled =
             Policy::new(policy, Some(&workspace.root)).map_err(|found| in_words(&found).join("; "))?;
-        let policy = Arc::new(policy);
-        workspace.refuses_links = policy.judges_paths();
+        workspace.refuses_links = AtomicBool::new(compiled.judges_paths());
+        let policy = Arc::new(HeldPolicy::new(policy, compiled));
         let local = Local::new(workspace, Naming::Chat, &config.local)?;
         tell(local.sandbox());
         let local: Arc<dyn Source> = Arc::new(local);

@@ -124,6 +124,23 @@ impl Upstream {
         })
     }
 
+    /// A client for this upstream, which was configured otherwise before: under the same name at the same address the requests that
+    /// are at work there count.
+    ///
+    /// # Errors
+    /// As [`Upstream::new`].
+    pub fn succeeding(before: &Self, config: &UpstreamConfig) -> Result<Self, String> {
+        let new = Self::new(config)?;
+        let is_same = before.name == config.name && before.address == config.url;
+        let standing = if is_same { Standing::succeeding(&before.standing, config) } else { new.standing };
+        Ok(Self { standing, ..new })
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
     /// What is known of this upstream.
     pub fn target(&self) -> Target {
         self.target.read().unwrap_or_else(PoisonError::into_inner).clone()
@@ -324,6 +341,11 @@ impl Answer {
         let value =
             self.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+    }
+
+    /// Lets go of the headers. They share the buffer that they were read into, and a stream may last for an hour.
+    pub fn release_headers(&mut self) {
+        self.headers = HeaderMap::new();
     }
 
     /// Holds a place at the upstream until the answer is read or dropped.

@@ -3,6 +3,7 @@
 //! A place is held until its [`Place`] is dropped, that is until the reply's body has ended or nobody wants it any more.
 //! Who waits and is dropped leaves the queue at once. Called through `standing`.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,9 +22,9 @@ const NEWEST: f64 = 0.2;
 /// The entrance to one upstream.
 #[derive(Debug)]
 pub(super) struct Gate {
-    /// `None`: any number.
-    places: Option<usize>,
-    max_queue: usize,
+    /// How many requests at a time; `usize::MAX`: any number.
+    places: AtomicUsize,
+    max_queue: AtomicUsize,
     state: Mutex<State>,
     series: Arc<OfUpstream>,
 }
@@ -34,6 +35,8 @@ struct State {
     waiting: FairQueue<oneshot::Sender<()>>,
     /// The mean time for which recent places were held.
     held: Duration,
+    /// The same without the guess; `None` before a place was given back.
+    measured: Option<Duration>,
 }
 
 /// A place at an upstream; dropping it makes room for the next request.
@@ -57,13 +60,35 @@ pub(super) struct Full {
 impl Gate {
     /// `places`: how many requests at a time, `None`: any number. `max_queue`: how many may wait.
     pub(super) fn new(places: Option<usize>, max_queue: usize, series: Arc<OfUpstream>) -> Self {
-        let state = State { taken: 0, waiting: FairQueue::default(), held: FIRST_GUESS };
+        let state = State { taken: 0, waiting: FairQueue::default(), held: FIRST_GUESS, measured: None };
+        let (places, max_queue) =
+            (AtomicUsize::new(places.unwrap_or(usize::MAX)), AtomicUsize::new(max_queue));
         Self { places, max_queue, state: Mutex::new(state), series }
+    }
+
+    /// From now on there are so many places. Requests that hold one keep it; those that wait get the new ones.
+    pub(super) fn change(self: &Arc<Self>, places: Option<usize>, max_queue: usize) {
+        let places = places.unwrap_or(usize::MAX);
+        let mut state = self.state();
+        self.places.store(places, Ordering::Relaxed);
+        self.max_queue.store(max_queue, Ordering::Relaxed);
+        while state.taken < places && state.waiting.len() > 0 {
+            state.taken += 1;
+            Self::hand_over(&mut state, places);
+        }
+    }
+
+    fn places(&self) -> usize {
+        self.places.load(Ordering::Relaxed)
+    }
+
+    fn max_queue(&self) -> usize {
+        self.max_queue.load(Ordering::Relaxed)
     }
 
     /// True when the number of requests is bounded.
     pub(super) fn is_bounded(&self) -> bool {
-        self.places.is_some()
+        self.places() != usize::MAX
     }
 
     /// How many are at work, and how many wait.
@@ -72,11 +97,19 @@ impl Gate {
         (state.taken, state.waiting.len())
     }
 
+    /// How long recent requests took, from their place to their end; `None` before one has ended.
+    pub(super) fn mean_time(&self) -> Option<Duration> {
+        self.state().measured
+    }
+
     /// How long a request that comes now is to wait; [`Duration::MAX`] when it may not.
     pub(super) fn wait(&self) -> Duration {
-        let Some(places) = self.places else { return Duration::ZERO };
+        let places = self.places();
+        if places == usize::MAX {
+            return Duration::ZERO;
+        }
         let state = self.state();
-        match (state.taken < places, state.waiting.len() < self.max_queue) {
+        match (state.taken < places, state.waiting.len() < self.max_queue()) {
             (true, _) => Duration::ZERO,
             (false, true) => state.wait(places),
             (false, false) => Duration::MAX,
@@ -99,7 +132,7 @@ impl Gate {
 
     fn place_or_ticket(self: &Arc<Self>, who: Who) -> Result<Result<Place, Waiting>, Full> {
         let mut state = self.state();
-        let places = self.places.unwrap_or(usize::MAX);
+        let places = self.places();
         if state.taken < places {
             state.taken += 1;
             if self.is_bounded() {
@@ -108,7 +141,7 @@ impl Gate {
             return Ok(Ok(self.place()));
         }
         let waiting = state.waiting.len();
-        if waiting >= self.max_queue {
+        if waiting >= self.max_queue() {
             return Err(Full { taken: state.taken, waiting, wait: state.wait(places) });
         }
         let (call, called) = oneshot::channel();
@@ -122,9 +155,11 @@ impl Gate {
         Place { gate: Arc::clone(self), since: Instant::now() }
     }
 
-    /// Gives a place to who is next, or takes it back.
-    fn hand_over(state: &mut State) {
-        while let Some(call) = state.waiting.pop() {
+    /// Gives a place to who is next, or takes it back: when nobody waits, or there are fewer places than there were.
+    fn hand_over(state: &mut State, places: usize) {
+        while state.taken <= places
+            && let Some(call) = state.waiting.pop()
+        {
             if call.send(()).is_ok() {
                 return;
             }
@@ -141,6 +176,8 @@ impl State {
     /// A place was held for so long.
     fn note(&mut self, held: Duration) {
         self.held = self.held.mul_f64(1.0 - NEWEST) + held.mul_f64(NEWEST);
+        let before = self.measured.unwrap_or(held);
+        self.measured = Some(before.mul_f64(1.0 - NEWEST) + held.mul_f64(NEWEST));
     }
 
     /// When the next one in the queue may be called up, if requests go on to take as long as they did.
@@ -155,7 +192,7 @@ impl Drop for Place {
         let held = self.since.elapsed();
         let mut state = self.gate.state();
         state.note(held);
-        Gate::hand_over(&mut state);
+        Gate::hand_over(&mut state, self.gate.places());
         self.gate.series.in_flight.decrement(1.0);
     }
 }
@@ -186,7 +223,7 @@ impl Drop for Waiting {
         let mut state = self.gate.state();
         // Called up in the very moment in which it was given up: the place is another one's.
         if !state.waiting.leave(self.ticket) {
-            Gate::hand_over(&mut state);
+            Gate::hand_over(&mut state, self.gate.places());
         }
     }
 }
@@ -263,14 +300,39 @@ mod tests {
     async fn what_is_expected_follows_what_was() {
         let gate = gate(2, 1);
         let _both = (enter(&gate, 1).await, enter(&gate, 1).await);
+        assert_eq!(gate.mean_time(), None, "a guess is not shown");
         gate.state().note(Duration::from_secs(30));
         assert_eq!(gate.wait(), Duration::from_secs(5), "10 s a request: 5 s, and 30 s that count a fifth");
+        assert_eq!(gate.mean_time(), Some(Duration::from_secs(30)));
         (0..50).for_each(|_| gate.state().note(Duration::from_millis(200)));
         assert!(
             gate.wait().abs_diff(Duration::from_millis(100)) < Duration::from_millis(5),
             "{:?}",
             gate.wait()
         );
+    }
+
+    #[tokio::test]
+    async fn places_come_and_go() {
+        let gate = gate(1, 9);
+        let first = enter(&gate, 1).await;
+        let mut line: Vec<_> = (2..6).map(|client| Box::pin(enter(&gate, client))).collect();
+        line.iter_mut().for_each(|waiting| assert!(waiting.as_mut().now_or_never().is_none()));
+        gate.change(Some(3), 9);
+        let (second, third) =
+            (line.remove(0).now_or_never().unwrap(), line.remove(0).now_or_never().unwrap());
+        assert_eq!(gate.load(), (3, 2), "two more work, two wait");
+        gate.change(Some(2), 2);
+        drop(first);
+        assert!(line.iter_mut().all(|waiting| waiting.as_mut().now_or_never().is_none()), "one place fewer");
+        assert_eq!(gate.load(), (2, 2));
+        assert_eq!(gate.enter(who(9)).await.unwrap_err().waiting, 2, "the queue is shorter");
+        drop(second);
+        let fourth = line.remove(0).now_or_never().expect("a place was free again");
+        gate.change(None, 0);
+        let fifth = line.remove(0).now_or_never().expect("no bound");
+        drop((third, fourth, fifth));
+        assert_eq!((gate.load(), gate.is_bounded()), ((0, 0), false));
     }
 
     #[tokio::test]

@@ -289,7 +289,7 @@ async fn a_process_that_was_only_asleep_makes_no_call_once_another_one_has_the_r
     let fake = FakeVllm::start(vec![slow]).await;
     let tools = echoing();
     let respool = Respool::with_agent(&fake, &tools, state.path(), WINDOW).await;
-    let agent = Arc::clone(respool.agents.get("helper").unwrap());
+    let agent = respool.agents.get("helper").unwrap();
     let watch = respool.agents.serve(&agent, request(), None).await;
     eventually(|| (fake.requests().len() == 1).then_some(())).await;
     let store = respool.agents.store().unwrap();
@@ -304,7 +304,7 @@ async fn a_run_that_must_be_durable_does_not_begin_without_a_store() {
     std::fs::write(state.path().join("file"), "").unwrap();
     let fake = fake(&[]).await;
     let respool = Respool::with_agent(&fake, &echoing(), &state.path().join("file/state"), WINDOW).await;
-    let agent = Arc::clone(respool.agents.get("helper").unwrap());
+    let agent = respool.agents.get("helper").unwrap();
     let options = RunOptions { is_detached: true, is_durable: true, lease: None };
     let begun = respool.agents.start_run(&agent, AgentRequest::of_task("Do it."), options).await;
     assert!(begun.is_err_and(|error| error.0.contains("no store of runs")));
@@ -319,7 +319,7 @@ async fn a_run_of_the_queue_goes_on_only_while_its_lease_holds() {
     let fake = FakeVllm::start(scripts).await;
     let tools = echoing();
     let respool = Respool::with_agent(&fake, &tools, state.path(), WINDOW).await;
-    let agent = Arc::clone(respool.agents.get("helper").unwrap());
+    let agent = respool.agents.get("helper").unwrap();
     let store = respool.agents.store().unwrap();
     let entry = NewEntry { id: "event-1".into(), queue: "desk".into(), ..NewEntry::default() };
     store.enqueue(entry, 1).await.unwrap();

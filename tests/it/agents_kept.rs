@@ -112,7 +112,7 @@ async fn gone_before_the_commit(
     body: &Value,
     untouched: Option<Status>,
 ) -> Status {
-    let agent = Arc::clone(respool.agents.get("helper").unwrap());
+    let agent = respool.agents.get("helper").unwrap();
     let database = rusqlite::Connection::open(state.join("respool.db")).unwrap();
     let mut patience = Duration::from_millis(50);
     loop {
@@ -185,7 +185,7 @@ async fn a_client_that_leaves_while_its_run_is_taken_up_can_come_back() {
     let respool = Respool::with_agent(&fake, &echoing(), state.path(), WINDOW).await;
     let mut body = ask(false);
     body["tools"] = client_tools();
-    let agent = Arc::clone(respool.agents.get("helper").unwrap());
+    let agent = respool.agents.get("helper").unwrap();
     let first = AgentRequest::parse(body.to_string().as_bytes()).unwrap();
     let mut watch = respool.agents.serve(&agent, first, None).await;
     let suspension = loop {

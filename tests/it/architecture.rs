@@ -11,7 +11,7 @@ const LAYERS: [&[&str]; 13] = [
     &["observe"],
     &["tokens"],
     &["translate"],
-    &["upstream", "tools", "store"],
+    &["upstream", "tools", "store", "otlp"],
     &["relay", "usage"],
     &["agent"],
     &["alerts"],
@@ -111,7 +111,7 @@ const PURE_FILES: [&str; 79] = [
 ];
 
 /// Foreign crates and the modules that own them.
-const OWNED: [(&str, &[&str]); 25] = [
+const OWNED: [(&str, &[&str]); 28] = [
     ("rusqlite", &["store"]),
     ("rustyline", &["chat"]),
     ("termimad", &["chat"]),
@@ -125,7 +125,10 @@ const OWNED: [(&str, &[&str]); 25] = [
     ("clap_mangen", &["cli"]),
     ("lettre", &["alerts"]),
     ("maud", &["server"]),
-    ("reqwest", &["alerts", "cli", "tools"]),
+    ("reqwest", &["alerts", "cli", "otlp", "tools"]),
+    ("opentelemetry", &["otlp"]),
+    ("opentelemetry_otlp", &["otlp"]),
+    ("opentelemetry_sdk", &["otlp"]),
     ("cap_std", &["tools", "expert"]),
     ("landlock", &["tools"]),
     ("seccompiler", &["tools"]),

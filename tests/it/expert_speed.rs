@@ -111,7 +111,7 @@ async fn an_event_reaches_the_model_within_a_few_waits_for_the_disk() {
         enqueue(store, invocation(&id, "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
         until(store, &id, is_over).await;
         let asked = fake.requests().last().unwrap().at;
-        took.push(asked.duration_since(began).as_secs_f64());
+        took.push(asked.duration_since(began.into()).as_secs_f64());
         assert_eq!(store.commits().1 - synchronised, 1, "the event alone waits for the disk");
     }
     for times in [&mut took, &mut bare] {

@@ -12,15 +12,17 @@ const OPERATOR = "sk-operator-0123456789";
 const problems = [];
 const expect = (is, what) => { if (!is) { problems.push(what); console.log("FAILED", what); } };
 
-// A model that answers late, so that something runs.
+// A model that answers when it is told to, so that something runs as long as it is looked at.
+let answerNow;
+const told = new Promise((done) => { answerNow = done; });
 const model = http.createServer((request, response) => {
     const answer = (body) => { response.setHeader("content-type", "application/json"); response.end(JSON.stringify(body)); };
     if (request.url.startsWith("/v1/models")) return answer({ object: "list", data: [{ id: "gpt-oss-120b", object: "model" }] });
     if (request.url === "/health") return answer({});
     if (request.method !== "POST") { response.statusCode = 404; return answer({}); }
-    setTimeout(() => answer({ id: "c", object: "chat.completion", created: 1, model: "gpt-oss-120b",
+    told.then(() => answer({ id: "c", object: "chat.completion", created: 1, model: "gpt-oss-120b",
         choices: [{ index: 0, finish_reason: "stop", message: { role: "assistant", content: "Paris" } }],
-        usage: { prompt_tokens: 10, completion_tokens: 5, total_tokens: 15 } }), 4000);
+        usage: { prompt_tokens: 10, completion_tokens: 5, total_tokens: 15 } }));
 });
 await new Promise((done) => model.listen(0, "127.0.0.1", done));
 
@@ -45,12 +47,35 @@ async function serve(withKeys) {
     return { child, url: `http://${address}`, state: `${home}/state` };
 }
 
-const browser = await chromium.launch({ executablePath: "/usr/bin/chromium", headless: true,
-    args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"] });
+// Containers often have 64 MiB of /dev/shm, in which a renderer with a long page dies. The timeouts are for slow machines: nothing here
+// is about speed.
+const PATIENCE = 120_000;
+const launch = () => chromium.launch({ executablePath: "/usr/bin/chromium", headless: true, timeout: PATIENCE,
+    args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic", "--no-first-run", "--disable-background-networking",
+        "--disable-component-update", "--disable-sync"] });
+let browser = await launch();
 
-async function look(server, name, size, scheme, act) {
+// Looks once more with a new browser when the browser itself has died: that says nothing about the page.
+async function look(...what) {
+    const known = problems.length;
+    try {
+        await lookOnce(...what);
+    } catch (error) {
+        if (browser.isConnected() && !/crashed|has been closed/.test(String(error))) throw error;
+        console.log(`${what[1]}: the browser died (${String(error).split("\n")[0]}); once more`);
+        problems.length = known;
+        await browser.close().catch(() => {});
+        browser = await launch();
+        await lookOnce(...what);
+    }
+}
+
+async function lookOnce(server, name, size, scheme, act) {
+    const begun = Date.now();
     const context = await browser.newContext({ viewport: size, colorScheme: scheme, reducedMotion: "reduce" });
+    context.setDefaultTimeout(PATIENCE);
     const page = await context.newPage();
+    page.on("crash", () => console.log(`${name}: the page crashed`));
     page.on("console", (message) => { if (["error", "warning"].includes(message.type())) problems.push(`${name}: console: ${message.text()}`); });
     page.on("pageerror", (error) => problems.push(`${name}: ${error}`));
     page.on("request", (request) => { if (!request.url().startsWith(server.url)) problems.push(`${name}: loads ${request.url()}`); });
@@ -64,6 +89,7 @@ async function look(server, name, size, scheme, act) {
     };
     await act(page, shot);
     await context.close();
+    console.log(`${name}: ${((Date.now() - begun) / 1000).toFixed(1)} s`);
 }
 
 const sizes = { narrow: { width: 390, height: 844 }, wide: { width: 1600, height: 1000 } };
@@ -96,11 +122,12 @@ await look(open, "live", sizes.wide, "light", async (page, shot) => {
     await page.goto(open.url);
     const asked = fetch(`${open.url}/v1/chat/completions`, { method: "POST", headers: { "content-type": "application/json" },
         body: JSON.stringify({ model: "gpt-oss-120b", messages: [{ role: "user", content: "the secret word" }] }) });
-    await page.getByText("waiting for the model").waitFor({ timeout: 5000 });
+    await page.getByText("waiting for the model").waitFor();
     await shot("running");
     expect(!(await page.content()).includes("secret word"), "no content is shown");
+    answerNow();
     await asked;
-    await page.getByText("Nothing runs now").waitFor({ timeout: 8000 });
+    await page.getByText("Nothing runs now").waitFor();
 });
 await look(open, "keyboard", sizes.wide, "light", async (page) => {
     await page.goto(open.url);

@@ -24,7 +24,7 @@ for number in range(10_000):
         "error" if fails else "ok", random.choice(["upstream_timeout", "context_length_exceeded"]) if fails else "",
         "it did not answer" if fails else "",
     ))
-store = sqlite3.connect(sys.argv[1])
+store = sqlite3.connect(sys.argv[1], timeout=60)
 columns = ("at, request, route, key, model, upstream, agent, run, stream, status, prompt, cached, reasoning, completion, first_byte, "
            "duration, waited, attempts, dialects, repairs, recovery, loop_stopped, outcome, error_code, error")
 store.executemany(f"INSERT INTO requests ({columns}) VALUES ({', '.join('?' * 25)})", rows)

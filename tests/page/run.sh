@@ -17,6 +17,6 @@ work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 cargo build --quiet --locked
 binary="${CARGO_TARGET_DIR:-target}/debug/respool"
-(cd "$work" && npm init -y >/dev/null && npm install --silent --no-audit --no-fund playwright-core >/dev/null)
+(cd "$work" && npm init -y >/dev/null && npm install --silent --no-audit --no-fund playwright-core@1 >/dev/null)
 cp tests/page/click_through.mjs tests/page/fill.py "$work/"
 RESPOOL="$(realpath "$binary")" SHOTS="$shots" node "$work/click_through.mjs" "$work"

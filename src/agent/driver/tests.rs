@@ -72,6 +72,7 @@ async fn begun(dir: &std::path::Path) -> (Arc<Store>, Driver, Run) {
         agent: "helper".into(),
         report: ErrorReport::new(dir.to_owned()),
         content: false,
+        spans: None,
     };
     let driver = Driver::new(&agent, journal, telemetry, Stops::default(), Arc::new(|_: Activity<'_>| {}));
     (store, driver, Run::new(setup))

@@ -17,7 +17,8 @@ use tokio::net::TcpListener;
 use self::client::ask;
 use self::scenes::{SCENES, Scene};
 use super::say::{say, tell_piece};
-use super::serve::{app, on_signals, runtime, signals, start_replay};
+use super::serve::{app, on_signals, runtime, signals};
+use super::upstreams::start_replay;
 use crate::config::{Environment, FileText, Flags, Settings, resolve};
 use crate::observe;
 use crate::server::{Stop, router, run};
@@ -55,7 +56,7 @@ async fn tour(arguments: DemoArgs) -> Result<(), String> {
     let agents = Arc::clone(&app.agents);
     let listener = listen(&arguments).await?;
     let relay = format!("http://{}", listener.local_addr().map_err(|error| error.to_string())?);
-    let running = tokio::spawn(run(listener, router(app), stop.clone(), settings.server.limits.drain));
+    let running = tokio::spawn(run(listener, router(app), stop.clone()));
     let stage = Stage { relay, server, replay };
 
     show_all(&stage).await?;

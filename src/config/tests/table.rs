@@ -39,8 +39,9 @@ fn with_example(key: &Key) -> String {
     format!("{elsewhere}{table}{}{} = {}\n", companions(key), key.name(), key.example)
 }
 
-const VARIABLES: [(&str, &str); 6] = [
+const VARIABLES: [(&str, &str); 7] = [
     ("NTFY_TOKEN", "n"),
+    ("OTLP_HEADERS", "x-team=one"),
     ("OPENCLAW_GATEWAY_TOKEN", "t"),
     ("VLLM_API_KEY", "k"),
     ("RESPOOL_CLIENT_KEYS", "a b"),

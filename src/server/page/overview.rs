@@ -44,7 +44,14 @@ fn markup(viewer: &Viewer, main: &Markup) -> Markup {
 /// What needs the owner now.
 fn notices(app: &App, waiting: usize) -> Markup {
     let budgets = app.usage.reached_budgets();
+    let reloaded = app.alerts.reloaded();
     html! {
+        @if let Some(problem) = &reloaded.problem {
+            p class="notice bad" role="status" { "The configuration was changed and is wrong, so the old one holds: " (problem) }
+        }
+        @if !reloaded.waiting.is_empty() {
+            p class="notice" role="status" { "The configuration was changed. This part of it needs a restart: " (reloaded.waiting.join(", ")) "." }
+        }
         @for reached in &budgets {
             p class="notice" role="status" {
                 "Budget: " (reached.scope.describe()) " used " (reached.spent) " of " (reached.budget) " today. When it is spent, requests are refused until the next UTC day."
@@ -90,12 +97,19 @@ fn upstreams(app: &App) -> Markup {
                 }
                 td class="number" { (at_work) }
                 td class="number" { (waiting) }
+                td class="number" { @if let Some(mean) = upstream.standing.mean_time() { (format::duration(mean)) } @else { "–" } }
                 td { @if let Some(models) = upstream.standing.models() { (models.join(", ")) } @else { "not asked yet" } }
             }
         }
     };
-    let heads =
-        [("Upstream", false), ("State", false), ("At work", true), ("Waiting", true), ("Models", false)];
+    let heads = [
+        ("Upstream", false),
+        ("State", false),
+        ("At work", true),
+        ("Waiting", true),
+        ("Mean time", true),
+        ("Models", false),
+    ];
     layout::table("Upstreams", &heads, &rows)
 }
 

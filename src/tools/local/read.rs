@@ -23,7 +23,7 @@ pub(super) fn open(workspace: &Workspace, place: &Place) -> Result<File, ToolErr
     let about = file.metadata().map_err(|error| failure(place.written.display(), &error))?;
     let path = place.written.display();
     match about.file_type() {
-        kind if kind.is_file() && about.nlink() > 1 && workspace.refuses_links => {
+        kind if kind.is_file() && about.nlink() > 1 && workspace.refuses_links.load(Ordering::Relaxed) => {
             let names = about.nlink();
             Err(ToolError::Failed(format!(
                 "{path} has {names} names (hard links), and rules judge a file by its path: one of the others may be denied. \

@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 use cap_std::fs::Dir;
 use rustix::fs::{Mode, OFlags};
@@ -21,7 +22,7 @@ pub(in crate::tools) struct Workspace {
     written: PathBuf,
     pub(super) dir: Dir,
     /// Files with several names are not opened: rules judge a file by its path, and it has others.
-    pub(in crate::tools) refuses_links: bool,
+    pub(in crate::tools) refuses_links: AtomicBool,
 }
 
 /// A path in the workspace, relative to it; `.` is the workspace itself.
@@ -42,7 +43,7 @@ impl Workspace {
         let open = || {
             let root = path.canonicalize()?;
             let dir = Dir::open_ambient_dir(&root, cap_std::ambient_authority())?;
-            Ok(Self { written: std::path::absolute(path)?, root, dir, refuses_links: false })
+            Ok(Self { written: std::path::absolute(path)?, root, dir, refuses_links: AtomicBool::default() })
         };
         open()
             .map_err(|error: io::Error| format!("the workspace {} cannot be opened: {error}", path.display()))

@@ -126,7 +126,7 @@ impl Respool {
         }
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let ended = tokio::spawn(run(listener, router(app), stop.clone(), settings.server.limits.drain));
+        let ended = tokio::spawn(run(listener, router(app), stop.clone()));
         Self { address, stop, ended: Some(ended), agents, access, experts, usage, _state: state }
     }
 }

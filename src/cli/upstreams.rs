@@ -1,0 +1,108 @@
+//! Makes the upstreams of a configuration, and those of a changed one.
+
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::config::Settings;
+use crate::units::Unusable;
+use crate::upstream::replay::{self, Replay};
+use crate::upstream::{Address, Fleet, LISTS_EVERY, Upstream, UpstreamConfig};
+
+/// The upstreams that are asked now, with what they were made from.
+pub(super) struct ServedUpstreams {
+    /// All of them.
+    pub(super) fleet: Arc<Fleet>,
+    /// In the same order.
+    configs: Vec<UpstreamConfig>,
+    /// Ends asking for their lists of models.
+    lists: DropGuard,
+}
+
+impl ServedUpstreams {
+    /// The configured upstreams; what they serve is asked again and again until `abort`, or until this is dropped.
+    ///
+    /// # Errors
+    /// Every upstream that cannot be used.
+    pub(super) async fn open(settings: &Settings, abort: &CancellationToken) -> Result<Self, Vec<Unusable>> {
+        let mut made = Vec::new();
+        for config in &settings.upstreams {
+            let upstream = started(config, abort).await.and_then(|config| Upstream::new(&config));
+            made.push(upstream.map(Arc::new));
+        }
+        Self::served(settings, made, abort)
+    }
+
+    /// Those of a changed configuration. One that did not change goes on as it is; one that did keeps its place at the server.
+    ///
+    /// # Errors
+    /// Every upstream that cannot be used.
+    pub(super) fn changed(
+        &self,
+        settings: &Settings,
+        abort: &CancellationToken,
+    ) -> Result<Self, Vec<Unusable>> {
+        let made = settings.upstreams.iter().map(|config| {
+            let before = self.configs.iter().position(|before| before.name == config.name);
+            let Some((before, upstream)) =
+                before.and_then(|index| Some((&self.configs[index], self.fleet.iter().nth(index)?)))
+            else {
+                return Upstream::new(config).map(Arc::new);
+            };
+            if before == config {
+                return Ok(Arc::clone(upstream));
+            }
+            // A replay has the address that it was started at.
+            let url = if before.url == config.url { upstream.address().clone() } else { config.url.clone() };
+            Upstream::succeeding(upstream, &UpstreamConfig { url, ..config.clone() }).map(Arc::new)
+        });
+        Self::served(settings, made.collect(), abort)
+    }
+
+    /// The upstreams of a configuration that does not change.
+    pub(super) fn kept(self) -> Arc<Fleet> {
+        self.lists.disarm();
+        self.fleet
+    }
+
+    fn served(
+        settings: &Settings,
+        made: Vec<Result<Arc<Upstream>, String>>,
+        abort: &CancellationToken,
+    ) -> Result<Self, Vec<Unusable>> {
+        let (mut upstreams, mut problems) = (Vec::new(), Vec::new());
+        for (index, made) in made.into_iter().enumerate() {
+            match made {
+                Ok(upstream) => upstreams.push(upstream),
+                Err(why) => problems.push(Unusable::new(&["upstream", &index.to_string(), "url"], why)),
+            }
+        }
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let fleet = Arc::new(Fleet::new(upstreams, LISTS_EVERY));
+        let lists = abort.child_token();
+        if fleet.is_several() {
+            tokio::spawn(Arc::clone(&fleet).keep_lists(lists.clone()));
+        }
+        Ok(Self { fleet, configs: settings.upstreams.clone(), lists: lists.drop_guard() })
+    }
+}
+
+async fn started(config: &UpstreamConfig, abort: &CancellationToken) -> Result<UpstreamConfig, String> {
+    let Address::Replay(dir) = &config.url else { return Ok(config.clone()) };
+    let replay = Replay::load(dir).map_err(|error| format!("upstream `{}`: {error}", config.name))?;
+    let url = start_replay(Arc::new(replay), abort).await?;
+    Ok(UpstreamConfig { url, ..config.clone() })
+}
+
+/// Serves a replay on a free loopback port until `abort`.
+pub(super) async fn start_replay(replay: Arc<Replay>, abort: &CancellationToken) -> Result<Address, String> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await;
+    let listener = listener.map_err(|error| format!("the replay upstream cannot listen: {error}"))?;
+    let address =
+        listener.local_addr().map_err(|error| format!("the replay upstream cannot listen: {error}"))?;
+    tokio::spawn(replay::serve(listener, replay, abort.clone()));
+    format!("http://{address}").parse()
+}

@@ -1,0 +1,186 @@
+//! What of a changed configuration holds at once, and what needs a restart. Pure. Called by `cli` when the file changes.
+//!
+//! An agent may be able to write the file. So nothing takes effect that gives agents more than they had, that sends a key of the
+//! environment to a new address, that runs a new program, or that makes keys of clients unnecessary: such a part waits for a restart,
+//! which a person makes. All comparisons are with what holds now, so the way back from a stricter setting needs a restart too.
+
+use std::collections::BTreeSet;
+
+use super::{Loaded, Settings};
+use crate::agent::AgentConfig;
+use crate::alerts::SinkConfig;
+use crate::upstream::{Address, UpstreamConfig};
+
+/// These keys, and all below them, take effect at once. All others need a restart.
+pub(super) const AT_ONCE: [&str; 17] = [
+    "agents",
+    "alerts",
+    "budgets",
+    "client_keys",
+    "client_keys_env",
+    "context",
+    "keep_fields",
+    "limits",
+    "models",
+    "prices",
+    "reasoning",
+    "recovery",
+    "tool_parsing",
+    "tools.policy",
+    "tools_mode",
+    "upstream",
+    "usage.compare",
+];
+
+/// Of these, which take effect at once, something may have to wait for a restart: when each holds, in words.
+pub(super) const IN_PART: [(&str, &str); 9] = [
+    ("agents.<NAME>.tools", "at once; tools that the agent did not have after a restart"),
+    ("agents.<NAME>.system_prompt_file", "after a restart"),
+    ("alerts.sink.program", "at once; a new one after a restart"),
+    ("alerts.sink.token_env", "at once; at a new address after a restart"),
+    ("client_keys", "at once; the last key goes after a restart"),
+    ("client_keys_env", "at once; the last key goes after a restart"),
+    ("tools.policy", "what it forbids at once, what it permits after a restart"),
+    ("upstream.api_key_env", "at once; at a new address after a restart"),
+    ("upstream.url", "at once; a new `replay:` after a restart"),
+];
+
+/// True for a key that takes effect at once, at least in part.
+pub(super) fn is_at_once(path: &str) -> bool {
+    AT_ONCE.iter().any(|at_once| is_below(path, at_once))
+}
+
+fn is_below(path: &str, above: &str) -> bool {
+    path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
+/// What a changed configuration comes to. Which policies hold together knows `tools`: the policy here is what the file says.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// What is to hold now.
+    pub settings: Settings,
+    /// The keys that change now, as they are written.
+    pub live: Vec<String>,
+    /// The keys that wait for a restart, each with the reason where that is not the key itself.
+    pub waiting: Vec<String>,
+}
+
+impl Loaded {
+    /// What this configuration changes. `start`: what the process was started with; `before`: the configuration that was read last;
+    /// `holds`: what holds now.
+    pub fn change(&self, start: &Self, before: &Self, holds: &Settings) -> Change {
+        let mut waiting = Vec::new();
+        let settings = in_effect(holds, &self.settings, &mut waiting);
+        let restart = self.changed_keys(start).into_iter().filter(|key| !is_at_once(key));
+        waiting.splice(0..0, restart);
+        let live = self.changed_keys(before).into_iter().filter(|key| is_at_once(key)).collect();
+        Change { settings, live, waiting }
+    }
+}
+
+/// What holds when `new` has come: all of it that may take effect at once.
+fn in_effect(holds: &Settings, new: &Settings, waiting: &mut Vec<String>) -> Settings {
+    let mut settings = holds.clone();
+    settings.server.limits = new.server.limits.clone();
+    settings.relay = new.relay.clone();
+    settings.prices = new.prices.clone();
+    settings.budgets = new.budgets.clone();
+    settings.usage.compare.clone_from(&new.usage.compare);
+    settings.tools.policy = new.tools.policy.clone();
+    keys(&mut settings, new, waiting);
+    upstreams(&mut settings, new, waiting);
+    // Which keys hold decides whether they go along, and not what the file says.
+    let end_here = settings.server.asks_for_keys();
+    settings.upstreams.iter_mut().for_each(|upstream| upstream.client_keys_end_here = end_here);
+    agents(&mut settings, new, waiting);
+    settings.alerts = new.alerts.clone();
+    settings.alerts.sink.retain(|sink| {
+        let is_known = sink_is_known(&holds.alerts.sink, sink);
+        if !is_known {
+            waiting.push(format!("alerts.sink (a new one of type `{}`)", sink.kind));
+        }
+        is_known
+    });
+    settings
+}
+
+fn keys(settings: &mut Settings, new: &Settings, waiting: &mut Vec<String>) {
+    let mut server = settings.server.clone();
+    server.client_keys.clone_from(&new.server.client_keys);
+    server.client_keys_env.clone_from(&new.server.client_keys_env);
+    if settings.server.asks_for_keys() && !server.asks_for_keys() {
+        waiting.push("client_keys (without any, nobody would need one)".to_owned());
+        return;
+    }
+    settings.server = server;
+}
+
+/// The list is taken as a whole or not at all: agents and experts speak of its entries by name.
+fn upstreams(settings: &mut Settings, new: &Settings, waiting: &mut Vec<String>) {
+    let known = &settings.upstreams;
+    let is_new_replay = |upstream: &&UpstreamConfig| {
+        matches!(upstream.url, Address::Replay(_)) && !known.iter().any(|it| it.url == upstream.url)
+    };
+    let takes_key = |upstream: &&UpstreamConfig| {
+        let has_it = |it: &UpstreamConfig| it.api_key_env == upstream.api_key_env && it.url == upstream.url;
+        upstream.api_key_env.is_some() && !known.iter().any(has_it)
+    };
+    let mut why: Vec<String> = Vec::new();
+    why.extend(new.upstreams.iter().filter(is_new_replay).map(|it| format!("`{}` is a new replay", it.name)));
+    let sends = |it: &UpstreamConfig| format!("`{}` would get a key of the environment", it.name);
+    why.extend(new.upstreams.iter().filter(takes_key).map(sends));
+    let of_experts = settings.experts.by_name.values().filter_map(|expert| expert.upstream.as_ref());
+    for wanted in of_experts.chain(&settings.experts.upstream) {
+        if !new.upstreams.iter().any(|upstream| upstream.name == *wanted) {
+            why.push(format!("experts still ask `{wanted}`"));
+        }
+    }
+    if why.is_empty() {
+        settings.upstreams.clone_from(&new.upstreams);
+    } else {
+        waiting.push(format!("upstream ({})", why.join(", ")));
+    }
+}
+
+fn agents(settings: &mut Settings, new: &Settings, waiting: &mut Vec<String>) {
+    let before = std::mem::take(&mut settings.agents);
+    let names: BTreeSet<&str> = settings.upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
+    for (name, wanted) in &new.agents {
+        let known = before.get(name);
+        let is_served = wanted.upstream.as_deref().is_none_or(|upstream| names.contains(upstream));
+        match known {
+            _ if !is_served => waiting.push(format!("agents.{name} (its upstream waits)")),
+            None if wanted.tools.is_empty() && wanted.system_prompt_file.is_none() => {
+                settings.agents.insert(name.clone(), wanted.clone());
+            }
+            None => waiting.push(format!("agents.{name} (a new agent with tools or a prompt file)")),
+            Some(known) => {
+                let agent = no_more_than(known, wanted);
+                if agent.tools != wanted.tools {
+                    waiting.push(format!("agents.{name}.tools (those that it did not have)"));
+                }
+                if agent.system_prompt_file != wanted.system_prompt_file {
+                    waiting.push(format!("agents.{name}.system_prompt_file"));
+                }
+                settings.agents.insert(name.clone(), agent);
+            }
+        }
+    }
+}
+
+/// The agent as it is wanted, with no tool and no file that it did not have.
+fn no_more_than(known: &AgentConfig, wanted: &AgentConfig) -> AgentConfig {
+    let tools = wanted.tools.iter().filter(|tool| known.tools.contains(tool)).cloned().collect();
+    AgentConfig { tools, system_prompt_file: known.system_prompt_file.clone(), ..wanted.clone() }
+}
+
+/// True for a sink that runs no program, and sends no token of the environment to an address, that was not there before.
+fn sink_is_known(known: &[SinkConfig], sink: &SinkConfig) -> bool {
+    let runs_known = sink.program.is_empty() || known.iter().any(|it| it.program == sink.program);
+    let same_token =
+        |it: &SinkConfig| it.token_env == sink.token_env && it.url == sink.url && it.kind == sink.kind;
+    runs_known && (sink.token_env.is_none() || known.iter().any(same_token))
+}
+
+#[cfg(test)]
+mod tests;
