@@ -56,49 +56,8 @@ async fn children(store: &Store) -> Vec<(String, String)> {
     rows.into_iter().filter_map(|row| Some((row.agent, row.parent?))).collect()
 }
 
-/// The function's run is a child of `run`, and its answer is not shown.
-async fn shown_below_its_parent(store: &Store, run: &str) {
-    assert_eq!(children(store).await, [("expert/sales-desk/compose-response".to_owned(), run.to_owned())]);
-    let shown = report::breakdown(&store.run(run).await.unwrap().unwrap());
-    let child = shown["children"][0].as_str().unwrap().to_owned();
-    let shown = report::breakdown(&store.run(&child).await.unwrap().unwrap());
-    assert_eq!((&shown["status"], &shown["parent"]), (&json!("done"), &json!(run)));
-    assert!(
-        shown["answer"].as_str().unwrap().starts_with("[withheld"),
-        "it may have read private knowledge: {shown}"
-    );
-}
-
-#[tokio::test]
-async fn a_function_gets_its_inputs_tools_and_knowledge_and_gives_its_outputs() {
-    let model = |request: &Value| match (is_function(request), results(request).len()) {
-        (true, 0) => calls(&[("read", json!({"path": "knowledge/margins.md"})), note()]),
-        (true, 2) => calls(&[finish(json!({"text": "Dear Sarah", "confidence": "sure"}))]),
-        (true, _) => calls(&[finish(json!({"text": "Dear Sarah", "confidence": "high"}))]),
-        (false, 0) => calls(&[
-            ("read", json!({"path": "functions/compose-response.md"})),
-            ("read", json!({"path": "knowledge/margins.md"})),
-            (CALL, json!({"contact": "Sarah Connor", "undeclared": "a secret of the parent"})),
-        ]),
-        (false, _) => end(),
-    };
-    let fake = FakeVllm::thinking(model).await;
-    let desk = Desk::new(&fake.url());
-    isolate(&desk);
-    let respool = desk.started(&fake).await;
-    let store = respool.agents.store().unwrap();
-    enqueue(store, invocation("i1", "inbound-email-triage", payload())).await;
-    let row = until(store, "i1", is_over).await;
-    assert_eq!(row.state, EntryState::Done, "{row:?}");
-
-    let asked: Vec<Value> = fake.requests().iter().map(crate::support::fake_vllm::Seen::json).collect();
-    let parent = &asked[0];
-    let system = parent["messages"][0]["content"].as_str().unwrap();
-    assert!(
-        system.contains(&format!("compose-response: Drafts an answer (runs by itself: call `{CALL}`)")),
-        "{system}"
-    );
-    let child = asked.iter().find(|request| is_function(request)).unwrap();
+/// What the model of a function's own run is told.
+fn is_told_of_itself_alone(child: &Value) {
     let tools = |request: &Value| -> Vec<String> {
         let tools = request["tools"].as_array().unwrap();
         tools.iter().map(|tool| tool["function"]["name"].as_str().unwrap().to_owned()).collect()
@@ -138,7 +97,7 @@ async fn a_function_gets_its_inputs_tools_and_knowledge_and_gives_its_outputs() 
     );
     assert_eq!(desk.effects(), ["create_note"]);
 
-    shown_below_its_parent(store, &row.run.unwrap()).await;
+    is_shown_under(store, &row.run.unwrap()).await;
     respool.killed().await;
 }
 
