@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::experts_killed::{desk as desk_of_a_process, start};
 use crate::experts_run::{Desk, calls, enqueue, invocation, is_over, messages, results, until};
 use crate::support::eventually;
-use crate::support::fake_vllm::FakeVllm;
+use crate::support::fake_vllm::{FakeVllm, Seen};
 use crate::support::script::Script;
 
 const FUNCTION: &str = "---\nname: compose-response\ndescription: Drafts an answer\nsession: isolated\n\
@@ -80,6 +80,52 @@ fn is_told_of_itself_alone(child: &Value) {
             && !text.contains("Execute the process"),
         "{text}"
     );
+}
+
+/// The child run stands under its parent, and its answer is withheld.
+async fn is_shown_under(store: &Store, run: &str) {
+    assert_eq!(children(store).await, [("expert/sales-desk/compose-response".to_owned(), run.to_owned())]);
+    let shown = report::breakdown(&store.run(run).await.unwrap().unwrap());
+    let child = shown["children"][0].as_str().unwrap().to_owned();
+    let shown = report::breakdown(&store.run(&child).await.unwrap().unwrap());
+    assert_eq!((&shown["status"], &shown["parent"]), (&json!("done"), &json!(run)));
+    assert!(
+        shown["answer"].as_str().unwrap().starts_with("[withheld"),
+        "it may have read private knowledge: {shown}"
+    );
+}
+
+#[tokio::test]
+async fn a_function_gets_its_inputs_tools_and_knowledge_and_gives_its_outputs() {
+    let model = |request: &Value| match (is_function(request), results(request).len()) {
+        (true, 0) => calls(&[("read", json!({"path": "knowledge/margins.md"})), note()]),
+        (true, 2) => calls(&[finish(json!({"text": "Dear Sarah", "confidence": "sure"}))]),
+        (true, _) => calls(&[finish(json!({"text": "Dear Sarah", "confidence": "high"}))]),
+        (false, 0) => calls(&[
+            ("read", json!({"path": "functions/compose-response.md"})),
+            ("read", json!({"path": "knowledge/margins.md"})),
+            (CALL, json!({"contact": "Sarah Connor", "undeclared": "a secret of the parent"})),
+        ]),
+        (false, _) => end(),
+    };
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    isolate(&desk);
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "inbound-email-triage", payload())).await;
+    let row = until(store, "i1", is_over).await;
+    assert_eq!(row.state, EntryState::Done, "{row:?}");
+
+    let asked: Vec<Value> = fake.requests().iter().map(Seen::json).collect();
+    let parent = &asked[0];
+    let system = parent["messages"][0]["content"].as_str().unwrap();
+    assert!(
+        system.contains(&format!("compose-response: Drafts an answer (runs by itself: call `{CALL}`)")),
+        "{system}"
+    );
+    let child = asked.iter().find(|request| is_function(request)).unwrap();
+    is_told_of_itself_alone(child);
 
     let told = results(asked.last().unwrap());
     assert!(told[0].contains(&format!("call `{CALL}`")), "its text is not read: {told:?}");
