@@ -57,20 +57,25 @@ vllm DIR:
 bench:
     benches/proxy/run.sh
 
-# Fuzz one target (parse, split, account, rewrite, repair; sse) for that many seconds; what it finds lands in fuzz/artifacts. Needs cargo-fuzz.
+# Fuzz one target (parse, split, account, rewrite, repair; sse, responses, messages, wire_events) for that many seconds; what it finds lands in fuzz/artifacts. Needs cargo-fuzz.
 fuzz TARGET SECONDS="600":
     #!/usr/bin/env bash
     set -euo pipefail
-    [ {{TARGET}} = sse ] || cd crates/tool-call-parser
+    [ -e fuzz/fuzz_targets/{{TARGET}}.rs ] || cd crates/tool-call-parser
     seeds=fuzz/corpus/{{TARGET}}
     [ -d "$seeds" ] || seeds=fuzz/corpus/parse
+    case {{TARGET}} in responses | messages) longest=2000 ;; *) longest=600 ;; esac
     mkdir -p fuzz/grown/{{TARGET}}
-    RUSTC_BOOTSTRAP=1 cargo fuzz run -s none {{TARGET}} fuzz/grown/{{TARGET}} "$seeds" -- -max_len=600 -max_total_time={{SECONDS}}
+    RUSTC_BOOTSTRAP=1 cargo fuzz run -s none {{TARGET}} fuzz/grown/{{TARGET}} "$seeds" -- -max_len=$longest -max_total_time={{SECONDS}}
+
+# The same for the other wires without cargo-fuzz: random changes of seeds and recorded requests (responses, messages, wire_events).
+mutate TARGET SECONDS="600":
+    RESPOOL_TARGET={{TARGET}} RESPOOL_SECONDS={{SECONDS}} cargo test --lib wires_hold_on_mutations -- --nocapture
 
 # What is too long for every change: 2,000 random schemas per dialect there and back, 20,000 random texts, all targets fuzzed.
 nightly:
     RESPOOL_SCHEMAS=2000 RESPOOL_CASES=20000 cargo test --release --lib -p tool-call-parser
-    for target in parse split account rewrite repair sse; do just fuzz "$target"; done
+    for target in parse split account rewrite repair sse responses messages wire_events; do just fuzz "$target"; done
 
 # What the agent's loop costs, and the memory of 200 runs at once.
 bench-agent:

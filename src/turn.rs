@@ -107,6 +107,19 @@ pub enum TurnEvent {
     },
 }
 
+impl TurnEvent {
+    /// Takes in the next event where both are pieces of the same text; else gives it back.
+    pub fn join(&mut self, next: Self) -> Option<Self> {
+        match (self, next) {
+            (Self::Content(text), Self::Content(more)) | (Self::Reasoning(text), Self::Reasoning(more)) => {
+                text.push_str(&more);
+                None
+            }
+            (_, next) => Some(next),
+        }
+    }
+}
+
 impl From<Event> for TurnEvent {
     fn from(event: Event) -> Self {
         match event {

@@ -20,7 +20,7 @@ use super::event::EventKind;
 use super::journal::Journal;
 use super::progress;
 use super::run::Run;
-use super::stored::or_log;
+use super::stored::{or_log, restore};
 use super::telemetry::Telemetry;
 use super::watch::{ActiveRun, Watch, WorkReport};
 use crate::observe::{Accounts, ErrorReport, Recording};
@@ -199,8 +199,9 @@ impl ActiveRuns {
                 }
                 claimed => claimed?,
             };
-            let work = epoch.map(|epoch| Work { store: Some(store), epoch, ..work });
-            Ok(work.map(|work| active.work(&agent, work)))
+            let Some(epoch) = epoch else { return Ok(None) };
+            let work = Box::pin(current(&store, work)).await?;
+            Ok(Some(active.work(&agent, Work { store: Some(store), epoch, ..work })))
         })
         .await
     }
@@ -247,7 +248,8 @@ impl ActiveRuns {
         stops: Stops,
     ) -> WorkReport {
         let Work { id, client, mut run, authorization, first, origin, .. } = work;
-        let telemetry = self.telemetry(agent, &id);
+        let mut telemetry = self.telemetry(agent, &id);
+        telemetry.content &= !run.setup().is_private;
         telemetry.started(&run, origin);
         let (began, before) = (Instant::now(), run.iterations().len());
         let mut journal = Journal::new(&id, work.epoch, work.store, work.seq);
@@ -261,7 +263,7 @@ impl ActiveRuns {
         let accounts = self.accounts.get().zip(client.as_ref());
         driver.model.account = accounts.and_then(|(accounts, client)| accounts.of_client(client));
         if let Some(recording) = self.recording.get() {
-            driver.model.recording.clone_from(recording);
+            driver.model.recording = recording.clone().without_content(run.setup().is_private);
         }
         driver.is_detached = work.options.is_detached || agent.config.on_disconnect == OnDisconnect::Detach;
         if let Some(first) = first {
@@ -347,4 +349,17 @@ impl ActiveRuns {
         self.tasks.close();
         self.tasks.wait().await;
     }
+}
+
+/// The work with all that was written until its run was claimed: whoever held it before may have gone on after it was read.
+async fn current(store: &Store, work: Work) -> Result<Work, StoreError> {
+    // A store that cannot be read is told of by the next commit.
+    let Some(stored) = or_log(store.run(&work.id).await).flatten() else { return Ok(work) };
+    let seq = stored.events.len() as u64;
+    if seq == work.seq {
+        return Ok(work);
+    }
+    let (run, _) =
+        restore(&stored).ok_or_else(|| StoreError("the run cannot be read any more".to_owned()))?;
+    Ok(Work { run, seq, first: Some(EventKind::Resumed), ..work })
 }

@@ -218,13 +218,19 @@ impl Agents {
         RunFacts::of(&resume::load(self.store(), id).await.ok()?)
     }
 
-    /// The runs that a fingerprint stands for, the oldest first.
+    /// The runs that a fingerprint stands for, the oldest first. The calls of child runs are among those of their parents.
     pub async fn facts_of(&self, fingerprint: &str) -> Vec<RunFacts> {
         let Some(store) = self.store() else { return Vec::new() };
         let ids = or_log(store.runs_of(fingerprint).await).unwrap_or_default();
         let mut all = Vec::new();
         for id in ids {
-            all.extend(self.facts(&id).await);
+            let Some(mut facts) = self.facts(&id).await else { continue };
+            // The last first: what is put in moves what follows.
+            for (before, child) in std::mem::take(&mut facts.children).into_iter().rev() {
+                let of_child = self.facts(&child).await;
+                facts.insert_calls(before, of_child.map(|facts| facts.calls).unwrap_or_default());
+            }
+            all.push(facts);
         }
         all
     }
@@ -315,11 +321,11 @@ impl Agents {
         self.active.spawn(async move {
             let waking = async {
                 loop {
-                    agents.wake(&store).await;
+                    Box::pin(agents.wake(&store)).await;
                     tokio::time::sleep(APPROVALS_EVERY).await;
                 }
             };
-            let _: Option<()> = shutdown.run_until_cancelled(waking).await;
+            let _: Option<()> = Box::pin(shutdown.run_until_cancelled(waking)).await;
         });
     }
 

@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderValue, header};
 use super::approval::{ApprovalRules, Tier};
 use super::call::RequestedCall;
 use super::config::{AgentConfig, Progress};
+use super::outcome::Outcome;
 use super::setup::{EndsRun, ModelSizes, OfferedTool, SettledCall, Setup};
 use crate::relay::Relay;
 use crate::tools::Tools;
@@ -53,6 +54,8 @@ pub struct Supervision {
     pub settled: Vec<SettledCall>,
     /// Stands for what the agent was made of.
     pub snapshot: String,
+    /// It may read what nobody else may: its texts are in no log and in no answer about its runs.
+    pub is_private: bool,
     /// Its child runs.
     pub children: Option<Arc<dyn ChildRuns>>,
 }
@@ -68,6 +71,11 @@ pub trait ChildRuns: Send + Sync {
     /// # Errors
     /// Why there can be none, for the model.
     fn child(&self, call: &RequestedCall, seed: u64, at: u64) -> Result<(Arc<Agent>, Setup), String>;
+
+    /// What the parent gets of a child's outcome: everything, unless the calls of this kind promise less.
+    fn result(&self, _: &RequestedCall, outcome: Outcome) -> Outcome {
+        outcome
+    }
 }
 
 impl Supervision {

@@ -16,6 +16,10 @@ pub struct RunFacts {
     pub snapshot: String,
     /// The calls that were made, in order, but for those that were repeated at once.
     pub calls: Vec<MadeCall>,
+    /// Its child runs, each with the number of calls that were made before it began.
+    pub children: Vec<(usize, String)>,
+    /// Its texts are for nobody else.
+    pub is_private: bool,
     /// How it ended, once it has.
     pub outcome: Option<Outcome>,
 }
@@ -39,15 +43,23 @@ impl RunFacts {
     /// Reads a stored run; `None` for one of another version.
     pub fn of(stored: &StoredRun) -> Option<Self> {
         let setup: Setup = serde_json::from_str(&stored.setup).ok()?;
-        let mut reader = Reader { run: Run::new(setup), has_started: false, calls: Vec::new() };
+        let mut reader =
+            Reader { run: Run::new(setup), has_started: false, calls: Vec::new(), children: Vec::new() };
         for event in &stored.events {
             let kind: EventKind = serde_json::from_str(&event.body).ok()?;
             reader.note(&kind);
             reader.run.apply(Event { at: event.at, kind }).ok()?;
         }
         reader.note_open();
-        let Reader { run, calls, .. } = reader;
-        Some(Self { snapshot: run.setup().snapshot.clone(), outcome: run.outcome().cloned(), calls })
+        let Reader { run, calls, children, .. } = reader;
+        let (snapshot, is_private) = (run.setup().snapshot.clone(), run.setup().is_private);
+        Some(Self { snapshot, is_private, outcome: run.outcome().cloned(), calls, children })
+    }
+
+    /// Puts the calls of a child run in where it began.
+    pub(super) fn insert_calls(&mut self, before: usize, calls: Vec<MadeCall>) {
+        let before = before.min(self.calls.len());
+        self.calls.splice(before..before, calls);
     }
 }
 
@@ -56,6 +68,7 @@ struct Reader {
     /// A call is under way.
     has_started: bool,
     calls: Vec<MadeCall>,
+    children: Vec<(usize, String)>,
 }
 
 impl Reader {
@@ -67,6 +80,7 @@ impl Reader {
             EventKind::HandedOver(call) => {
                 self.push(call.clone(), CallOutcome::HandedOver, String::new(), false);
             }
+            EventKind::ChildStarted { child } => self.children.push((self.calls.len(), child.clone())),
             EventKind::Resumed | EventKind::Cancelled | EventKind::Aborted(_) => self.note_open(),
             _ => {}
         }

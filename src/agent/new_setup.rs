@@ -3,7 +3,7 @@
 use super::config::{AgentConfig, Parser, ReadFirst};
 use super::definition::{Agent, Supervision};
 use super::request::AgentRequest;
-use super::setup::{CallForm, CallStyle, Executor, Limits, ModelSizes, OfferedTool, Setup};
+use super::setup::{CallForm, CallStyle, EndsRun, Executor, Limits, ModelSizes, OfferedTool, Setup};
 use crate::tools::ToolSpec;
 
 /// The setup of a run that begins now.
@@ -35,6 +35,7 @@ pub(super) fn new_setup(
         approvals: supervision.rules.clone(),
         settled: supervision.settled.clone(),
         snapshot: supervision.snapshot.clone(),
+        is_private: supervision.is_private,
     }
 }
 
@@ -54,9 +55,12 @@ impl AgentConfig {
 
 fn offered(spec: ToolSpec, config: &AgentConfig, supervision: &Supervision) -> OfferedTool {
     let timeout = spec.timeout.unwrap_or(config.tool_timeout);
+    let ends_run = supervision.ends_run.get(&spec.name).copied().unwrap_or_default();
     OfferedTool {
         tier: supervision.tier(&spec.name),
-        ends_run: supervision.ends_run.get(&spec.name).copied().unwrap_or_default(),
+        ends_run,
+        // A result with one wrong output must not keep a run from ending.
+        judges_arguments: ends_run == EndsRun::OnSuccess,
         name: spec.name,
         description: spec.description,
         parameters: spec.parameters,

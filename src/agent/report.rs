@@ -4,16 +4,17 @@ use serde_json::{Value, json};
 
 use super::approval::{ApprovalRequest, Decision};
 use super::call::RequestedCall;
+use super::event::EventKind;
 use super::run::Run;
 use super::stored::restore;
 use super::transcript::Iteration;
-use crate::store::{ApprovalRow, RunRow, StoredRun};
+use crate::store::{ApprovalRow, RunRow, StoredEvent, StoredRun};
 
 /// A run in a list. Times are seconds since 1970.
 pub fn summary(row: &RunRow) -> Value {
     json!({
         "id": row.id, "object": "run", "agent": row.agent, "status": row.status.as_str(),
-        "created": row.created / 1_000, "updated": row.updated / 1_000, "bytes": row.bytes,
+        "created": row.created / 1_000, "updated": row.updated / 1_000, "bytes": row.bytes, "parent": row.parent,
     })
 }
 
@@ -35,7 +36,7 @@ pub fn breakdown(stored: &StoredRun) -> Value {
     if let Some(request) = run.awaited_approval() {
         body["approval"] = approval(request);
     }
-    body["parent"] = stored.row.parent.as_deref().into();
+    body["children"] = children(stored).into();
     outcome(&run, &mut body);
     body
 }
@@ -75,8 +76,28 @@ fn requested_call(call: &RequestedCall) -> Value {
     json!({"id": call.id, "tool": call.name, "arguments": arguments})
 }
 
+/// The runs that it began as its children, the oldest first.
+fn children(stored: &StoredRun) -> Vec<String> {
+    let child = |event: &StoredEvent| match serde_json::from_str(&event.body).ok()? {
+        EventKind::ChildStarted { child } => Some(child),
+        _ => None,
+    };
+    stored.events.iter().filter_map(child).collect()
+}
+
+/// What stands for a text of a run that may quote private knowledge. Whoever asked has it as the run's reply.
+const WITHHELD: &str = "[withheld: this run may have read private knowledge]";
+
 fn outcome(run: &Run, body: &mut Value) {
     let Some(outcome) = run.outcome() else { return };
+    if run.setup().is_private {
+        body["answer"] = WITHHELD.into();
+        body["limit"] = outcome.limit.as_ref().map(super::outcome::Limit::name).into();
+        if let Some(failure) = &outcome.failure {
+            body["failure"] = json!({"code": failure.code, "message": WITHHELD});
+        }
+        return;
+    }
     body["answer"] = outcome.text().into();
     body["limit"] = outcome.limit.as_ref().map(super::outcome::Limit::name).into();
     if let Some(failure) = &outcome.failure {

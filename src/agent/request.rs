@@ -156,6 +156,7 @@ fn client_tools(tools: &Value) -> Vec<OfferedTool> {
             result_limit: usize::MAX,
             tier: Tier::Auto,
             ends_run: EndsRun::Never,
+            judges_arguments: false,
         })
     };
     tools.as_array().into_iter().flatten().filter_map(tool).collect()

@@ -42,6 +42,9 @@ pub struct Setup {
     /// Stands for what the agent was made of, such as the digest of a package; empty where that does not change.
     #[serde(default)]
     pub snapshot: String,
+    /// Its texts are in no log and in no answer about it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_private: bool,
 }
 
 /// A call that an earlier run of the same work has made.
@@ -90,6 +93,9 @@ pub struct OfferedTool {
     /// Whether a call ends the run.
     #[serde(default)]
     pub ends_run: EndsRun,
+    /// The tool itself says what is wrong with its arguments: its schema refuses no call.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub judges_arguments: bool,
 }
 
 /// Who runs a tool.

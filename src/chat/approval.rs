@@ -150,7 +150,7 @@ impl Person {
 impl Approver for Person {
     fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool> {
         Box::pin(async move {
-            let Question { asked, tool, arguments, target, preview } = question;
+            let Question { asked, tool, arguments, target, preview, .. } = question;
             let always = match asked {
                 Asked::Call if self.yes || self.is_allowed(tool, target) => return true,
                 Asked::Call => Always::of(tool, target, &self.root),
@@ -257,7 +257,7 @@ mod tests {
     }
 
     fn question<'a>(asked: Asked, arguments: &'a Map<String, Value>, target: &'a Target) -> Question<'a> {
-        Question { asked, tool: "shell_command", arguments, target, preview: None }
+        Question { asked, tool: "shell_command", arguments, target, preview: None, is_by_default: true }
     }
 
     /// Issue 11: `--yes` and "always" answered the question whether a command may run without its sandbox.

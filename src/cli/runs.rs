@@ -79,7 +79,7 @@ async fn store(loaded: &Loaded) -> Result<Arc<Store>, String> {
 async fn list(store: &Store, most: usize) -> Result<(), String> {
     let rows = store.newest(Whose::Everybody, most).await.map_err(|error| error.0)?;
     let usage = store.usage().await.map_err(|error| error.0)?;
-    rows.iter().for_each(|row| say(&flat(&line(row))));
+    nested(&rows).iter().for_each(|(row, depth)| say(&flat(&line(row, *depth))));
     tell(&format!(
         "{} of {} runs, {} of at most {} in {}",
         rows.len(),
@@ -91,10 +91,26 @@ async fn list(store: &Store, most: usize) -> Result<(), String> {
     Ok(())
 }
 
-fn line(row: &RunRow) -> String {
+/// The runs in their order, each followed by its children with how deep they are. A child whose parent is not listed names it.
+fn nested(rows: &[RunRow]) -> Vec<(&RunRow, usize)> {
+    fn add<'a>(rows: &'a [RunRow], row: &'a RunRow, depth: usize, all: &mut Vec<(&'a RunRow, usize)>) {
+        all.push((row, depth));
+        let children = rows.iter().rev().filter(|other| other.parent.as_ref() == Some(&row.id));
+        children.for_each(|child| add(rows, child, depth + 1, all));
+    }
+    let has_parent = |row: &&RunRow| rows.iter().any(|other| Some(&other.id) == row.parent.as_ref());
+    let mut all = Vec::new();
+    rows.iter().filter(|row| !has_parent(row)).for_each(|row| add(rows, row, 0, &mut all));
+    all
+}
+
+fn line(row: &RunRow, depth: usize) -> String {
     let begun = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(row.created));
     let (size, status) = (rounded(row.bytes), row.status.as_str());
-    format!("{}  {begun}  {size:>9}  {status:<11}  {}", row.id, row.agent)
+    let (indent, agent) = ("  ".repeat(depth), &row.agent);
+    let parent = row.parent.as_ref().filter(|_| depth == 0);
+    let parent = parent.map(|parent| format!("  (child of {parent})")).unwrap_or_default();
+    format!("{indent}{}  {begun}  {size:>9}  {status:<11}  {agent}{parent}", row.id)
 }
 
 /// A size for people.

@@ -211,19 +211,22 @@ async fn assembled(
         tokio::spawn(Arc::clone(&access).watch(abort.clone()));
     }
     let agents_store = agents.store().cloned();
-    let hooks = experts::serve(settings, agents.store(), abort).await;
-    let served = match model_accesses(settings, &relay, &fleet, bounds) {
-        Some(models) => {
-            let (agents, sources) = (Arc::clone(&agents), Arc::clone(&sources));
-            Some(Experts::open(settings.experts.clone(), agents, sources, models).await)
+    let catalog = experts::catalog(settings).await;
+    let served = match model_accesses(settings, &relay, &fleet, bounds).zip(catalog.clone()) {
+        Some((models, catalog)) => {
+            let (config, agents) = (settings.experts.clone(), Arc::clone(&agents));
+            Some(Experts::open(config, agents, Arc::clone(&sources), models, catalog).await)
         }
         None => None,
     };
+    let hooks =
+        catalog.and_then(|catalog| experts::serve(settings, catalog, agents.store(), served.as_ref(), abort));
     let app = App {
         relay,
         agents,
         experts: served,
         access,
+        given_up: Arc::default(),
         responses: Arc::new(KeptResponses::new(&settings.store, agents_store)),
         sealer: Arc::new(sealing::sealer(&settings.store.state_dir)),
         bodies: bodies(&settings.server.limits),

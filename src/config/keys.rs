@@ -220,7 +220,7 @@ pub const KEYS: &[Key] = &[
     Key::new("recovery.attempts", Scalar::Count(0), "2", "How often a reply that is no use is asked for again."),
     Key::new("recovery.within", Scalar::Duration(false), r#""10m""#, "No further attempt begins, and none is waited for, this long after the request came."),
     Key::new("recovery.wait_for_upstream", Scalar::Duration(true), r#""1m""#, "How long a request waits for an upstream that is starting, or that asks with `Retry-After` to be left alone. With fallback models in OpenClaw: `\"0s\"`, for they are tried afterwards."),
-    Key::new("recovery.final_errors", Scalar::Word(FinalErrors::NAMES), r#""auto""#, "The form of an error after respool has tried and given up: for OpenClaw the one that it does not repeat (`auto`), or the true status for all clients (`plain`)."),
+    Key::new("recovery.final_errors", Scalar::Word(FinalErrors::NAMES), r#""auto""#, "The form of an error after respool has tried and given up: for OpenClaw, Codex and Claude Code the one that they do not repeat (`auto`), or the true status for all clients (`plain`)."),
     Key::new("recovery.reasoning_memory", Scalar::Switch, "true", "Put the reasoning of a tool turn back when the client dropped it, as long as its tool loop lasts."),
     Key::new("context.on_overflow", Scalar::Word(OnOverflow::NAMES), r#""pass""#, "A request larger than the model's window: pass the server's error on (`pass`), so that the client makes it shorter, or make it shorter here (`trim`): the oldest tool results first, then the oldest messages."),
     Key::new("log.format", Scalar::Word(LogFormat::NAMES), r#""auto""#, "The form of log lines; `auto` is text on a terminal and JSON otherwise."),

@@ -1,8 +1,8 @@
 //! An abstract tool of a package with the user's tools that stand for it: which operations are offered to the model, under which names and
 //! with whose schemas, and calling one. Called by `tools` and `experts`.
 //!
-//! Operations stay declared while their server is down. The package's tier has decided about a call before it comes here, so the policy of
-//! `[tools]` is asked only for what it denies.
+//! Operations stay declared while their server is down. The tier has decided about a call before it comes here: the default of
+//! `[tools.policy]` does not ask again, but its rules are heard, those that deny and those that ask.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::component::{Operation, Tool};
 use super::diagnostic::{Diagnostic, Severity};
 use super::package::Package;
 use crate::tools::{
-    Approver, Invocation, Question, Sources, ToolError, ToolOutput, ToolSet, ToolSpec, Tools as _,
+    Approver, Asked, Invocation, Question, Sources, ToolError, ToolOutput, ToolSet, ToolSpec, Tools as _,
 };
 
 /// The longest name of a function that model servers take.
@@ -48,6 +48,8 @@ pub(super) struct OfferedOperation {
     pub(super) title: String,
     /// As the model is told of it, under the name `tool__operation`.
     pub(super) spec: ToolSpec,
+    /// A rule of `[tools.policy]` asks before it runs.
+    pub(super) owner_asks: bool,
     /// The tool's name in the configuration.
     configured: String,
 }
@@ -207,14 +209,21 @@ impl BoundTool {
 
     fn offered(&self, operation: &str, spec: ToolSpec, configured: String) -> OfferedOperation {
         let spec = ToolSpec { name: function_name(&self.name, operation), ..spec };
-        OfferedOperation { title: format!("{}.{operation}", self.name), spec, configured }
+        let owner_asks = self.set.as_ref().is_some_and(|set| set.asks_before(&configured));
+        OfferedOperation { title: format!("{}.{operation}", self.name), spec, owner_asks, configured }
     }
 
-    /// Calls an operation.
+    /// The abstract tool's name.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Calls an operation. `approver`: the person who has consented to it, where somebody had to.
     pub(super) async fn call(
         &self,
         operation: &OfferedOperation,
         invocation: &Invocation,
+        approver: Option<&dyn Approver>,
     ) -> Result<ToolOutput, ToolError> {
         let Some(set) = &self.set else {
             return Err(ToolError::Unreachable(format!(
@@ -227,7 +236,8 @@ impl BoundTool {
             return Err(ToolError::Unreachable(what));
         };
         let invocation = Invocation { name: spec.name, ..invocation.clone() };
-        set.call(&invocation, Some(&DecidedByTier)).await
+        let by = approver.and_then(Approver::consented);
+        set.call(&invocation, Some(&DecidedByTier { by })).await
     }
 }
 
@@ -259,12 +269,25 @@ fn differing(title: &str, operation: &Operation, schema: &Value) -> Option<Strin
     })
 }
 
-/// Who binds a tool and installs a package has consented to what its tiers say; the tier itself was decided before.
-struct DecidedByTier;
+/// Who binds a tool and installs a package has consented to what the tiers let run, as far as no rule of the policy speaks of the call. What
+/// a rule asks about runs only with a person's consent to this call.
+struct DecidedByTier<'a> {
+    /// Who has consented to this call.
+    by: Option<&'a str>,
+}
 
-impl Approver for DecidedByTier {
-    fn approve<'a>(&'a self, _: Question<'a>) -> BoxFuture<'a, bool> {
-        Box::pin(std::future::ready(true))
+impl Approver for DecidedByTier<'_> {
+    fn consented(&self) -> Option<&str> {
+        self.by
+    }
+
+    fn refusal(&self) -> &'static str {
+        "a rule of tools.policy asks about this call, and no person has agreed to it: the package's owner can give the operation the tier `confirm`"
+    }
+
+    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool> {
+        let is_decided = question.asked == Asked::Call && (self.by.is_some() || question.is_by_default);
+        Box::pin(std::future::ready(is_decided))
     }
 }
 

@@ -26,14 +26,23 @@ const MOST_FILES: usize = 5_000;
 #[derive(Debug)]
 pub struct Snapshot {
     /// The package.
-    pub package: Package,
+    pub package: Arc<Package>,
     /// The digest of its files.
     pub digest: String,
+    /// The text of the user's bindings; empty where there are none.
+    pub bindings: String,
+    /// Why the bindings cannot be read, where they cannot.
+    pub bindings_problem: Option<String>,
     /// The folder of the installed package, in which the user's `bindings.yaml` is.
     pub directory: PathBuf,
 }
 
 impl Snapshot {
+    /// The name of its folder.
+    pub(super) fn folder(&self) -> String {
+        folder_name(&self.directory)
+    }
+
     /// The expert's name.
     pub fn name(&self) -> &str {
         &self.package.manifest.name.value
@@ -89,10 +98,9 @@ impl Catalog {
         self.current().experts.get(name).cloned()
     }
 
-    /// The text of the user's bindings of an expert; empty where there are none that can be read.
-    pub fn bindings(&self, snapshot: &Snapshot) -> String {
-        let read = self.library.bindings(&folder_name(&snapshot.directory));
-        read.map(|(text, _)| text).unwrap_or_default()
+    /// The package that was installed with this digest in an expert's folder, as long as it is kept.
+    pub(super) fn package_of(&self, folder: &str, digest: &str) -> Option<Package> {
+        self.library.package_of(folder, digest)
     }
 
     /// Looks at the folders, and takes what has changed into service. True when something has.
@@ -109,7 +117,7 @@ impl Catalog {
             stays
         });
         for path in found {
-            let seen = seen(&path);
+            let seen = seen(&path, &self.library.own_bindings(&folder_name(&path)));
             let before = folders.get(&path);
             if before.is_some_and(|folder| folder.seen == seen) || !path.join(MANIFEST).exists() {
                 continue;
@@ -136,14 +144,19 @@ impl Catalog {
     /// The package of a folder; else what was in service before, or what was installed last.
     fn snapshot(&self, path: &Path, before: Option<Arc<Snapshot>>) -> Option<Arc<Snapshot>> {
         let loaded = load(path);
-        let new = |package: Package| {
+        let (bindings, bindings_problem) = match self.library.bindings(&folder_name(path)) {
+            Ok((text, _)) => (text, None),
+            Err(error) => (String::new(), Some(error.to_string())),
+        };
+        let new = |package: Arc<Package>| {
             let digest = digest(&package.files);
-            Arc::new(Snapshot { package, digest, directory: path.to_owned() })
+            let (bindings, bindings_problem) = (bindings.clone(), bindings_problem.clone());
+            Arc::new(Snapshot { package, digest, bindings, bindings_problem, directory: path.to_owned() })
         };
         let why = match loaded {
             Ok(loaded) => match loaded.package {
                 Some(package) => {
-                    let snapshot = new(package);
+                    let snapshot = new(Arc::new(package));
                     tracing::info!(
                         target: "respool::expert", expert = snapshot.name(), version = snapshot.package.manifest.version.value,
                         "the expert is in service"
@@ -154,7 +167,8 @@ impl Catalog {
             },
             Err(error) => error.to_string(),
         };
-        let kept = before.or_else(|| self.library.kept(&folder_name(path)).map(new));
+        let before = before.map(|before| Arc::clone(&before.package));
+        let kept = before.or_else(|| self.library.kept(&folder_name(path)).map(Arc::new)).map(new);
         tracing::error!(
             target: "respool::expert", folder = %path.display(), why, version_in_service = kept.as_ref().map(|kept| kept.package.manifest.version.value.clone()),
             "the package does not load: correct what `respool expert validate` shows; the version before it stays in service"
@@ -210,9 +224,11 @@ fn first_error(diagnostics: &[diagnostic::Diagnostic]) -> String {
     error.map(|error| format!("{}: {}", error.file, diagnostic::visible(&error.message))).unwrap_or_default()
 }
 
-/// A number that is another one when a file of the folder was written, made or removed.
-fn seen(folder: &Path) -> u64 {
+/// A number that is another one when a file of the folder, or the file of bindings beside, was written, made or removed.
+fn seen(folder: &Path, bindings: &Path) -> u64 {
     let mut hasher = DefaultHasher::new();
+    let beside = fs::metadata(bindings).ok();
+    beside.map(|about| (about.len(), about.mtime(), about.mtime_nsec(), about.ino())).hash(&mut hasher);
     let (mut open, mut left) = (vec![folder.to_owned()], MOST_FILES);
     while let Some(path) = open.pop() {
         let mut entries: Vec<_> = fs::read_dir(&path).into_iter().flatten().flatten().collect();
@@ -320,5 +336,24 @@ mod tests {
         write(dir.path(), "a", "sales", "1.0.0");
         write(dir.path(), "b", "sales", "2.0.0");
         assert_eq!(version(&Catalog::open(dir.path()), "sales").as_deref(), Some("1.0.0"));
+    }
+
+    /// Bindings are the user's: beside the package's folder they go before those in it, and a change of either is noticed.
+    #[test]
+    fn bindings_belong_to_the_snapshot() {
+        let dir = tempfile::tempdir().unwrap();
+        let experts = dir.path().join("experts");
+        write(&experts, "sales", "sales", "1.0.0");
+        let catalog = Catalog::open(&experts);
+        assert_eq!(catalog.get("sales").unwrap().bindings, "");
+        fs::write(experts.join("sales/bindings.yaml"), "tools: {}\n").unwrap();
+        assert!(catalog.reload());
+        assert_eq!(catalog.get("sales").unwrap().bindings, "tools: {}\n");
+        let beside = dir.path().join("expert-config/sales");
+        fs::create_dir_all(&beside).unwrap();
+        fs::write(beside.join("bindings.yaml"), "triggers: {}\n").unwrap();
+        assert!(catalog.reload());
+        assert_eq!(catalog.get("sales").unwrap().bindings, "triggers: {}\n");
+        assert!(!catalog.reload());
     }
 }

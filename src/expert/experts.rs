@@ -1,68 +1,30 @@
-//! The installed experts as they are served: each with its package, its bound tools and what keeps it from being ready; and the agent that is
-//! made of one for each run. Installing, binding and updating is noticed within seconds; a package that does not load leaves the one before in
-//! place. Called by `server`, `cli` and `execution`.
+//! The installed experts as they are served: each with its package, its bound tools and what keeps it from being ready. Packages and bindings
+//! are those of the catalog, which notices changes; here they are bound. Called by `server`, `cli` and `execution`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::{Duration, SystemTime};
 
-use super::bindings::Bindings;
-use super::bound::{self, BindingProblem, BoundTools};
-use super::config::ExpertsConfig;
-use super::delivery;
-use super::execution::Worker;
-use super::invocation::{Invocation, Origin};
-use super::library::{Installed, Library, digest};
-use super::package::Package;
-use super::prompt::system_prompt;
-use super::tools::{self, ExpertTools, Role};
-use super::workspace::Workspace;
 use serde_json::Value;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::agent::{Agent, AgentConfig, Agents, OnDisconnect, SettledCall, Supervision};
-use crate::relay::Relay;
+use super::assembly::{ModelAccess, ModelAccesses};
+use super::bindings::Bindings;
+use super::bound::{self, BindingProblem, BoundTools};
+use super::catalog::{Catalog, Snapshot};
+use super::config::ExpertsConfig;
+use super::delivery;
+use super::execution::Worker;
+use super::invocation::{Invocation, Origin};
+use super::package::Package;
+use crate::agent::Agents;
 use crate::tools::{Sources, ToolSet};
 
 /// What stands before an expert's name in a model's.
 pub const MODEL_PREFIX: &str = "expert/";
-
-/// How long a model may think about one reply.
-const MODEL_TIMEOUT: Duration = Duration::from_mins(5);
-/// How long one call of an operation may take, unless `[tools.timeouts]` says otherwise.
-const TOOL_TIMEOUT: Duration = Duration::from_mins(1);
-/// How long a run may work whose process names no timeout.
-pub(super) const RUN_TIMEOUT: Duration = Duration::from_hours(24);
-/// How long a conversation may work on one answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_mins(30);
-
-/// The ways of experts to their models.
-#[derive(Clone)]
-pub struct ModelAccesses {
-    /// For experts without one of their own.
-    pub default: ModelAccess,
-    /// By the expert's name.
-    pub by_name: BTreeMap<String, ModelAccess>,
-}
-
-/// The way of an expert to its model.
-#[derive(Clone)]
-pub struct ModelAccess {
-    /// The relay.
-    pub relay: Arc<Relay>,
-    /// The model's name.
-    pub model: String,
-    /// The model as the upstreams know it.
-    pub target: String,
-    /// Its window in tokens, where that is configured.
-    pub window: Option<u64>,
-    /// The name under which reasoning and progress leave; `None`: not at all.
-    pub reasoning: Option<&'static str>,
-}
 
 /// One expert.
 pub struct Expert {
@@ -95,17 +57,16 @@ impl Expert {
     }
 }
 
-type Marks = BTreeMap<String, Vec<Option<SystemTime>>>;
-
 /// The experts that are served.
 pub struct Experts {
     pub(super) config: ExpertsConfig,
     pub(super) agents: Arc<Agents>,
     pub(super) sources: Arc<Sources>,
     models: RwLock<ModelAccesses>,
-    library: Library,
+    catalog: Arc<Catalog>,
     by_name: Mutex<BTreeMap<String, Arc<Expert>>>,
-    marks: Mutex<Marks>,
+    /// The state of the catalog that was taken in last.
+    generation: Mutex<Option<u64>>,
     /// The names of those that were ready when it was looked last.
     ready: Mutex<BTreeSet<String>>,
     /// The way to the main session; `None` where there is no gateway.
@@ -121,50 +82,30 @@ impl fmt::Debug for Experts {
     }
 }
 
-/// What a run of an expert is made of.
-pub(super) struct RunPlan<'a> {
-    /// The package that it uses.
-    pub(super) package: Arc<Package>,
-    /// Stands for the session, and so for its files.
-    pub(super) session: &'a str,
-    /// What it is for.
-    pub(super) role: Role,
-    /// Files that are preloaded.
-    pub(super) context: Vec<String>,
-    /// How long it may work.
-    pub(super) timeout: Duration,
-    /// What earlier attempts have done.
-    pub(super) settled: Vec<SettledCall>,
-    /// Nothing is changed outside.
-    pub(super) is_dry: bool,
-    /// The root of its files, where it is not the expert's own.
-    pub(super) root: Option<PathBuf>,
-}
-
 impl Experts {
-    /// Loads and binds what is installed.
+    /// Binds what is installed.
     pub async fn open(
         config: ExpertsConfig,
         agents: Arc<Agents>,
         sources: Arc<Sources>,
         models: ModelAccesses,
+        catalog: Arc<Catalog>,
     ) -> Arc<Self> {
-        let library = Library::new(&config.dir);
         let gateway = sources.select(&["sessions_send".to_owned()]).await.ok();
         let experts = Arc::new(Self {
             config,
             agents,
             sources,
             models: RwLock::new(models),
-            library,
+            catalog,
             by_name: Mutex::default(),
-            marks: Mutex::default(),
+            generation: Mutex::default(),
             ready: Mutex::default(),
             gateway,
             delivery_stirred: Notify::new(),
             tasks: TaskTracker::new(),
         });
-        experts.refresh().await;
+        experts.follow_catalog().await;
         experts.look_at_servers().await;
         experts
     }
@@ -215,53 +156,41 @@ impl Experts {
         *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = now;
     }
 
-    /// Takes in what was installed, bound, updated or removed since the last time.
-    pub async fn refresh(&self) {
-        let marks = self.library.marks();
-        if *self.marks.lock().unwrap_or_else(PoisonError::into_inner) == marks {
+    /// Binds what the catalog has in service since it was looked last.
+    pub async fn follow_catalog(&self) {
+        let current = self.catalog.current();
+        if *self.generation.lock().unwrap_or_else(PoisonError::into_inner) == Some(current.generation) {
             return;
         }
-        let library = self.library.clone();
-        let listed = tokio::task::spawn_blocking(move || library.list()).await;
-        let Ok(Ok(installed)) = listed else {
-            tracing::warn!(target: "respool::expert", dir = %self.library.dir().display(), "the experts cannot be read; those that were loaded stay");
-            return;
-        };
         let mut now = BTreeMap::new();
-        for one in installed {
-            if let Some(expert) = self.taken_in(one).await {
-                now.insert(expert.name().to_owned(), expert);
-            }
+        for snapshot in current.experts.values() {
+            let expert = self.bound(snapshot).await;
+            now.insert(expert.name().to_owned(), expert);
         }
         *self.by_name.lock().unwrap_or_else(PoisonError::into_inner) = now;
-        *self.marks.lock().unwrap_or_else(PoisonError::into_inner) = marks;
+        *self.generation.lock().unwrap_or_else(PoisonError::into_inner) = Some(current.generation);
     }
 
-    /// The expert that an installed package is; the one before where the package does not load.
-    async fn taken_in(&self, installed: Installed) -> Option<Arc<Expert>> {
-        let folder = installed.folder();
-        let before = self.all().into_iter().find(|expert| expert.folder == folder);
-        let Some(package) = installed.loaded.package else {
-            tracing::error!(target: "respool::expert", expert = folder, still_served = before.is_some(),
-                "the package does not load: `respool expert validate` says why");
-            return before;
-        };
-        let digest = digest(&package.files);
-        let (text, problem) = match self.library.bindings(&folder) {
-            Ok((text, _)) => (text, None),
-            Err(error) => (String::new(), Some(unreadable(&error))),
-        };
-        let (bindings, mut problems) = bound::read(&text);
-        if before.as_ref().is_some_and(|before| {
-            before.digest == digest && before.bindings == bindings && before.problems.is_empty()
-        }) {
+    /// The expert of a package; the one before where nothing has changed and nothing was wrong.
+    async fn bound(&self, snapshot: &Snapshot) -> Arc<Expert> {
+        let (bindings, mut problems) = bound::read(&snapshot.bindings);
+        let before = self.get(snapshot.name()).filter(|before| {
+            before.digest == snapshot.digest && before.bindings == bindings && before.problems.is_empty()
+        });
+        if let Some(before) = before.filter(|_| snapshot.bindings_problem.is_none()) {
             return before;
         }
-        problems.extend(problem);
+        problems.extend(snapshot.bindings_problem.as_deref().map(unreadable));
+        let package = Arc::clone(&snapshot.package);
         let (bound, unbound) = bound::bind(&package, &bindings, &self.sources).await;
         problems.extend(unbound);
-        let (package, bound) = (Arc::new(package), Arc::new(bound));
-        Some(Arc::new(Expert { package, digest, bindings, problems, bound, folder }))
+        let (digest, folder) = (snapshot.digest.clone(), snapshot.folder());
+        Arc::new(Expert { package, digest, bindings, problems, bound: Arc::new(bound), folder })
+    }
+
+    /// Whether an expert's triggers are held until somebody changes something: a tool is not bound, or not configured.
+    pub fn is_held(&self, name: &str) -> bool {
+        self.get(name).is_none_or(|expert| !expert.problems.is_empty())
     }
 
     fn all(&self) -> Vec<Arc<Expert>> {
@@ -294,7 +223,7 @@ impl Experts {
         *self.models.write().unwrap_or_else(PoisonError::into_inner) = models;
     }
 
-    fn access(&self, name: &str) -> ModelAccess {
+    pub(super) fn access(&self, name: &str) -> ModelAccess {
         let models = self.models.read().unwrap_or_else(PoisonError::into_inner);
         models.by_name.get(name).unwrap_or(&models.default).clone()
     }
@@ -358,91 +287,17 @@ impl Experts {
         Ok(())
     }
 
-    /// The agent for a conversation with an expert.
-    pub fn agent(&self, name: &str) -> Option<Arc<Agent>> {
-        let expert = self.get(name)?;
-        let session = format!("talk-{:016x}", rand::random::<u64>());
-        Some(self.conversation(&expert, Arc::clone(&expert.package), &session))
-    }
-
-    fn conversation(&self, expert: &Expert, package: Arc<Package>, session: &str) -> Arc<Agent> {
-        let plan = RunPlan {
-            package,
-            session,
-            role: Role::Conversation,
-            context: Vec::new(),
-            timeout: ANSWER_TIMEOUT,
-            settled: Vec::new(),
-            is_dry: false,
-            root: None,
-        };
-        self.made(expert, plan).0
-    }
-
-    /// The agent that goes on with a run of a conversation, with the package and the session that it began with.
-    pub(super) fn returning(&self, name: &str, snapshot: &str) -> Option<Arc<Agent>> {
-        let expert = self.get(name)?;
-        let (digest, session) = snapshot.split_once(' ').unwrap_or((snapshot, "talk"));
-        let package = self.package_of(&expert, digest);
-        Some(self.conversation(&expert, package, session))
-    }
-
     /// The package that a run began with, as long as it is kept; else the installed one.
     pub(super) fn package_of(&self, expert: &Expert, digest: &str) -> Arc<Package> {
         if digest == expert.digest {
             return Arc::clone(&expert.package);
         }
-        let kept = self.library.package_of(&expert.folder, digest).map(Arc::new);
+        let kept = self.catalog.package_of(&expert.folder, digest).map(Arc::new);
         kept.unwrap_or_else(|| Arc::clone(&expert.package))
-    }
-
-    /// An agent for one run, and its files.
-    pub(super) fn made(&self, expert: &Expert, plan: RunPlan<'_>) -> (Arc<Agent>, Arc<Workspace>) {
-        let RunPlan { package, session, role, context, timeout, settled, is_dry, root } = plan;
-        let root = root.unwrap_or_else(|| self.config.state_of(expert.name()));
-        let files = Arc::new(Workspace::new(&root, Arc::clone(&package), session, &context));
-        if let Err(error) = files.prepare() {
-            tracing::error!(target: "respool::expert", expert = expert.name(), %error, "the state of an expert cannot be prepared");
-        }
-        let supervision = Supervision {
-            settled,
-            snapshot: format!("{} {session}", digest(&package.files)),
-            ..tools::supervision(&package, &expert.bound, &role, is_dry)
-        };
-        let (bound, prompt) = (Arc::clone(&expert.bound), system_prompt(&package));
-        let own = ExpertTools::new(&package, bound, Arc::clone(&files), role, is_dry);
-        let access = self.access(expert.name());
-        let agent = Agent {
-            name: format!("{MODEL_PREFIX}{}", expert.name()).into(),
-            config: self.agent_config(expert.name(), timeout),
-            prompt: Some(prompt),
-            relay: Arc::clone(&access.relay),
-            tools: Arc::new(own),
-            target: access.target.clone(),
-            window: access.window,
-            reasoning: access.reasoning,
-            supervision,
-        };
-        (Arc::new(agent), files)
-    }
-
-    fn agent_config(&self, name: &str, timeout: Duration) -> AgentConfig {
-        let config = self.config.of(name);
-        AgentConfig {
-            model: self.access(name).model,
-            upstream: config.upstream,
-            max_tokens: config.max_tokens.unwrap_or(self.config.max_tokens),
-            max_iterations: config.max_iterations.unwrap_or(self.config.max_iterations),
-            run_timeout: timeout,
-            model_timeout: MODEL_TIMEOUT,
-            tool_timeout: TOOL_TIMEOUT,
-            on_disconnect: OnDisconnect::Detach,
-            ..AgentConfig::default()
-        }
     }
 }
 
-fn unreadable(error: &std::io::Error) -> BindingProblem {
+fn unreadable(error: &str) -> BindingProblem {
     let text = format!("bindings.yaml cannot be read: {error}");
     BindingProblem { tool: String::new(), text, is_final: true }
 }

@@ -142,7 +142,7 @@ impl Hooks {
 
     /// Whose messages start a channel trigger. It is off until its user names channels.
     fn channel(&self, snapshot: &Snapshot, trigger: &str) -> Result<ChannelBinding, HookError> {
-        let (bindings, _) = Bindings::read(&self.catalog.bindings(snapshot));
+        let (bindings, _) = Bindings::read(&snapshot.bindings);
         let named = bindings.triggers.get(trigger).filter(|binding| !binding.channels.is_empty());
         named.cloned().ok_or_else(|| {
             HookError::Off(format!(

@@ -303,30 +303,8 @@ impl Library {
         self.write(folder, package, record).map_err(|error| format!("{name} cannot be updated: {error}"))
     }
 
-    /// What changes when something is installed, updated, bound or removed, by folder. Cheap to ask for.
-    pub fn marks(&self) -> BTreeMap<String, Vec<Option<SystemTime>>> {
-        let mut marks = BTreeMap::new();
-        for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
-            let folder = entry.file_name().to_string_lossy().into_owned();
-            let place = entry.path();
-            if folder.starts_with('.') || !place.join(MANIFEST).exists() {
-                continue;
-            }
-            let files = [
-                place.join(MANIFEST),
-                place.clone(),
-                place.join(BINDINGS),
-                self.own_bindings(&folder),
-                self.record_path(&folder),
-            ];
-            let changed = |path: &PathBuf| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
-            marks.insert(folder, files.iter().map(changed).collect());
-        }
-        marks
-    }
-
     /// The file of bindings that the user made beside the directory of experts; it goes before the one in the package's folder.
-    fn own_bindings(&self, folder: &str) -> PathBuf {
+    pub(super) fn own_bindings(&self, folder: &str) -> PathBuf {
         self.dir.with_file_name("expert-config").join(folder).join(BINDINGS)
     }
 

@@ -5,6 +5,7 @@
 //! bound tools, and makes an agent of one for each run.
 
 mod archive;
+mod assembly;
 mod bindings;
 mod bound;
 mod catalog;
@@ -24,11 +25,13 @@ mod grants;
 mod hook_secrets;
 mod hooks;
 mod invocation;
+mod isolated;
 mod learning;
 mod library;
 mod manifest;
 mod markdown;
 mod name;
+mod operations;
 mod outputs;
 mod package;
 mod path;
@@ -47,6 +50,7 @@ mod trigger;
 mod workspace;
 mod yaml;
 
+pub use assembly::{ModelAccess, ModelAccesses};
 pub use bindings::{Binding, BindingType, Bindings, ChannelBinding};
 pub use bound::{BindingCheck, BindingProblem, check_binding};
 pub use catalog::{Catalog, Current, Snapshot};
@@ -58,7 +62,7 @@ pub use delivery::{MessageKind, message_json};
 pub use diagnostic::{At, Code, Diagnostic, Severity, Spanned, visible};
 pub use duration::Length;
 pub use execution::{DryRun, Worker};
-pub use experts::{Expert, Experts, MODEL_PREFIX, ModelAccess, ModelAccesses};
+pub use experts::{Expert, Experts, MODEL_PREFIX};
 pub use fields::Listing;
 pub use grants::{LEARNS_ALONE, VersionStep, learns_alone};
 pub use hook_secrets::{HookSecrets, SecretPlace};
@@ -74,7 +78,7 @@ pub use policy::{Learning, OnTimeout, Override, Policy, Tier, Tiers};
 pub use prompt::{LONG_PROMPT, system_prompt};
 pub use registry::{REGISTRY, RegistryEntry, registry_page, write_registry};
 pub use resolve::{Lane, to_json as resolved};
-pub use scheduler::Scheduler;
+pub use scheduler::{Held, Scheduler};
 pub use settings::{
     Backoff, Delivery, DeliveryFields, Execution, ExecutionFields, Format, OnFailure, SlaBreach,
 };

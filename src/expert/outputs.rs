@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::component::Parameter;
+use super::component::{Parameter, TYPES};
 
 /// Outputs that were checked.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -55,19 +55,40 @@ fn fault(parameter: &Parameter, value: &Value) -> Option<String> {
         .then(|| format!("`{name}` is {written:?}, but it must be one of {}", parameter.options.join(", ")))
 }
 
-/// The JSON Schema of the outputs. Types and closed lists stand in the descriptions: `check` decides about them and says what
-/// is wrong, once, and a call that ends a process must not be refused before it.
+/// The JSON Schema of declared values, none of which has to be there.
 pub(super) fn schema(declared: &[Parameter]) -> Value {
-    let property = |parameter: &Parameter| {
-        let mut says = vec![format!("Type: {}.", parameter.kind)];
-        if !parameter.options.is_empty() {
-            says.push(format!("One of: {}.", parameter.options.join(", ")));
-        }
-        says.extend(parameter.description.clone());
-        (parameter.name.clone(), json!({"description": says.join(" ")}))
-    };
-    let properties: Map<String, Value> = declared.iter().map(property).collect();
+    let properties: Map<String, Value> =
+        declared.iter().map(|parameter| (parameter.name.clone(), property(parameter))).collect();
     json!({"type": "object", "properties": properties})
+}
+
+/// The JSON Schema of outputs: each has to be there, and nothing else. A call that is not as this says is not refused by it: `check`
+/// sends it back once.
+pub(super) fn strict_schema(declared: &[Parameter]) -> Value {
+    let mut schema = schema(declared);
+    schema["required"] = declared.iter().map(|parameter| parameter.name.as_str()).collect();
+    schema["additionalProperties"] = false.into();
+    schema
+}
+
+fn property(parameter: &Parameter) -> Value {
+    let mut property = Map::new();
+    if TYPES.contains(&parameter.kind.as_str()) {
+        property.insert("type".to_owned(), parameter.kind.as_str().into());
+    }
+    if let Some(description) = &parameter.description {
+        property.insert("description".to_owned(), description.as_str().into());
+    }
+    if !parameter.options.is_empty() {
+        let option = |option: &String| match parameter.kind.as_str() {
+            "number" | "integer" | "boolean" => {
+                serde_json::from_str(option).unwrap_or_else(|_| option.as_str().into())
+            }
+            _ => Value::from(option.as_str()),
+        };
+        property.insert("enum".to_owned(), parameter.options.iter().map(option).collect());
+    }
+    Value::Object(property)
 }
 
 #[cfg(test)]
@@ -113,11 +134,11 @@ mod tests {
 
     #[test]
     fn the_schema_tells_types_and_values() {
-        let schema = schema(&declared());
-        assert_eq!(
-            schema["properties"]["urgency"],
-            json!({"description": "Type: string. One of: high, low."})
-        );
-        assert_eq!(schema["properties"]["score"]["description"], "Type: integer.");
+        let schema = strict_schema(&declared());
+        assert_eq!(schema["properties"]["urgency"], json!({"type": "string", "enum": ["high", "low"]}));
+        assert_eq!(schema["properties"]["score"], json!({"type": "integer"}));
+        assert_eq!(schema["required"], json!(["urgency", "score", "ok"]));
+        let level = Parameter { options: vec!["1".into(), "2".into()], ..declared()[1].clone() };
+        assert_eq!(strict_schema(&[level])["properties"]["score"]["enum"], json!([1, 2]));
     }
 }

@@ -171,10 +171,16 @@ pub struct Tiers {
 impl Tiers {
     /// The operations of a package by their effective tier.
     pub fn of<'a>(policy: &Policy, operations: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
+        Self::from_pairs(
+            operations.map(|(tool, operation)| (format!("{tool}.{operation}"), policy.tier(tool, operation))),
+        )
+    }
+
+    /// Operations, each as `tool.operation`, with their tiers.
+    pub fn from_pairs(operations: impl Iterator<Item = (String, Tier)>) -> Self {
         let mut tiers = Self::default();
-        for (tool, operation) in operations {
-            let tier = policy.tier(tool, operation).as_str();
-            tiers.by_tier.entry(tier).or_default().push(format!("{tool}.{operation}"));
+        for (operation, tier) in operations {
+            tiers.by_tier.entry(tier.as_str()).or_default().push(operation);
         }
         tiers.by_tier.values_mut().for_each(|list| list.sort());
         tiers

@@ -1,12 +1,14 @@
 //! The system prompt of an expert: who it is whole, everything else as an index, each operation under the tier that holds for it. Bodies are
 //! read on demand. Private knowledge is in no index. Pure.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::component::{KnowledgeKind, Process};
+use super::component::{Function, FunctionSession, KnowledgeKind, Process};
 use super::diagnostic::visible;
+use super::isolated::call_name;
 use super::package::{Package, Persona};
-use super::policy::Tier;
+use super::policy::{Tier, Tiers};
 use super::state;
 
 /// The length in characters above which a package is warned of its prompt.
@@ -17,6 +19,11 @@ reasoning and the action you recommend.";
 
 /// The system prompt of a package.
 pub fn system_prompt(package: &Package) -> String {
+    system_prompt_with(package, &package.tiers())
+}
+
+/// The same, where the tiers that hold are not the package's alone.
+pub(super) fn system_prompt_with(package: &Package, tiers: &Tiers) -> String {
     let mut prompt = String::new();
     let (identity, others) = persona(package);
     section(&mut prompt, "Identity", identity);
@@ -28,7 +35,7 @@ pub fn system_prompt(package: &Package) -> String {
     section(&mut prompt, "Available Processes", &processes(package));
     section(&mut prompt, "Knowledge Available", &knowledge(package));
     section(&mut prompt, "State Files", &state_files(package));
-    section(&mut prompt, "Tool Approval Policy", &policy(package));
+    section(&mut prompt, "Tool Approval Policy", &policy(package, tiers));
     section(&mut prompt, "Instructions", &instructions(package));
     prompt
 }
@@ -54,8 +61,15 @@ fn persona(package: &Package) -> (&str, Vec<(String, &str)>) {
 }
 
 fn functions(package: &Package) -> String {
-    let lines = package.functions.items.iter().map(|one| entry(&one.name.value, Some(&one.description)));
-    lines.collect()
+    let line = |one: &Function| {
+        let line = entry(&one.name.value, Some(&one.description));
+        if one.session == FunctionSession::Isolated {
+            format!("{} (runs by itself: call `{}`)\n", line.trim_end(), call_name(&one.name.value))
+        } else {
+            line
+        }
+    };
+    package.functions.items.iter().map(line).collect()
 }
 
 fn processes(package: &Package) -> String {
@@ -84,11 +98,10 @@ fn state_files(package: &Package) -> String {
     lines
 }
 
-fn policy(package: &Package) -> String {
+fn policy(package: &Package, tiers: &Tiers) -> String {
     let mut text = String::new();
     if !package.manifest.tools.items.is_empty() {
         text.push_str("Before you call an operation of a tool, look up its tier here.\n");
-        let tiers = package.tiers();
         for (tier, heading) in [
             (Tier::Auto, "AUTO (runs at once)"),
             (Tier::Confirm, "CONFIRM (a person is asked before it runs)"),
@@ -135,6 +148,42 @@ fn instructions(package: &Package) -> String {
     text.push_str("- working data of a process: `scratch/`\n\n");
     text.push_str("Files in `state/` and `scratch/` may be written, as functions and processes say. All others can only be read.\n");
     text
+}
+
+/// The prompt of an isolated function's own run: its text, the tiers of its own tools, and where its knowledge is.
+pub(super) struct FunctionPrompt<'a> {
+    pub(super) package: &'a Package,
+    pub(super) function: &'a Function,
+    /// What was learnt for it.
+    pub(super) learnt: &'a str,
+    pub(super) tiers: &'a Tiers,
+    /// What it may look up: the names under which it is read, by path.
+    pub(super) knowledge: BTreeMap<String, String>,
+    /// The tool that ends it.
+    pub(super) finish: &'a str,
+}
+
+impl FunctionPrompt<'_> {
+    pub(super) fn text(&self) -> String {
+        let (name, expert) =
+            (one_line(&self.function.name.value), one_line(&self.package.manifest.name.value));
+        let mut prompt = String::new();
+        let about = format!(
+            "You perform the function `{name}` of the expert {expert}, by itself.\n\n{}",
+            self.learnt
+        );
+        section(&mut prompt, "Function", &format!("{}\n\n{}", about.trim(), self.function.body.trim()));
+        if !self.function.tools.items.is_empty() {
+            section(&mut prompt, "Tool Approval Policy", &policy(self.package, self.tiers));
+        }
+        let mut instructions = String::new();
+        for name in self.knowledge.values() {
+            let _ = writeln!(instructions, "- `read` gives `{}`", one_line(name));
+        }
+        let _ = write!(instructions, "\nWhen the function is done, call `{}` with its outputs.", self.finish);
+        section(&mut prompt, "Instructions", &instructions);
+        prompt
+    }
 }
 
 fn entry(name: &str, description: Option<&str>) -> String {

@@ -27,7 +27,12 @@ pub struct Scheduler {
     /// The state of the catalog that the clocks are of.
     generation: Option<u64>,
     watch: Option<Looks>,
+    /// Whether an expert's triggers are held.
+    is_held: Held,
 }
+
+/// Says of an expert whether its triggers are held: then its clocks do not fire.
+pub type Held = Box<dyn Fn(&str) -> bool + Send + Sync>;
 
 /// When the clocks were looked at, in milliseconds since 1970.
 #[derive(Clone, Copy, Debug)]
@@ -43,12 +48,22 @@ struct Armed {
     schedule: Schedule,
     mark: u64,
     next: Option<u64>,
+    /// When it was held last. What came due until then was missed.
+    held: Option<u64>,
 }
 
 impl Scheduler {
     /// The clocks of these experts; what is due goes to the queue.
     pub fn new(catalog: Arc<Catalog>, queue: Arc<dyn Queue>) -> Self {
-        Self { catalog, queue, clocks: HashMap::new(), generation: None, watch: None }
+        let is_held = Box::new(|_: &str| false);
+        Self { catalog, queue, clocks: HashMap::new(), generation: None, watch: None, is_held }
+    }
+
+    /// Does not fire the clocks of experts whose triggers are held: nobody has bound their tools yet. What they miss is made up for as if
+    /// respool had not run.
+    #[must_use]
+    pub fn held_by(self, is_held: Held) -> Self {
+        Self { is_held, ..self }
     }
 
     /// Works until `stop`.
@@ -74,7 +89,9 @@ impl Scheduler {
 
     /// When the next clock is due.
     fn next(&self) -> Option<u64> {
-        self.clocks.values().filter_map(|armed| armed.next).min()
+        let is_held =
+            |armed: &&Armed| armed.held.is_some() && armed.held == self.watch.map(|looks| looks.last);
+        self.clocks.values().filter(|armed| !is_held(armed)).filter_map(|armed| armed.next).min()
     }
 
     /// Fires what is due now, in milliseconds since 1970. Tells how many entries were queued.
@@ -92,8 +109,11 @@ impl Scheduler {
         }
         let mut fired = 0;
         let mut due: Vec<(u64, (String, String))> = Vec::new();
-        for (key, armed) in &self.clocks {
-            if armed.next.is_some_and(|next| next <= now) {
+        for (key, armed) in &mut self.clocks {
+            if (self.is_held)(&key.0) {
+                armed.held = Some(now);
+            } else if armed.next.is_some_and(|next| next <= now) {
+                let since = since.max(armed.held.unwrap_or_default());
                 let times = armed.schedule.due(Watch { mark: armed.mark, since, now });
                 due.extend(times.into_iter().map(|time| (time, key.clone())));
             }
@@ -102,7 +122,9 @@ impl Scheduler {
         for (time, key) in due {
             fired += usize::from(self.fire(&current, &key, time, now).await?);
         }
-        for armed in self.clocks.values_mut().filter(|armed| armed.next.is_some_and(|next| next <= now)) {
+        let is_past =
+            |armed: &&mut Armed| armed.held != Some(now) && armed.next.is_some_and(|next| next <= now);
+        for armed in self.clocks.values_mut().filter(is_past) {
             armed.next = armed.schedule.next_after(now);
         }
         self.watch = Some(Looks { since, last: now });
@@ -116,12 +138,12 @@ impl Scheduler {
             let Some((clock, schedule)) = clock_of(&name, trigger) else { continue };
             let key = (name, trigger.name.value.clone());
             let before = self.clocks.remove(&key).filter(|armed| armed.clock == clock);
-            let mark = match before {
-                Some(armed) => armed.mark,
-                None => self.queue.clock_mark(&clock, now).await?,
+            let (mark, held) = match before {
+                Some(armed) => (armed.mark, armed.held),
+                None => (self.queue.clock_mark(&clock, now).await?, None),
             };
             let next = schedule.next_after(mark);
-            clocks.insert(key, Armed { clock, schedule, mark, next });
+            clocks.insert(key, Armed { clock, schedule, mark, next, held });
         }
         self.clocks = clocks;
         self.generation = Some(current.generation);

@@ -9,9 +9,9 @@ use std::time::SystemTime;
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
-use super::bound::{BoundTools, OfferedOperation};
 use super::component::Parameter;
 use super::learning::LearningEntry;
+use super::operations::Operations;
 use super::outputs;
 use super::package::Package;
 use super::policy::{OnTimeout, Tier};
@@ -40,42 +40,27 @@ pub(super) enum Role {
 
 /// The tools of one run.
 pub(super) struct ExpertTools {
-    bound: BoundTools,
+    operations: Operations,
     files: Arc<Workspace>,
     role: Role,
     /// Outputs were corrected once.
     has_corrected: AtomicBool,
-    is_dry: bool,
-    policy: super::policy::Policy,
     learns: bool,
 }
 
 impl ExpertTools {
-    pub(super) fn new(
-        package: &Package,
-        bound: BoundTools,
-        files: Arc<Workspace>,
-        role: Role,
-        is_dry: bool,
-    ) -> Self {
-        let policy = package.manifest.policy.clone();
+    pub(super) fn new(package: &Package, operations: Operations, files: Arc<Workspace>, role: Role) -> Self {
         let learns = package.manifest.learning.enabled;
-        Self { bound, files, role, has_corrected: AtomicBool::new(false), is_dry, policy, learns }
+        Self { operations, files, role, has_corrected: AtomicBool::new(false), learns }
     }
 
-    fn operation(&self, name: &str) -> Option<(usize, OfferedOperation)> {
-        let found = |(index, tool): (usize, &super::bound::BoundTool)| {
-            Some((index, tool.operations().into_iter().find(|operation| operation.spec.name == name)?))
-        };
-        self.bound.iter().enumerate().find_map(found)
-    }
-
-    async fn run(&self, invocation: &Invocation) -> Result<ToolOutput, ToolError> {
-        if let Some((index, operation)) = self.operation(&invocation.name) {
-            return match self.dry_answer(&operation, invocation) {
-                Some(described) => Ok(output(described)),
-                None => self.bound[index].call(&operation, invocation).await,
-            };
+    async fn run(
+        &self,
+        invocation: &Invocation,
+        approver: Option<&dyn Approver>,
+    ) -> Result<ToolOutput, ToolError> {
+        if let Some(called) = self.operations.call(invocation, approver).await {
+            return called;
         }
         let text = |name: &str| invocation.arguments.get(name).and_then(Value::as_str).unwrap_or_default();
         let (path, files) = (text("path").to_owned(), Arc::clone(&self.files));
@@ -112,29 +97,11 @@ impl ExpertTools {
         }
         Ok(arguments.get("summary").and_then(Value::as_str).unwrap_or_default().to_owned())
     }
-
-    /// In a dry run only what an `auto` operation reads is done; everything else is described.
-    fn dry_answer(&self, operation: &OfferedOperation, invocation: &Invocation) -> Option<String> {
-        if !self.is_dry {
-            return None;
-        }
-        let (tool, name) = operation.title.split_once('.').unwrap_or_default();
-        let tier = self.policy.tier(tool, name);
-        if tier == Tier::Auto && operation.spec.is_repeatable {
-            return None;
-        }
-        let arguments = Value::Object(invocation.arguments.clone());
-        Some(format!(
-            "[dry run: {} ({tier}) was not called; its inputs would be {arguments}. Go on as if it had worked]",
-            operation.title
-        ))
-    }
 }
 
 impl Tools for ExpertTools {
     fn specs(&self) -> Vec<ToolSpec> {
-        let operations =
-            self.bound.iter().flat_map(super::bound::BoundTool::operations).map(|operation| operation.spec);
+        let operations = self.operations.all().into_iter().map(|operation| operation.spec);
         let learning = self.learns.then(learning_tool);
         operations.chain(file_tools()).chain(learning).chain(process_tools(&self.role)).collect()
     }
@@ -142,9 +109,9 @@ impl Tools for ExpertTools {
     fn call<'a>(
         &'a self,
         invocation: &'a Invocation,
-        _: Option<&'a dyn Approver>,
+        approver: Option<&'a dyn Approver>,
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        Box::pin(self.run(invocation))
+        Box::pin(self.run(invocation, approver))
     }
 }
 
@@ -156,7 +123,7 @@ fn output(text: String) -> ToolOutput {
     ToolOutput { text, display: None }
 }
 
-fn spec(
+pub(super) fn spec(
     name: &str,
     description: &str,
     properties: &Value,
@@ -229,13 +196,8 @@ fn process_tools(role: &Role) -> Vec<ToolSpec> {
     let Role::Process(declared) = role else { return Vec::new() };
     let text = |description: &str| json!({"type": "string", "description": description});
     let summary = text("What was found and done, in a few sentences for a person");
-    let finish = json!({"summary": summary, "outputs": outputs::schema(declared)});
+    let finish = json!({"summary": summary, "outputs": outputs::strict_schema(declared)});
     let required: &[&str] = if declared.is_empty() { &["summary"] } else { &["summary", "outputs"] };
-    let escalation = json!({
-        "reason": text("Why a person has to decide"),
-        "context": text("What that person needs to know"),
-        "recommendation": text("The action you recommend"),
-    });
     vec![
         spec(
             FINISH,
@@ -244,13 +206,7 @@ fn process_tools(role: &Role) -> Vec<ToolSpec> {
             required,
             true,
         ),
-        spec(
-            ESCALATE,
-            "Ends the process by handing the decision to a person, when you are not sure enough to act.",
-            &escalation,
-            &["reason", "context", "recommendation"],
-            true,
-        ),
+        escalate_tool(),
         spec(
             FAIL,
             "Ends this attempt as failed, when the process cannot go on; a later attempt may work.",
@@ -261,42 +217,66 @@ fn process_tools(role: &Role) -> Vec<ToolSpec> {
     ]
 }
 
+/// The way to hand a decision to a person.
+pub(super) fn escalate_tool() -> ToolSpec {
+    let text = |description: &str| json!({"type": "string", "description": description});
+    let escalation = json!({
+        "reason": text("Why a person has to decide"),
+        "context": text("What that person needs to know"),
+        "recommendation": text("The action you recommend"),
+    });
+    spec(
+        ESCALATE,
+        "Ends the process by handing the decision to a person, when you are not sure enough to act.",
+        &escalation,
+        &["reason", "context", "recommendation"],
+        true,
+    )
+}
+
 /// What people decide of the calls of a run, and what ends it.
-pub(super) fn supervision(package: &Package, bound: &BoundTools, role: &Role, is_dry: bool) -> Supervision {
-    let policy = &package.manifest.policy;
+pub(super) fn supervision(
+    package: &Package,
+    operations: &Operations,
+    role: &Role,
+    is_dry: bool,
+) -> Supervision {
     let is_process = matches!(role, Role::Process(_));
     let (mut tiers, mut ends_run) = (BTreeMap::new(), BTreeMap::new());
-    for operation in bound.iter().flat_map(super::bound::BoundTool::operations) {
-        let (tool, name) = operation.title.split_once('.').unwrap_or_default();
-        let tier = if is_dry { Tier::Auto } else { policy.tier(tool, name) };
+    for operation in operations.all() {
+        let tier = if is_dry { Tier::Auto } else { operations.tier(&operation) };
         tiers.insert(operation.spec.name.clone(), tier_of(tier));
         if is_process {
             ends_run.insert(operation.spec.name, EndsRun::OnFault);
         }
     }
     let learning = &package.manifest.learning;
-    let mut proposals = BTreeSet::new();
+    let mut rules = approval_rules(package, is_process);
     if learning.enabled {
         // In a dry run it is kept in a copy.
         let tier = if is_dry { Tier::Auto } else { learning.approval };
         tiers.insert(LEARN.to_owned(), tier_of(tier));
-        proposals.insert(LEARN.to_owned());
+        rules.proposals.insert(LEARN.to_owned());
     }
     ends_run.extend([FINISH, ESCALATE, FAIL].map(|name| (name.to_owned(), EndsRun::OnSuccess)));
-    let timeout = policy.timeout.as_ref().map(|timeout| millis(timeout.length()));
-    let rules = ApprovalRules {
-        timeout,
+    Supervision { tiers, rules, ends_run, ..Supervision::default() }
+}
+
+/// How a run of the package deals with approvals.
+pub(super) fn approval_rules(package: &Package, is_process: bool) -> ApprovalRules {
+    let policy = &package.manifest.policy;
+    ApprovalRules {
+        timeout: policy.timeout.as_ref().map(|timeout| millis(timeout.length())),
         on_timeout: match policy.on_timeout {
             OnTimeout::Reject => agent::OnTimeout::Reject,
             OnTimeout::Escalate => agent::OnTimeout::Escalate,
         },
         on_rejection: if is_process { OnRejection::EndRun } else { OnRejection::TellModel },
-        proposals,
-    };
-    Supervision { tiers, rules, ends_run, ..Supervision::default() }
+        proposals: BTreeSet::new(),
+    }
 }
 
-fn tier_of(tier: Tier) -> agent::Tier {
+pub(super) fn tier_of(tier: Tier) -> agent::Tier {
     match tier {
         Tier::Auto => agent::Tier::Auto,
         Tier::Confirm => agent::Tier::Confirm,
@@ -330,10 +310,10 @@ mod tests {
         let package = package(dir, learning);
         let files = Arc::new(Workspace::new(&dir.join("root"), Arc::clone(&package), "s", &[]));
         files.prepare().unwrap();
-        let bound: BoundTools = Arc::default();
+        let operations = Operations::new(&package, Arc::default(), false);
         let role = Role::Process(Vec::new());
-        let supervision = supervision(&package, &bound, &role, false);
-        (ExpertTools::new(&package, bound, Arc::clone(&files), role, false), files, supervision)
+        let supervision = supervision(&package, &operations, &role, false);
+        (ExpertTools::new(&package, operations, Arc::clone(&files), role), files, supervision)
     }
 
     fn proposal(scope: &str) -> Invocation {
@@ -366,7 +346,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (tools, files, _) = tools(dir.path(), "learning: {enabled: true}\n");
         assert!(files.read("functions/classify.md").unwrap().starts_with("---\nname: classify"));
-        assert!(tools.run(&proposal("classify")).await.is_ok());
+        assert!(tools.run(&proposal("classify"), None).await.is_ok());
         for path in ["functions/classify.md", "f.md"] {
             let text = files.read(path).unwrap();
             assert!(text.starts_with("# What was learnt\n\n## Invoices\n- date: 20"), "{text}");
@@ -376,7 +356,7 @@ mod tests {
             );
         }
         assert!(
-            matches!(tools.run(&proposal("../x")).await, Err(ToolError::Failed(why)) if why.contains("no function"))
+            matches!(tools.run(&proposal("../x"), None).await, Err(ToolError::Failed(why)) if why.contains("no function"))
         );
     }
 
@@ -384,7 +364,7 @@ mod tests {
     async fn an_expert_that_does_not_learn_keeps_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let (tools, _, _) = tools(dir.path(), "");
-        assert!(tools.run(&proposal("classify")).await.is_err());
+        assert!(tools.run(&proposal("classify"), None).await.is_err());
         assert!(!dir.path().join("root/learnings").exists());
     }
 }

@@ -12,12 +12,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, OpenOptions};
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use super::component::{KnowledgeKind, Scope};
+use super::component::{FunctionSession, KnowledgeKind, Scope};
+use super::isolated;
 use super::learning::{LearningEntry, LearningFiles};
 use super::package::Package;
 use super::{path, state};
+use crate::agent::{CallOutcome, MadeCall};
 
 /// The largest file that is read or written.
 const LARGEST: u64 = 1 << 20;
@@ -46,11 +49,20 @@ enum Place {
 impl Workspace {
     /// The files for a session; `context` is what the process preloads.
     pub(super) fn new(root: &Path, package: Arc<Package>, session: &str, context: &[String]) -> Self {
-        let by_functions = package.functions.items.iter().flat_map(|function| &function.knowledge.items);
+        // What only an isolated function names, only its own run reads.
+        let inline = package.functions.items.iter().filter(|one| one.session == FunctionSession::Inline);
+        let by_functions = inline.flat_map(|function| &function.knowledge.items);
         let named = by_functions.map(|path| path.value.clone()).chain(context.iter().cloned());
         let permitted = named.map(|named| path::normalized(&named).to_owned()).collect();
         let session = file_name(session);
         Self { root: root.to_owned(), package, session, permitted, seen: Mutex::default() }
+    }
+
+    /// Whether a run with these files may read private knowledge.
+    pub(super) fn reads_private(&self) -> bool {
+        let mut private =
+            self.package.knowledge.items.iter().filter(|one| one.kind == KnowledgeKind::Private);
+        private.any(|one| self.permitted.contains(&one.path))
     }
 
     /// Makes what is to be there when a run begins.
@@ -61,6 +73,28 @@ impl Workspace {
         std::fs::create_dir_all(&self.root)?;
         state::prepare(&self.root, None, &self.package)?;
         state::prepare_session(&self.root.join(self.session_folder()), &self.package)
+    }
+
+    /// Notes what a run has read and written before its process ended: it goes on as if it had not. A file whose content is not known from
+    /// that has to be read again.
+    pub(super) fn recall(&self, calls: &[MadeCall]) {
+        let mut texts: HashMap<String, String> = HashMap::new();
+        for made in calls.iter().filter(|made| made.outcome == CallOutcome::Ok) {
+            let arguments: Value = serde_json::from_str(&made.call.arguments).unwrap_or_default();
+            let text = |name: &str| arguments[name].as_str().unwrap_or_default();
+            let Ok(Place::Disk { path, .. }) = self.place(text("path")) else { continue };
+            match made.call.name.as_str() {
+                "read" => drop(texts.insert(path, made.text.clone())),
+                "write" => drop(texts.insert(path, text("content").to_owned())),
+                "edit" => {
+                    if let Some(known) = texts.get_mut(&path) {
+                        *known = known.replacen(text("old"), text("new"), 1);
+                    }
+                }
+                _ => {}
+            }
+        }
+        texts.iter().for_each(|(path, text)| self.note(path, text.as_bytes()));
     }
 
     /// Deletes the files of the session.
@@ -241,6 +275,12 @@ impl Workspace {
             .find(|one| one.path == wanted || named("processes", &one.name.value));
         let knowledge =
             package.knowledge.items.iter().find(|one| one.path == wanted || named("knowledge", &one.name));
+        if let Some(isolated) = function.filter(|one| one.session == FunctionSession::Isolated) {
+            let (name, call) = (&isolated.name.value, isolated::call_name(&isolated.name.value));
+            return Err(format!(
+                "the function {name} runs by itself and is not read: call `{call}` with its inputs"
+            ));
+        }
         let is_hidden = |path: &str| !self.permitted.contains(path);
         if knowledge.is_some_and(|one| one.kind == KnowledgeKind::Private && is_hidden(&one.path)) {
             // Not even that it exists is said.
@@ -317,7 +357,10 @@ pub(super) fn file_name(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::agent::{EndsRun, RequestedCall};
 
     const MANIFEST: &str = "spec: \"1.0\"\nname: desk\nversion: \"1.0.0\"\ndescription: d\ncomponents:\n  orchestrator: o.md\n  persona: [persona/identity.md]\n  functions: [functions/f1.md]\n  knowledge: [knowledge/open.md, knowledge/hidden.md, knowledge/secret.md]\n  state: [state/pipeline.md, state/notes.md]\n";
 
@@ -400,6 +443,33 @@ mod tests {
         assert_eq!(two.read("state/pipeline.md").unwrap(), "second");
         two.write("state/pipeline.md", "third").unwrap();
         one.write("scratch/new.md", "made at the first write").unwrap();
+    }
+
+    /// A process that takes a run over has read what the run has read.
+    #[test]
+    fn what_a_run_has_read_it_may_write_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let (before, after) = both(dir.path());
+        let made = |name: &str, arguments: Value, text: &str| MadeCall {
+            call: RequestedCall {
+                name: name.into(),
+                arguments: arguments.to_string(),
+                ..RequestedCall::default()
+            },
+            outcome: CallOutcome::Ok,
+            text: text.to_owned(),
+            is_repeatable: true,
+            ends_run: EndsRun::Never,
+        };
+        let path = "state/pipeline.md";
+        let read = made("read", json!({"path": path}), &before.read(path).unwrap());
+        before.edit(path, "empty", "one deal").unwrap();
+        let edit = made("edit", json!({"path": path, "old": "empty", "new": "one deal"}), "it is changed");
+        after.recall(std::slice::from_ref(&read));
+        assert!(after.write(path, "x").unwrap_err().contains("has changed"), "somebody else wrote it");
+        after.recall(&[read, edit]);
+        after.write(path, "two deals").unwrap();
+        assert_eq!(before.read(path).unwrap(), "two deals");
     }
 
     #[test]

@@ -412,14 +412,20 @@ impl SharedLine {
 
     /// Logs message text, when that is allowed.
     pub fn content(&self, what: &'static str, text: &[u8]) {
+        self.content_of(what, || text);
+    }
+
+    /// The same of a text that is put together for it.
+    pub fn content_of<T: AsRef<[u8]>>(&self, what: &'static str, text: impl FnOnce() -> T) {
         if self.content {
+            let text = text();
             let id = self.with(|line| {
                 if let Some(trace) = &mut line.trace {
-                    trace.content(what, text);
+                    trace.content(what, text.as_ref());
                 }
                 line.id.clone()
             });
-            let text = String::from_utf8_lossy(text);
+            let text = String::from_utf8_lossy(text.as_ref());
             tracing::info!(target: "respool::content", request_id = id, what, text = text.as_ref(), "content");
         }
     }

@@ -93,6 +93,12 @@ pub struct Recording {
 }
 
 impl Recording {
+    /// The same, with message text in no log where it `is_private`.
+    #[must_use]
+    pub fn without_content(self, is_private: bool) -> Self {
+        Self { content: self.content && !is_private, ..self }
+    }
+
     /// Nothing is kept; message text is logged where `content` says so.
     pub fn only_logged(content: bool) -> Self {
         Self { content, ..Self::default() }

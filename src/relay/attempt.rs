@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::request::ClientRequest;
 use crate::translate::{Additions, Outbound, Remedy, outbound};
 use crate::upstream::Upstream;
-use crate::wire::{ChatRequest, encode_string};
+use crate::wire::{ChatRequest, Pieces, encode_string};
 
 /// A request as one upstream is to get it.
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub(super) struct Attempt {
     /// The upstream.
     pub(super) upstream: Arc<Upstream>,
     /// The body, before it is made to fit the model's window.
-    pub(super) body: Bytes,
+    pub(super) body: Pieces,
     /// The limit on the reply, in tokens.
     pub(super) token_limit: Option<u64>,
     /// Names of the edits made to the client's request.
@@ -37,21 +37,23 @@ pub(super) struct Form<'a> {
 }
 
 impl Form<'_> {
-    /// The body in this form, and the names of the edits.
+    /// The body in this form, and the names of the edits. It takes the fields of the request.
     pub(super) fn edited(
         &self,
         request: &mut ChatRequest<'_>,
         original: &Bytes,
         upstream: &Upstream,
-    ) -> (Bytes, Vec<&'static str>) {
+    ) -> (Pieces, Vec<&'static str>) {
         let mut edits = self.added.apply(&mut request.messages);
         edits.extend(outbound(request, self.outbound, self.is_raw, &upstream.target()));
         if self.model != self.target_model {
             request.object.set("model", encode_string(self.target_model));
             edits.push("model_alias");
         }
-        let body = if edits.is_empty() { original.clone() } else { request.object.to_json().into() };
-        (body, edits)
+        if edits.is_empty() {
+            return (original.clone().into(), edits);
+        }
+        (std::mem::take(&mut request.object).into_pieces(original), edits)
     }
 }
 
@@ -82,7 +84,7 @@ impl Attempt {
         };
         let (body, edits) = match ChatRequest::parse(original) {
             Ok(mut parsed) => form.edited(&mut parsed, original, upstream),
-            Err(_) => (original.clone(), vec![]),
+            Err(_) => (original.clone().into(), vec![]),
         };
         let token_limit = match remedy {
             Some(Remedy::MoreTokens(limit)) => Some(*limit),

@@ -1,11 +1,14 @@
-//! Where a request came from: its protocol, headers and clock. Which program asked is `translate`'s `ClientProgram`.
+//! Where a request came from: its protocol, headers and clock. Which program asked is `translate`'s `ClientProgram`, by the texts
+//! that are given to it here.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, header};
 use tokio::time::Instant;
+
+use crate::translate::ClientProgram;
 
 /// The protocol in which a client speaks to respool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,6 +20,12 @@ pub enum Wire {
     Responses,
     /// `POST /v1/messages`.
     Messages,
+}
+
+/// The program that these headers name.
+pub fn program_of(headers: &HeaderMap) -> ClientProgram {
+    let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
+    ClientProgram::of_user_agent(agent.unwrap_or_default())
 }
 
 /// Where a request came from.

@@ -102,12 +102,21 @@ pub(super) fn add_correctable_calls(reply: &mut Reply, request: &ClientRequest) 
 /// The fault of a completion that is forwarded unread. It is read only when it looks as if it said nothing.
 pub(super) fn fault_of_text(body: &[u8], request: &ClientRequest) -> Option<Fault> {
     let text = std::str::from_utf8(body).ok()?;
-    let blanks = [r#""content":null"#, r#""content":"""#, r#""content": null"#, r#""content": """#];
-    if !blanks.iter().any(|blank| text.contains(blank)) {
+    if !may_be_blank(text) {
         return None;
     }
     let completion = Completion::parse(text, &[]).ok()?;
     Fault::of_reply(&interpret(completion, &request.rules, &mut Ids::new(0, request.taken_ids.clone())))
+}
+
+/// True when some `content` in the text is `null` or begins with two quotes. The text is passed over once: it may be long.
+fn may_be_blank(text: &str) -> bool {
+    const KEY: &str = r#""content":"#;
+    memchr::memmem::find_iter(text.as_bytes(), KEY).any(|at| {
+        let value = &text[at + KEY.len()..];
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        value.starts_with("null") || value.starts_with(r#""""#)
+    })
 }
 
 /// A completion as it leaves, and its token counts.

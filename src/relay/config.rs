@@ -58,7 +58,7 @@ words! {
 words! {
     /// The form of an error after respool has tried and given up.
     FinalErrors {
-        /// For OpenClaw the form that it does not repeat, the true status for all others.
+        /// For OpenClaw, Codex and Claude Code the form that they do not repeat, the true status for all others.
         #[default]
         Auto = "auto",
         /// The true status for all.

@@ -24,7 +24,7 @@ use crate::turn::{Turn, Usage};
 use crate::upstream::{
     Answer, Call, Failure, Health, Place as QueuePlace, Tier, Trial, Upstream, UpstreamError,
 };
-use crate::wire::{ApiError, ChatRequest};
+use crate::wire::{ApiError, ChatRequest, Pieces};
 
 /// One request's attempts.
 #[derive(Debug)]
@@ -452,7 +452,7 @@ impl Exchange {
     /// and holds the buffers that they came in.
     pub(super) fn release_bytes(&mut self) {
         if let Some(current) = &mut self.current {
-            current.attempt.body = Bytes::new();
+            current.attempt.body = Pieces::default();
         }
         self.changed = None;
         // Nobody else has it, except for a moment.
@@ -497,7 +497,7 @@ impl Exchange {
         let Current { attempt, fit, .. } = self.current.as_ref()?;
         let error = self.history.last()?.error.as_ref()?;
         let sent = fit.apply(&attempt.body).body;
-        let smaller = Relay::fit_again(*fit, &self.request, attempt, &sent, error).await?;
+        let smaller = Relay::fit_again(*fit, &self.request, attempt, &sent.joined(), error).await?;
         (smaller.apply(&attempt.body).body != sent).then_some(smaller)
     }
 
@@ -631,8 +631,10 @@ impl Current {
             None
         };
         let fitted = self.fit.apply(&attempt.body);
-        let edits = [&attempt.edits[..], &fitted.edits[..]].concat();
-        record.sends(&Sent { edits, counted, trimmed: fitted.trimmed }, &fitted.body);
+        record.sends(
+            &Sent { edits: [&attempt.edits, &fitted.edits], counted, trimmed: fitted.trimmed.as_deref() },
+            &fitted.body,
+        );
         let mut headers = request.headers.clone();
         if let Some(part_of) = record.traceparent() {
             headers.insert(TRACEPARENT, part_of);
@@ -644,8 +646,8 @@ impl Current {
             body: fitted.body.into(),
             verbatim: false,
         };
-        let sending = std::pin::pin!(attempt.upstream.send(call));
-        let mut answer = along(sending, Relay::learn_models(request, attempt)).await?;
+        Relay::learn_models(request, attempt);
+        let mut answer = attempt.upstream.send(call).await?;
         let status = answer.status();
         record.status(status.as_u16());
         if status.is_success() {
@@ -709,17 +711,4 @@ fn learn(upstream: &Upstream, request: &ClientRequest, error: &UpstreamError) {
 /// The seconds of a `Retry-After` header; a date is not read.
 fn retry_after(answer: &Answer) -> Option<u64> {
     answer.headers().get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()
-}
-
-/// Runs `beside` along with `work`, and no longer than that.
-async fn along<T>(
-    mut work: std::pin::Pin<&mut impl Future<Output = T>>,
-    beside: impl Future<Output = ()>,
-) -> T {
-    tokio::select! {
-        biased;
-        done = work.as_mut() => return done,
-        () = beside => {}
-    }
-    work.await
 }

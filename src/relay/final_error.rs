@@ -2,19 +2,28 @@
 //! reads the true cause.
 //!
 //! OpenClaw repeats 5xx, 408 and 429 for a minute or longer, and tries its fallback model only afterwards; after a 422 it does
-//! so at once (measured, docs/openclaw.md). Other clients get the true status, and `x-should-retry: false`. Pure. Called by
-//! `server` where an error leaves.
+//! so at once (measured, docs/openclaw.md). Codex understands a stream that fails, Claude Code a status of 500 with
+//! `x-should-retry: false` (docs/clients.md). Other clients get the true status, and `x-should-retry: false`. How an API writes
+//! an error is `translate`'s. Pure. Called by `server` where an error leaves: no route has a form of its own.
 
+use std::borrow::Cow;
+
+use super::client::Wire;
 use super::config::FinalErrors;
-use crate::translate::{ClientProgram, is_harmless_for_openclaw, is_harmless_overflow};
+use crate::translate::{
+    ClientProgram, ErrorReply, chat_error, is_harmless_for_openclaw, is_harmless_overflow, messages,
+    responses,
+};
 use crate::wire::{ApiError, Cause, ErrorCode};
 
 /// The status that ends a turn in OpenClaw without a repeat.
 const FINAL: u16 = 422;
 
 /// Which form errors take for one client.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct ErrorForm {
+    /// The API that the client speaks.
+    pub wire: Wire,
     /// The program that asked.
     pub program: ClientProgram,
     /// What the configuration says.
@@ -22,14 +31,54 @@ pub struct ErrorForm {
 }
 
 impl ErrorForm {
-    /// The error as the client gets it.
+    /// The program as far as errors differ for it: none do where the owner wants plain ones.
+    fn program(self) -> ClientProgram {
+        match self.final_errors {
+            FinalErrors::Auto => self.program,
+            FinalErrors::Plain => ClientProgram::Other,
+        }
+    }
+
+    /// The error with the status and in the words that the client gets.
     #[must_use]
     pub fn apply(self, error: ApiError) -> ApiError {
-        match (self.program, self.final_errors) {
-            (ClientProgram::OpenClaw, FinalErrors::Auto) => for_openclaw(error),
-            (ClientProgram::OldOpenClaw, FinalErrors::Auto) => for_old_openclaw(error),
+        match self.program() {
+            ClientProgram::OpenClaw => for_openclaw(error),
+            ClientProgram::OldOpenClaw => for_old_openclaw(error),
             _ => error,
         }
+    }
+
+    /// The applied error as an HTTP reply. `request_id`: Anthropic's clients read it in the body.
+    pub fn reply(self, error: &ApiError, request_id: &str) -> ErrorReply {
+        match self.wire {
+            Wire::Chat => chat_error(error),
+            Wire::Responses => responses::http_error(error),
+            Wire::Messages => messages::http_error(error, self.program(), request_id),
+        }
+    }
+
+    /// For a request that wants a stream: true when the client understands a stream that begins and fails, rather than a status.
+    pub fn fails_as_stream(self, error: &ApiError) -> bool {
+        self.wire == Wire::Responses && responses::fails_as_stream(error, self.program())
+    }
+
+    /// The error as the end of a stream that has begun, and the `code` of its event where the API has such codes. OpenClaw finds
+    /// the status of these errors at the beginning of their text alone, and repeats what has none (measured on 2026.9.6).
+    pub fn at_end(self, error: ApiError) -> (ApiError, Cow<'static, str>) {
+        let mut error = self.apply(error);
+        let names_status = self.program().is_openclaw() && error.is_final;
+        let code = match self.wire {
+            Wire::Responses if names_status => error.status.to_string().into(),
+            _ => responses::failure_code(&error, self.program()).into(),
+        };
+        if self.wire == Wire::Messages && names_status {
+            error.message = format!("{} {}", error.status, error.message);
+        }
+        if self.wire == Wire::Messages {
+            error.status = messages::final_status(&error, self.program());
+        }
+        (error, code)
     }
 }
 
@@ -157,9 +206,10 @@ mod tests {
             (ClientProgram::Codex, FinalErrors::Auto),
             (ClientProgram::OpenClaw, FinalErrors::Plain),
         ] {
-            assert_eq!(ErrorForm { program, final_errors }.apply(error.clone()), error);
+            let form = ErrorForm { program, final_errors, ..ErrorForm::default() };
+            assert_eq!(form.apply(error.clone()), error);
         }
-        let form = ErrorForm { program: ClientProgram::OpenClaw, final_errors: FinalErrors::Auto };
+        let form = ErrorForm { program: ClientProgram::OpenClaw, ..ErrorForm::default() };
         assert_eq!(form.apply(error).status, FINAL);
     }
 
@@ -171,5 +221,89 @@ mod tests {
         };
         assert!(old(503).ends_with(". Another server for this model does not exist."));
         assert!(!old(400).contains("Another server"));
+    }
+
+    /// The errors that differ in what a client does with them.
+    fn errors() -> Vec<(&'static str, ApiError)> {
+        let answered = |status, text| {
+            let cause = UpstreamError::from_answer("box", status, text);
+            with_efforts(&cause, 3, Duration::from_mins(1))
+        };
+        let own = |status, code| ApiError::new(status, code, "what happened");
+        vec![
+            ("the server refuses the request", answered(400, "temperature must be non-negative")),
+            ("the window is full", answered(400, "This model's maximum context length is 10 tokens.")),
+            ("no such model", own(404, ErrorCode::ModelNotFound)),
+            ("the model gave no answer", own(422, ErrorCode::NoAnswer)),
+            ("the server says 429", answered(429, "Too many requests")),
+            ("the server says 500", answered(500, "EngineCore encountered an issue.")),
+            ("a gateway says 502", answered(502, "Bad Gateway")),
+            ("the server is overloaded", answered(503, "overloaded")),
+            ("the key's limit is reached", own(429, ErrorCode::KeyLimitReached)),
+            ("the queue is full", own(503, ErrorCode::QueueFull)),
+            ("respool is being stopped", own(503, ErrorCode::ShuttingDown)),
+        ]
+    }
+
+    /// What a client gets of an error: before the head of a stream has left, and after.
+    fn seen(form: ErrorForm, error: &ApiError) -> String {
+        let (end, code) = form.at_end(error.clone());
+        let error = form.apply(error.clone());
+        let reply = form.reply(&error, "req_1");
+        let is_final = reply.headers.iter().any(|(name, _)| *name == "x-should-retry");
+        let status = format!("{}{}", reply.status, if is_final { " final" } else { "" });
+        let before = if form.fails_as_stream(&error) { "stream".to_owned() } else { status };
+        let after = match form.wire {
+            Wire::Chat => end.status.to_string(),
+            Wire::Responses => code.into_owned(),
+            Wire::Messages => {
+                let body: serde_json::Value =
+                    serde_json::from_str(&messages::error_json(&end, "req_1")).unwrap();
+                let kind = body["error"]["type"].as_str().unwrap();
+                let text = body["error"]["message"].as_str().unwrap();
+                let status = text.split(' ').next().filter(|word| word.parse::<u16>().is_ok());
+                status.map_or_else(|| kind.to_owned(), |status| format!("{kind}: {status} …"))
+            }
+        };
+        format!("{before:<10} | {after}")
+    }
+
+    /// Every error in every API for every program: the status of a request that has not begun, and what ends a stream that has.
+    #[test]
+    fn every_client_gets_each_error_in_its_form() {
+        use std::fmt::Write as _;
+        let programs = [
+            ("any", ClientProgram::Other),
+            ("OpenClaw", ClientProgram::OpenClaw),
+            ("Codex", ClientProgram::Codex),
+            ("Claude Code", ClientProgram::ClaudeCode),
+            ("Qwen Code", ClientProgram::QwenCode),
+        ];
+        let wires = [("chat", Wire::Chat), ("responses", Wire::Responses), ("messages", Wire::Messages)];
+        let mut table = String::new();
+        for (error_name, error) in errors() {
+            writeln!(table, "{error_name}").unwrap();
+            for (wire_name, wire) in wires {
+                for (program_name, program) in programs {
+                    let form = ErrorForm { wire, program, final_errors: FinalErrors::Auto };
+                    writeln!(table, "  {wire_name:<9} | {program_name:<11} | {}", seen(form, &error))
+                        .unwrap();
+                }
+            }
+        }
+        insta::assert_snapshot!(table);
+    }
+
+    #[test]
+    fn plain_errors_are_the_same_for_every_program() {
+        for wire in [Wire::Chat, Wire::Responses, Wire::Messages] {
+            for (name, error) in errors() {
+                let seen_by =
+                    |program| seen(ErrorForm { wire, program, final_errors: FinalErrors::Plain }, &error);
+                for program in [ClientProgram::OpenClaw, ClientProgram::Codex, ClientProgram::ClaudeCode] {
+                    assert_eq!(seen_by(program), seen_by(ClientProgram::Other), "{name}");
+                }
+            }
+        }
     }
 }

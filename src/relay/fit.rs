@@ -15,7 +15,7 @@ use super::{Relay, Route};
 use crate::tokens;
 use crate::translate::{TINY_LIMIT, TooLarge, lower_limit, read_overflow, trim};
 use crate::upstream::{Tier, Upstream, UpstreamError};
-use crate::wire::{ApiError, ChatRequest};
+use crate::wire::{ApiError, ChatRequest, Pieces};
 
 /// Smaller requests, in bytes, are not looked at before a server refuses them: they fit any window worth its name.
 const LARGE: usize = 16 << 10;
@@ -67,7 +67,7 @@ impl Count {
 /// A body as it is sent, and what was done to make it fit.
 #[derive(Clone, Debug)]
 pub(super) struct Fitted {
-    pub(super) body: Bytes,
+    pub(super) body: Pieces,
     /// Names of the edits.
     pub(super) edits: Vec<&'static str>,
     /// What was taken out of the conversation.
@@ -86,12 +86,13 @@ impl Fit {
     }
 
     /// The body with the changes.
-    pub(super) fn apply(self, body: &Bytes) -> Fitted {
+    pub(super) fn apply(self, body: &Pieces) -> Fitted {
         let unchanged = || Fitted { body: body.clone(), edits: vec![], trimmed: None };
         if self.messages.is_none() && self.limit.is_none() {
             return unchanged();
         }
-        let Ok(mut request) = ChatRequest::parse(body) else { return unchanged() };
+        let text = body.joined();
+        let Ok(mut request) = ChatRequest::parse(&text) else { return unchanged() };
         let mut edits = Vec::new();
         if self.limit.is_some_and(|room| lower_limit(&mut request.object, room)) {
             edits.push("max_tokens");
@@ -102,7 +103,7 @@ impl Fit {
             let (results, messages) = (trimmed.results, trimmed.left_out);
             format!("results={results}, messages={messages}, bytes={}", trimmed.bytes)
         });
-        Fitted { body: request.object.to_json().into(), edits, trimmed }
+        Fitted { body: request.object.into_pieces(&text), edits, trimmed }
     }
 }
 
@@ -125,10 +126,10 @@ impl ClientRequest {
 impl Relay {
     /// Learns of the models beside the first request for which it matters, and now and then again: a large one, for the window,
     /// or one with tools whose model has a name that does not tell what it writes.
-    pub(super) async fn learn_models(request: &ClientRequest, attempt: &Attempt) {
+    pub(super) fn learn_models(request: &ClientRequest, attempt: &Attempt) {
         let has_tools = matches!(request.facts.route, Route::Tools | Route::Live);
         if attempt.body.len() >= LARGE || (has_tools && request.rules.options.prior.is_empty()) {
-            attempt.upstream.learn_models(&request.headers).await;
+            attempt.upstream.learn_models_aside(&request.headers);
         }
     }
 
@@ -155,7 +156,7 @@ impl Relay {
     /// 400 when the body is no such request, 404 when no upstream serves its model.
     pub async fn count_prompt(&self, body: Bytes, origin: Origin) -> Result<(u64, &'static str), ApiError> {
         let request = self.read(body, origin).await?;
-        let count = count_tokens(&request, &request.first, &request.first.body).await;
+        let count = count_tokens(&request, &request.first, &request.first.body.joined()).await;
         Ok((count.tokens, count.by))
     }
 
@@ -174,8 +175,9 @@ impl Relay {
         if at_most.saturating_add(limit) <= window {
             return (fit, None);
         }
-        let Some(count) = Box::pin(exact_count(request, attempt, body)).await else { return (fit, None) };
-        (smaller(fit, request, attempt, body, count, window).unwrap_or(fit), Some(count.by))
+        let body = body.joined();
+        let Some(count) = Box::pin(exact_count(request, attempt, &body)).await else { return (fit, None) };
+        (smaller(fit, request, attempt, &body, count, window).unwrap_or(fit), Some(count.by))
     }
 
     /// What to change after `error`, the answer to `sent`; `None` when it is about something else, or nothing helps.

@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-pub use client::{Origin, WaitClock, Wire};
+pub use client::{Origin, WaitClock, Wire, program_of};
 pub use config::{
     ContextConfig, FinalErrors, ModelConfig, OnOverflow, ReasoningField, RecoveryConfig, RelayConfig,
     ToolParsing, ToolsMode,

@@ -85,6 +85,8 @@ impl History {
         let round = self.round;
         let (error, usage, reply) = (None, None, None);
         let place = self.attempts.len();
+        // Most requests have one attempt.
+        self.attempts.reserve_exact(1);
         self.attempts.push(AttemptOutcome { upstream, finding, round, is_changed, error, usage, reply });
         &mut self.attempts[place]
     }
@@ -143,6 +145,8 @@ pub(super) fn with_efforts(cause: &UpstreamError, asked: u32, waited: Duration) 
     if !efforts.is_empty() && cause.failure().is_some() {
         error.message = format!("{} ({efforts})", error.message);
     }
-    let (is_final, cause) = (error.status >= 500, cause.cause(efforts));
+    // All of these a client's library would repeat.
+    let is_final = matches!(error.status, 408 | 409 | 425 | 429 | 500..);
+    let cause = cause.cause(efforts);
     ApiError { is_final, cause, ..error }
 }

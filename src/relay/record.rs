@@ -7,7 +7,7 @@ use super::outcome::{AttemptOutcome, Finding};
 use crate::observe::{RequestLine, SharedLine};
 use crate::turn::{Turn, Usage};
 use crate::upstream::UpstreamError;
-use crate::wire::ApiError;
+use crate::wire::{ApiError, Pieces};
 
 /// Notes in the line of a request that makes no attempts that its upstream failed, and gives the error that leaves.
 pub fn upstream_failed(error: UpstreamError, line: &SharedLine) -> ApiError {
@@ -16,11 +16,12 @@ pub fn upstream_failed(error: UpstreamError, line: &SharedLine) -> ApiError {
 }
 
 /// How one attempt was sent.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Sent {
-    pub(super) edits: Vec<&'static str>,
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sent<'a> {
+    /// Names of the edits that its form asked for, and of those that make it fit.
+    pub(super) edits: [&'a [&'static str]; 2],
     pub(super) counted: Option<&'static str>,
-    pub(super) trimmed: Option<String>,
+    pub(super) trimmed: Option<&'a str>,
 }
 
 /// Writes down what happens to one request.
@@ -42,13 +43,13 @@ impl Record {
     }
 
     /// A request leaves.
-    pub(super) fn sends(&self, sent: &Sent, body: &[u8]) {
+    pub(super) fn sends(&self, sent: &Sent<'_>, body: &Pieces) {
         self.0.with(RequestLine::begin_attempt);
-        self.0.content("upstream request", body);
+        self.0.content_of("upstream request", || body.joined());
         self.0.with(|line| {
-            sent.edits.iter().for_each(|name| line.edit(name));
+            sent.edits.into_iter().flatten().for_each(|name| line.edit(name));
             line.counted = sent.counted.or(line.counted);
-            line.trimmed.clone_from(&sent.trimmed);
+            line.trimmed = sent.trimmed.map(str::to_owned);
         });
     }
 

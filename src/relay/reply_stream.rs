@@ -103,8 +103,9 @@ pub enum Batch {
 }
 
 impl ReplyStream {
-    pub(super) fn new(answer: Answer, exchange: Box<Exchange>) -> Self {
+    pub(super) fn new(mut answer: Answer, exchange: Box<Exchange>) -> Self {
         let largest = exchange.largest_reply();
+        answer.release_headers();
         Self {
             upstream: answer.upstream().to_owned(),
             answer: Some(answer),
@@ -260,7 +261,8 @@ impl ReplyStream {
     }
 
     /// Reads another attempt, so that its chunks fit what has been sent; what is held of the useless reply is dropped.
-    fn begin_anew(&mut self, answer: Answer, exchange: Box<Exchange>) {
+    fn begin_anew(&mut self, mut answer: Answer, exchange: Box<Exchange>) {
+        answer.release_headers();
         self.out.clear();
         self.held.clear();
         self.end_at = None;

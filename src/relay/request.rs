@@ -1,7 +1,7 @@
 //! Reads a client's request once, into a value that never changes: what is wanted, who may serve it, and the first attempt.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use super::config::{Modes, ReasoningField, RelayConfig, ToolParsing, ToolsMode};
 use super::look_back::LookBack;
 use super::memory::Recollection;
 use super::recent::RecentRequest;
-use super::{Relay, conversation};
+use super::{Relay, client, conversation};
 use crate::observe::metrics;
 use crate::translate::{
     Additions, ClientProgram, LoopFound, Outbound, ReplyRules, Situation, hidden_tools, needs_version,
@@ -22,7 +22,7 @@ use crate::translate::{
 };
 use crate::turn::Turn;
 use crate::upstream::{Serving, Upstream, Who, choose};
-use crate::wire::{ApiError, ChatRequest, ErrorCode, ToolChoice, decode_string};
+use crate::wire::{ApiError, ChatRequest, ErrorCode, Pieces, ToolChoice, decode_string};
 use tool_call_parser::{Options, Prior, Tools};
 
 /// How a request is served.
@@ -118,7 +118,7 @@ pub struct ClientRequest {
 }
 
 enum Draft {
-    Ready(Box<ClientRequest>),
+    Ready(Arc<ClientRequest>),
     /// The request's form depends on this upstream's version.
     NeedsVersion(Arc<Upstream>),
     /// No upstream is known to serve this model.
@@ -142,7 +142,7 @@ impl ClientRequest {
 
     /// Lets go of what only another attempt would need.
     pub(super) fn release_bytes(&mut self) {
-        (self.body, self.first.body) = (Bytes::new(), Bytes::new());
+        (self.body, self.first.body) = (Bytes::new(), Pieces::default());
         self.headers = HeaderMap::new();
     }
 
@@ -176,16 +176,20 @@ impl Relay {
         loop {
             match self.draft(&body, &origin, looked_up)? {
                 Draft::Ready(mut request) => {
-                    request.headers = outgoing(origin.headers, &origin.request_id, request.outbound);
-                    request.path_and_query = origin.path_and_query;
-                    return Ok(Arc::from(request));
+                    // Nobody else has it yet.
+                    if let Some(request) = Arc::get_mut(&mut request) {
+                        request.headers = outgoing(origin.headers, &origin.request_id, request.outbound);
+                        request.path_and_query = origin.path_and_query;
+                    }
+                    return Ok(request);
                 }
+                // Boxed as they are rare: every request pays for the size of its future.
                 Draft::NeedsVersion(upstream) => {
-                    upstream.probe_version().await;
+                    Box::pin(upstream.probe_version()).await;
                     looked_up.version = true;
                 }
                 Draft::NeedsModelLists(model) => {
-                    self.fleet.refreshed(&model).await;
+                    Box::pin(self.fleet.refreshed(&model)).await;
                     looked_up.model_lists = true;
                 }
             }
@@ -219,8 +223,7 @@ impl Relay {
         let facts = self.facts(&request, model, modes, origin);
         let outbound = outbound_form(facts.route);
         let wants_raw = modes.tool_parsing == ToolParsing::Raw && Situation::is_free_to_call(&request);
-        let prior = modes.dialects.or(Prior::of_model([facts.model.as_str(), target_model.as_str()]));
-        let prior = prior.or(upstream.model_facts(&target_model).prior);
+        let prior = likely_dialects(&facts, modes.dialects, &target_model, &upstream);
         let tools = declared_tools(&request, recent.as_deref());
         // Before anything is edited.
         self.recent.keep(body, &request, recent.as_ref(), &tools, now);
@@ -237,7 +240,7 @@ impl Relay {
         let (sent, edits) = form.edited(&mut request, body, &upstream);
         let first =
             Attempt { token_limit: rules.token_limit, upstream, body: sent, edits, is_changed: false };
-        Ok(Draft::Ready(Box::new(ClientRequest {
+        Ok(Draft::Ready(Arc::new(ClientRequest {
             first,
             upstreams,
             who,
@@ -283,7 +286,7 @@ impl Relay {
         let stream = request.wants_stream();
         Facts {
             wire: origin.wire,
-            program: if origin.is_agent { ClientProgram::Agent } else { ClientProgram::of_chat(request) },
+            program: program(request, origin),
             model_is_known: self.config.models.contains_key(&model)
                 || self.fleet.iter().any(|upstream| upstream.standing.serves(target) == Some(true)),
             model,
@@ -303,6 +306,19 @@ impl Relay {
     }
 }
 
+/// The dialects that the model is likely to write. `configured`: those that the owner names.
+fn likely_dialects(facts: &Facts, configured: Prior, target_model: &str, upstream: &Upstream) -> Prior {
+    match facts.route {
+        Route::Tools | Route::Live if configured.is_empty() => {
+            let by_name = Prior::of_model([facts.model.as_str(), target_model]);
+            by_name.or(upstream.model_facts(target_model).prior)
+        }
+        Route::Tools | Route::Live => configured,
+        // Nothing is read out of these replies.
+        Route::Stream | Route::Plain => Prior::NONE,
+    }
+}
+
 /// The upstream that is likely to get the request: it is edited for that one.
 fn first_of(order: &[Arc<Upstream>]) -> Option<Arc<Upstream>> {
     let loads: Vec<_> = order.iter().map(|upstream| upstream.standing.load(false)).collect();
@@ -314,6 +330,15 @@ fn outbound_form(route: Route) -> Outbound {
         Route::Tools => Outbound::Whole,
         Route::Live | Route::Stream => Outbound::Streamed,
         Route::Plain => Outbound::AsAsked,
+    }
+}
+
+/// The program that asked: clients of the other APIs name themselves in a header, OpenClaw in its prompt.
+fn program(request: &ChatRequest<'_>, origin: &Origin) -> ClientProgram {
+    match origin.wire {
+        _ if origin.is_agent => ClientProgram::Agent,
+        Wire::Chat => ClientProgram::of_chat(request),
+        _ => client::program_of(&origin.headers).or(ClientProgram::of_chat(request)),
     }
 }
 
@@ -349,9 +374,13 @@ fn rules(request: &ChatRequest<'_>, tools: Arc<Tools>, prior: Prior) -> ReplyRul
 fn declared_tools(request: &ChatRequest<'_>, recent: Option<&RecentRequest>) -> Arc<Tools> {
     match recent.and_then(RecentRequest::tools).filter(|_| request.has_known_tools()) {
         Some(tools) => Arc::clone(tools),
+        None if request.functions.is_empty() => Arc::clone(&NO_TOOLS),
         None => Arc::new(read_tools(request)),
     }
 }
+
+/// What a request without tools declares.
+static NO_TOOLS: LazyLock<Arc<Tools>> = LazyLock::new(Arc::default);
 
 fn read_tools(request: &ChatRequest<'_>) -> Tools {
     let functions = request.functions.iter();
@@ -377,6 +406,9 @@ fn used_ids(request: &ChatRequest<'_>) -> HashSet<String> {
 /// The client's headers as they go upstream.
 fn outgoing(mut headers: HeaderMap, request_id: &str, outbound: Outbound) -> HeaderMap {
     let accept = if outbound == Outbound::Streamed { "text/event-stream" } else { "application/json" };
+    // They do not go upstream, and leave their room for what is added.
+    headers.remove(header::HOST);
+    headers.remove(header::CONTENT_LENGTH);
     headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     // A compressed stream would wait in the compressor's buffer.

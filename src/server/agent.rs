@@ -17,7 +17,7 @@ use crate::agent::{
 };
 use crate::expert::MODEL_PREFIX;
 use crate::observe::{Outcome, SharedLine};
-use crate::relay::ErrorForm;
+use crate::relay::{ErrorForm, Wire};
 use crate::translate::{ClientProgram, Head, Ids, Reply, ReplyChoice, Spool, completion_json};
 use crate::turn::{FinishReason, ToolCall, Turn, TurnEvent, Usage};
 use crate::wire::{ApiError, ChatRequest};
@@ -43,9 +43,10 @@ pub(super) async fn answer(
     headers: &HeaderMap,
     line: SharedLine,
 ) -> Response {
+    let form = app.error_form(Wire::Chat, program);
     let answer = match begin(app, (agent, program), body, headers, line.clone()).await {
         Ok(answer) => answer,
-        Err(error) => return respond::error(&error, &line),
+        Err(error) => return respond::error_as(form, error, &line),
     };
     let (run, stream) = (answer.run_id(), line.with(|line| line.stream));
     let mut response = if stream { answer.streamed().await } else { answer.whole().await };
@@ -86,7 +87,7 @@ pub(super) async fn begin(
     let usage = request.usage;
     let key = headers.get(header::AUTHORIZATION).cloned();
     let watch = app.agents.serve(&agent, request, key).await;
-    let errors = ErrorForm { program, final_errors: app.relay.final_errors() };
+    let errors = app.error_form(Wire::Chat, program);
     line.with(|line| line.row.run.clone_from(&watch.run));
     Ok(Answer { app, agent, watch, line, usage, errors })
 }
@@ -141,7 +142,7 @@ impl Answer {
             }
         };
         if let Some(error) = ended.error() {
-            return respond::error(&self.errors.apply(error), &self.line);
+            return respond::error_as(self.errors, error, &self.line);
         }
         self.answered(&ended).await;
         let reply = self.reply(&ended, self.head());
@@ -157,7 +158,7 @@ impl Answer {
                 biased;
                 seen = self.watch.next() => match seen {
                     WatchEvent::End(ended) => match ended.error() {
-                        Some(error) => return respond::error(&self.errors.apply(error), &self.line),
+                        Some(error) => return respond::error_as(self.errors, error, &self.line),
                         None => return self.committed(Some(WatchEvent::End(ended))),
                     },
                     seen @ WatchEvent::Progress(_) if self.shows() => return self.committed(Some(seen)),

@@ -75,11 +75,11 @@ pub(super) async fn decide(State(app): State<App>, Path(id): Path<String>, reque
 }
 
 /// The name of the operator's key that a request carries.
-fn operator(request: &Request) -> Result<String, ApiError> {
+pub(super) fn operator(request: &Request) -> Result<String, ApiError> {
     match request.extensions().get::<Arc<Visit>>() {
         Some(visit) if visit.key.is_operator => Ok(visit.key.name.clone()),
         _ => {
-            let what = "approvals are seen and decided only with a key of `operator_keys_env`: send it as `authorization: Bearer KEY`, or \
+            let what = "approvals and what experts deliver are seen and decided only with a key of `operator_keys_env`: send it as `authorization: Bearer KEY`, or \
                         set `operator_keys_env` in respool.toml if there is none";
             Err(ApiError::new(403, ErrorCode::OperatorsOnly, what))
         }

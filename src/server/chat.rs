@@ -22,7 +22,7 @@ use super::{App, agent, body, permission, respond};
 use crate::observe::{Outcome, RequestLine, SharedLine};
 use crate::relay::{Batch, ClientRequest, ErrorForm, Facts, Opened, Origin, ReplyStream, Wire, reply_json};
 use crate::sse::write_data;
-use crate::translate::{Head, Ids, Reply, Spool};
+use crate::translate::{ClientProgram, Head, Ids, Reply, Spool};
 use crate::wire::{ApiError, ErrorCode};
 
 pub(super) type Pending<T> = Pin<Box<dyn Future<Output = Result<T, ApiError>> + Send>>;
@@ -39,16 +39,17 @@ pub(super) async fn chat(app: App, request: http::Request<Incoming>, peer: Optio
         Ok(body) => body,
         Err(error) => return respond::error(&error, &line),
     };
-    if let Err(error) = permission::begin_chat(&app, &parts, &body, &line) {
-        return respond::error(&error, &line);
-    }
     let agent = agent::asked_for(&app, &body);
     let name = agent.as_ref().map_or("", |(agent, _)| &*agent.name);
-    if let Err(error) = permission::within_budget(&app, &line, name, &body) {
-        return respond::error(&error, &line);
+    let permitted = permission::begin_chat(&app, &parts, &body, &line)
+        .and_then(|()| permission::within_budget(&app, &line, name));
+    if let Err(error) = permitted {
+        let form = app.error_form(Wire::Chat, ClientProgram::of_chat_body(&body));
+        return respond::error_as(form, error, &line);
     }
     if let Some(agent) = agent {
-        return agent::answer(app, agent, &body, &parts.headers, line).await;
+        // Boxed as it is another path: every request pays for the size of this future.
+        return Box::pin(agent::answer(app, agent, &body, &parts.headers, line)).await;
     }
     let origin = Origin {
         wire: Wire::Chat,
@@ -110,7 +111,7 @@ async fn read_request(
     Ok(request)
 }
 
-/// Begins to answer a chat request that another API's request became.
+/// Begins to answer a chat request that another API's request became; with the program that asks.
 ///
 /// # Errors
 /// When it is none, or nobody serves its model.
@@ -119,17 +120,18 @@ pub(super) async fn begin(
     body: Bytes,
     origin: Origin,
     line: &SharedLine,
-) -> Result<Pending<Opened>, ApiError> {
+) -> Result<(Pending<Opened>, ClientProgram), ApiError> {
     let route = line.with(|line| line.route);
     let request = read_request(app, body, origin, line).await?;
+    let program = request.facts.program;
     line.with(|line| line.route = route);
     if let Some(found) = &request.loop_found {
         line.with(|line| (line.outcome, line.loop_stopped) = (Outcome::LoopGuard, Some(found.kind.as_str())));
         let reply = Reply::canned(own_head(&request.facts), &found.answer());
-        return Ok(Box::pin(std::future::ready(Ok(Opened::Reply(Box::new(reply))))));
+        return Ok((Box::pin(std::future::ready(Ok(Opened::Reply(Box::new(reply))))), program));
     }
     let (relay, line) = (Arc::clone(&app.relay), line.clone());
-    Ok(Box::pin(async move { relay.answer(request, line).await }))
+    Ok((Box::pin(async move { relay.answer(request, line).await }), program))
 }
 
 async fn answer(app: App, request: Arc<ClientRequest>, line: SharedLine) -> Response {
@@ -139,14 +141,14 @@ async fn answer(app: App, request: Arc<ClientRequest>, line: SharedLine) -> Resp
         return spooled(&Reply::canned(own_head(&facts), &found.answer()), &facts, &line);
     }
     let relay = Arc::clone(&app.relay);
-    let errors = ErrorForm { program: facts.program, final_errors: relay.final_errors() };
+    let errors = app.error_form(Wire::Chat, facts.program);
     if facts.stream {
         let work = relay.answer(request, line.clone());
         return Committer { app, facts, errors, line }.answer(Box::pin(work)).await;
     }
     match until_abort(&app, relay.answer(request, line.clone())).await {
         Ok(opened) => whole(opened, &facts, line),
-        Err(error) => respond::error(&errors.apply(error), &line),
+        Err(error) => respond::error_as(errors, error, &line),
     }
 }
 
@@ -249,7 +251,7 @@ impl Committer {
     }
 
     fn failed(self, error: ApiError) -> Response {
-        respond::error(&self.errors.apply(error), &self.line)
+        respond::error_as(self.errors, error, &self.line)
     }
 
     /// The upstream did not speak in time: respool sends the head, and the upstream's chunks are made to fit it.

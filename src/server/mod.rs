@@ -17,6 +17,7 @@ mod key_reading;
 mod keys;
 mod meter;
 mod models;
+mod outbox;
 mod page;
 mod pages;
 mod patient;
@@ -46,7 +47,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 pub use access::Access;
-pub use agent_apis::KeptResponses;
+pub use agent_apis::{GivenUp, KeptResponses};
 pub use body::BodyRoom;
 pub use config::{LimitsConfig, Listen, ServerConfig};
 pub use current::CurrentApp;
@@ -58,8 +59,8 @@ use crate::agent::{Agent, Agents};
 use crate::alerts::Alerts;
 use crate::expert::{Experts, Hooks, MODEL_PREFIX};
 use crate::observe::Recording;
-use crate::relay::Relay;
-use crate::translate::Sealer;
+use crate::relay::{ErrorForm, Relay, Wire};
+use crate::translate::{ClientProgram, Sealer};
 use crate::usage::Ledger;
 use visit::Visit;
 
@@ -76,6 +77,8 @@ pub struct App {
     pub access: Arc<Access>,
     /// The responses that clients keep.
     pub responses: Arc<KeptResponses>,
+    /// Errors that a client is about to ask for again.
+    pub given_up: Arc<GivenUp>,
     /// Seals the reasoning that clients keep.
     pub sealer: Arc<Sealer>,
     /// The webhooks of experts, where there are experts.
@@ -98,6 +101,11 @@ impl App {
     /// True when a model's name is that of an agent or of an expert.
     fn is_agent(&self, name: &str) -> bool {
         self.agents.get(name).is_some() || self.experts.as_ref().is_some_and(|experts| experts.is_model(name))
+    }
+
+    /// The form that errors take for a client.
+    fn error_form(&self, wire: Wire, program: ClientProgram) -> ErrorForm {
+        ErrorForm { wire, program, final_errors: self.relay.final_errors() }
     }
 
     /// The agent of this name; of an expert one that is made for this run.
@@ -127,6 +135,9 @@ fn others(app: &App) -> Router {
         .route("/v1/usage", get(usage::usage))
         .route("/v1/approvals", get(approvals::list))
         .route("/v1/approvals/{id}", get(approvals::one).post(approvals::decide))
+        .route("/v1/outbox", get(outbox::list))
+        .route("/v1/outbox/{id}", get(outbox::one))
+        .route("/v1/outbox/{id}/done", post(outbox::done))
         .route(
             "/v1/responses/{id}",
             get(stored::one).delete(stored::delete).fallback(transparent::transparent),
@@ -216,7 +227,7 @@ async fn other(
         None => request.map(Body::new),
         Some(visit) => match permission::begin_other(&app, request, visit).await {
             Ok(request) => request,
-            Err((parts, error)) => return Ok(permission::refused_head(&app, &parts, &error)),
+            Err((parts, error)) => return Ok(permission::refused_head(&app, &parts, error)),
         },
     };
     let mut response = others.oneshot(request).await?;

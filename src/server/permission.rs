@@ -14,15 +14,14 @@ use super::key_limits::Exceeded;
 use super::visit::Visit;
 use super::{App, agent_apis, body, respond};
 use crate::observe::{Account, RequestLine, SharedLine};
-use crate::relay::ErrorForm;
-use crate::translate::ClientProgram;
 use crate::usage::{Exhausted, Owner};
-use crate::wire::{ApiError, ChatRequest, ErrorCode, Object};
+use crate::wire::{ApiError, ErrorCode, Object};
 
 /// Routes that are no model server's, and those below them: they use no model, or find it in their own way.
-const OWN: [&str; 5] = ["/v1/runs", "/v1/approvals", "/hooks", "/v1/usage", "/ui"];
+const OWN: [&str; 6] = ["/v1/runs", "/v1/approvals", "/v1/outbox", "/hooks", "/v1/usage", "/ui"];
 /// Routes that cost nothing.
-const COST_NOTHING: [&str; 5] = ["/v1/runs", "/v1/approvals", "/tokenize", "/detokenize", "/v1/usage"];
+const COST_NOTHING: [&str; 6] =
+    ["/v1/runs", "/v1/approvals", "/v1/outbox", "/tokenize", "/detokenize", "/v1/usage"];
 
 /// True for a path of respool's own, whether it has such a route or not: none of these goes upstream.
 pub(super) fn is_own(path: &str) -> bool {
@@ -81,24 +80,17 @@ fn begin_model(
             may_use(app, visit, &body.string("model").unwrap_or_default())?;
         }
     }
-    let begun = visit.begin(cost);
-    begun.map_err(|exceeded| error_form(app, body).apply(refusal(&exceeded)))
-}
-
-/// The form of an error for whoever sent a body. What is not a request is the handler's to refuse.
-fn error_form(app: &App, body: &Bytes) -> ErrorForm {
-    let program = ChatRequest::parse(body).map(|request| ClientProgram::of_chat(&request));
-    ErrorForm { program: program.unwrap_or_default(), final_errors: app.relay.final_errors() }
+    visit.begin(cost).map_err(|exceeded| refusal(&exceeded))
 }
 
 /// Refuses a request whose budget of the day is spent: its key's, its agent's, or everybody's.
-pub(super) fn within_budget(app: &App, line: &SharedLine, agent: &str, body: &Bytes) -> Result<(), ApiError> {
+pub(super) fn within_budget(app: &App, line: &SharedLine, agent: &str) -> Result<(), ApiError> {
     if !app.usage.has_budgets() {
         return Ok(());
     }
     let key = line.with(|line| line.account.as_ref().map(|account| account.name().to_owned()));
     let owner = Owner { key: key.as_deref().unwrap_or_default(), agent };
-    app.usage.check_budget(owner).map_err(|exhausted| error_form(app, body).apply(spent(&exhausted)))
+    app.usage.check_budget(owner).map_err(|exhausted| spent(&exhausted))
 }
 
 /// What a client is told when a budget is spent.
@@ -214,19 +206,19 @@ fn refusal(exceeded: &Exceeded) -> ApiError {
 pub(super) async fn refused(app: App, request: Request<Incoming>, error: ApiError) -> Response {
     let (parts, body) = request.into_parts();
     body::discard(body.into_data_stream()).await;
-    refused_head(&app, &parts, &error)
+    refused_head(&app, &parts, error)
 }
 
 /// The same, where the body was taken in.
-pub(super) fn refused_head(app: &App, parts: &request::Parts, error: &ApiError) -> Response {
+pub(super) fn refused_head(app: &App, parts: &request::Parts, error: ApiError) -> Response {
     let name = format!("{} {}", parts.method, parts.uri.path());
     let mut line = RequestLine::start(respond::request_id(&parts.headers), name);
     line.route = "refused";
     line.account = account(&parts.extensions);
-    let id = line.id.clone();
-    let response = respond::error(error, &SharedLine::new(line, &app.recording));
-    let mut response = agent_apis::in_shape_of(parts.uri.path(), error, &parts.headers, &id, response);
-    if error.status == 401 {
+    let is_unknown = error.status == 401;
+    let form = agent_apis::error_form(app, parts.uri.path(), &parts.headers);
+    let mut response = respond::error_as(form, error, &SharedLine::new(line, &app.recording));
+    if is_unknown {
         response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
     response
@@ -235,7 +227,8 @@ pub(super) fn refused_head(app: &App, parts: &request::Parts, error: &ApiError) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::relay::FinalErrors;
+    use crate::relay::ErrorForm;
+    use crate::translate::ClientProgram;
 
     #[test]
     fn respools_own_paths_are_whole_segments() {
@@ -259,7 +252,7 @@ mod tests {
         assert!(error.message.ends_with("send the request again in 1m 15s"), "{}", error.message);
         for limit in ["60 requests a minute", "100 tokens a day", "2 requests at a time"] {
             let error = refusal(&Exceeded { limit: limit.into(), wait: 401 });
-            let form = ErrorForm { program: ClientProgram::OpenClaw, final_errors: FinalErrors::Auto };
+            let form = ErrorForm { program: ClientProgram::OpenClaw, ..ErrorForm::default() };
             let told = form.apply(error.clone());
             assert_eq!((told.status, told.retry_after, told.message), (422, None, error.message));
         }
@@ -276,7 +269,7 @@ mod tests {
             "{}",
             error.message
         );
-        let form = ErrorForm { program: ClientProgram::OpenClaw, final_errors: FinalErrors::Auto };
+        let form = ErrorForm { program: ClientProgram::OpenClaw, ..ErrorForm::default() };
         let told = form.apply(error.clone());
         assert_eq!((told.status, told.retry_after, told.message), (422, None, error.message));
     }

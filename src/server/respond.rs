@@ -3,9 +3,11 @@
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
 use crate::observe::{Outcome, SharedLine, metrics as recorded};
+use crate::relay::ErrorForm;
+use crate::translate::{ErrorReply, chat_error};
 use crate::wire::{ApiError, ErrorCode};
 
 /// The header that names a request in logs on both sides.
@@ -55,17 +57,30 @@ pub(super) fn failed(error: &ApiError, line: &SharedLine) {
     });
 }
 
-/// An error as its own HTTP status.
+/// An error as its own HTTP status, in OpenAI's shape.
 pub(super) fn error(error: &ApiError, line: &SharedLine) -> Response {
     failed(error, line);
-    let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::BAD_GATEWAY);
-    let mut response = json(status, error.to_json(), line);
-    if let Some(seconds) = error.retry_after {
+    error_reply(chat_error(error), error.retry_after, line)
+}
+
+/// An error in the form that its client needs.
+pub(super) fn error_as(form: ErrorForm, error: ApiError, line: &SharedLine) -> Response {
+    let error = form.apply(error);
+    failed(&error, line);
+    let id = line.with(|line| line.id.clone());
+    error_reply(form.reply(&error, &id), error.retry_after, line)
+}
+
+fn error_reply(reply: ErrorReply, retry_after: Option<u64>, line: &SharedLine) -> Response {
+    let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::BAD_GATEWAY);
+    let mut response = json(status, reply.body, line);
+    if let Some(seconds) = retry_after {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
-    if error.is_final {
-        // The official SDKs heed it.
-        response.headers_mut().insert("x-should-retry", HeaderValue::from_static("false"));
+    for (name, value) in reply.headers {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            response.headers_mut().insert(HeaderName::from_static(name), value);
+        }
     }
     response
 }

@@ -12,7 +12,7 @@ use http::request::Parts;
 use http::{HeaderMap, Method, header};
 
 use super::visit::usage_at_end;
-use super::{App, Peer, body, permission, respond};
+use super::{App, Peer, agent_apis, body, permission, respond};
 use crate::observe::{Outcome, RequestLine, SharedLine, TRACEPARENT};
 use crate::relay::{Forward, Passing};
 use crate::upstream::{Incoming, Outgoing, Place};
@@ -32,14 +32,16 @@ pub(super) async fn transparent(State(app): State<App>, request: Request) -> Res
         return respond::error(&no_route(parts.uri.path()), &line);
     }
     let costs = parts.method == Method::POST && permission::costs(parts.uri.path());
-    if costs && let Err(error) = permission::within_budget(&app, &line, "", &Bytes::new()) {
-        return respond::error(&error, &line);
+    if costs && let Err(error) = permission::within_budget(&app, &line, "") {
+        let form = agent_apis::error_form(&app, parts.uri.path(), &parts.headers);
+        return respond::error_as(form, error, &line);
     }
     pass_on(app, parts, body, line).await
 }
 
 /// Passes a request on whose line was begun already.
 pub(super) async fn pass_on(app: App, parts: Parts, body: Body, line: SharedLine) -> Response {
+    let form = agent_apis::error_form(&app, parts.uri.path(), &parts.headers);
     let mut headers = parts.headers;
     let (id, part_of) = line.with(|line| {
         line.route = "transparent";
@@ -53,7 +55,7 @@ pub(super) async fn pass_on(app: App, parts: Parts, body: Body, line: SharedLine
     }
     let body = match passing(&app, &parts.method, &headers, body, &line).await {
         Ok(body) => body,
-        Err(error) => return respond::error(&error, &line),
+        Err(error) => return respond::error_as(form, error, &line),
     };
     let path_and_query = parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
     let peer = parts.extensions.get::<Peer>().map(|peer| peer.0);
@@ -63,12 +65,12 @@ pub(super) async fn pass_on(app: App, parts: Parts, body: Body, line: SharedLine
         sent = app.relay.forward(request, &line) => sent,
         () = app.abort.cancelled() => {
             let stopped = ApiError::new(503, ErrorCode::ShuttingDown, "respool was stopped before the upstream answered");
-            return respond::error(&stopped, &line);
+            return respond::error_as(form, stopped, &line);
         }
     };
     match sent {
         Ok(answer) => passed_on(&app, answer.into_parts(), is_head, line),
-        Err(error) => respond::error(&error, &line),
+        Err(error) => respond::error_as(form, error, &line),
     }
 }
 

@@ -24,6 +24,7 @@ mod write;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
 pub use approvals::{ApprovalChange, ApprovalRow, ApprovalState, WokenRun};
@@ -42,8 +43,8 @@ use tokio::sync::{Notify, oneshot};
 #[cfg(test)]
 pub(crate) use usage::refuse_usage;
 pub use usage::{Dimension, StoredUsage, UsageQuery, UsageStore, UsageSum};
-use write::Job;
 pub use write::{Ack, Append, ClaimScope, NewRun};
+use write::{CommitCounts, Job};
 
 /// What became of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +125,7 @@ pub struct Store {
     responses: ResponsesConfig,
     /// An entry was queued by this process.
     queued: Notify,
+    counts: Arc<CommitCounts>,
     /// What was set aside because it could not be read.
     pub set_aside: Option<PathBuf>,
 }
@@ -145,10 +147,11 @@ impl Store {
         open::check_later(&opened.path);
         let (jobs, queue) = mpsc::channel();
         let connection = opened.writer;
-        let path = opened.path.clone();
+        let (path, counts) = (opened.path.clone(), Arc::new(CommitCounts::default()));
+        let counted = Arc::clone(&counts);
         std::thread::Builder::new()
             .name("store".into())
-            .spawn(move || write::work(connection, &queue, &path))
+            .spawn(move || write::work(connection, &queue, &path, &counted))
             .map_err(|error| StoreError(format!("the store's thread cannot be started: {error}")))?;
         Ok(Self {
             jobs,
@@ -158,6 +161,7 @@ impl Store {
             runs: config.runs.clone(),
             responses: config.responses.clone(),
             queued: Notify::new(),
+            counts,
             set_aside: opened.set_aside,
         })
     }
@@ -165,6 +169,12 @@ impl Store {
     /// True when there is a store in the directory already.
     pub fn is_present(config: &StoreConfig) -> bool {
         open::is_present(&config.state_dir)
+    }
+
+    /// How often this process has committed, and how many of these commits waited for the disk.
+    pub fn commits(&self) -> (u64, u64) {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (count(&self.counts.all), count(&self.counts.synchronised))
     }
 
     /// The database's path.

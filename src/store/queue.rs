@@ -117,6 +117,8 @@ pub struct ClaimRequest {
     pub now: u64,
     /// The lease ends then, unless it is renewed.
     pub until: u64,
+    /// Entries that the caller works on. It does not take them from itself where it was late to renew its leases.
+    pub working: Vec<String>,
 }
 
 /// A durable queue with lanes, leases and dedupe. A change answers false when the lease is lost: then nothing was changed, and

@@ -432,7 +432,7 @@ async fn a_full_disk_is_a_clear_error_and_no_end() {
         opened.writer.pragma_update(None, "max_page_count", pages + 2).unwrap();
         let (jobs, queue) = mpsc::channel();
         let (writer, path) = (opened.writer, opened.path.clone());
-        std::thread::spawn(move || write::work(writer, &queue, &path));
+        std::thread::spawn(move || write::work(writer, &queue, &path, &CommitCounts::default()));
         let reader = Arc::new(Mutex::new(opened.reader));
         Store {
             jobs,
@@ -442,6 +442,7 @@ async fn a_full_disk_is_a_clear_error_and_no_end() {
             runs: RunsConfig::default(),
             responses: ResponsesConfig::default(),
             queued: tokio::sync::Notify::new(),
+            counts: Arc::default(),
             set_aside: None,
         }
     };

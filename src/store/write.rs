@@ -1,6 +1,7 @@
 //! The writing thread: takes the jobs that wait, commits them together, and answers each.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
@@ -30,7 +31,7 @@ pub struct NewRun {
     pub at: u64,
     /// Stands for the request that asked for it.
     pub fingerprint: String,
-    /// Stands for the client.
+    /// Stands for the client; a child has its parent's.
     pub client: String,
     /// Everything that its course depends on.
     pub setup: String,
@@ -122,13 +123,28 @@ pub(super) enum Job {
 }
 
 /// Works until nobody can send jobs any more.
-pub(super) fn work(mut connection: Connection, queue: &mpsc::Receiver<Job>, path: &Path) {
+pub(super) fn work(
+    mut connection: Connection,
+    queue: &mpsc::Receiver<Job>,
+    path: &Path,
+    counts: &CommitCounts,
+) {
     let mut group = Vec::new();
     while let Ok(first) = queue.recv() {
         group.push(first);
         group.extend(queue.try_iter().take(LARGEST_GROUP - 1));
+        counts.all.fetch_add(1, Ordering::Relaxed);
+        counts.synchronised.fetch_add(group.iter().any(Job::is_synchronous).into(), Ordering::Relaxed);
         commit(&mut connection, &mut group, path);
     }
+}
+
+/// How often this process has committed.
+#[derive(Debug, Default)]
+pub(super) struct CommitCounts {
+    pub(super) all: AtomicU64,
+    /// Those that waited for the disk.
+    pub(super) synchronised: AtomicU64,
 }
 
 /// Jobs in one transaction. When it fails, each is tried alone, so that one bad job fails by itself.
@@ -256,7 +272,8 @@ fn begin(
     change
         .prepare_cached(
             "INSERT INTO runs (id, agent, status, owner, created, updated, fingerprint, setup, client, epoch, parent)
-             VALUES (?1, ?2, 'running', ?3, ?4, ?4, ?5, ?6, ?7, ?8, ?9)",
+             VALUES (?1, ?2, 'running', ?3, ?4, ?4, ?5, ?6,
+                     CASE WHEN ?9 IS NULL THEN ?7 ELSE (SELECT client FROM runs WHERE id = ?9) END, ?8, ?9)",
         )?
         .execute(params![
             run.id,

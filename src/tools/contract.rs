@@ -146,6 +146,8 @@ pub struct Question<'a> {
     pub target: &'a Target,
     /// What would change, where that can be told beforehand (a diff).
     pub preview: Option<String>,
+    /// No rule of the policy speaks of the call: it is its default that asks.
+    pub is_by_default: bool,
 }
 
 /// Somebody who can be asked when the policy says `ask`, and who watches what runs.
@@ -158,6 +160,11 @@ pub trait Approver: Send + Sync {
     /// Who has consented to the call already, for the record.
     fn consented(&self) -> Option<&str> {
         None
+    }
+
+    /// Why a call did not run to which it did not agree.
+    fn refusal(&self) -> &'static str {
+        "the person who was asked said no"
     }
 
     /// True when the call may run.

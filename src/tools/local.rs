@@ -266,7 +266,8 @@ impl Local {
             );
             let tool = format!("{} outside the sandbox", invocation.name);
             let (asked, target, arguments) = (Asked::OutsideSandbox, &Target::Other, &invocation.arguments);
-            let question = Question { asked, tool: &tool, arguments, target, preview: Some(plain(&preview)) };
+            let preview = Some(plain(&preview));
+            let question = Question { asked, tool: &tool, arguments, target, preview, is_by_default: false };
             if approver.approve(question).await {
                 return exec::exec(order, Reach::User).await.map(Into::into);
             }

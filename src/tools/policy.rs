@@ -70,6 +70,8 @@ pub(super) struct Judgement {
     pub(super) source: String,
     /// How the command is to be run that a pattern allows.
     pub(super) plan: Option<Plan>,
+    /// No rule matches: it is the default.
+    pub(super) is_by_default: bool,
 }
 
 impl Policy {
@@ -92,10 +94,16 @@ impl Policy {
     }
 
     pub(super) fn judge(&self, subject: &Subject) -> Judgement {
-        let judgement = |verdict, source: &str| Judgement { verdict, source: source.to_owned(), plan: None };
+        let judgement = |verdict, source: &str| Judgement {
+            verdict,
+            source: source.to_owned(),
+            plan: None,
+            is_by_default: true,
+        };
         if let Some((index, rule)) = self.rules.iter().enumerate().find(|(_, rule)| rule.matches(subject)) {
             let source = format!("rule {} of tools.policy", index + 1);
-            return Judgement { plan: rule.plan(subject), ..judgement(rule.then, &source) };
+            let plan = rule.plan(subject);
+            return Judgement { plan, is_by_default: false, ..judgement(rule.then, &source) };
         }
         if self.default == Verdict::Allow && !subject.is_known {
             return judgement(Verdict::Ask, "no rule names this operation, and respool does not know it");
@@ -105,6 +113,18 @@ impl Policy {
             Some(why) => Judgement { source: format!("{} ({why})", judged.source), ..judged },
             None => judged,
         }
+    }
+
+    /// True when a rule that names this tool asks, whatever else it looks at. A rule before it that decides every call of the tool holds.
+    pub(super) fn asks_before(&self, names: &[String]) -> bool {
+        let speaks_of = |rule: &&Compiled| match &rule.tool {
+            Some(tool) => names.iter().any(|name| tool.is_match(name)),
+            None => rule.speaks_of_everything,
+        };
+        let mut rules = self.rules.iter().filter(speaks_of);
+        rules
+            .find(|rule| rule.then == Verdict::Ask || rule.speaks_of_everything)
+            .is_some_and(|rule| rule.then == Verdict::Ask)
     }
 
     /// True when some rule has a pattern for paths, so that a file's other names matter.

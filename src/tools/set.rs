@@ -98,6 +98,15 @@ impl ToolSet {
         found.map(|(_, offer)| self.with_settings(offer))
     }
 
+    /// True when a rule of the policy wants somebody to be asked before calls of this tool, by its name in the configuration.
+    pub fn asks_before(&self, name: &str) -> bool {
+        let offered = self.offers().into_iter().find(|(_, offer)| offer.name == name);
+        let called = offered.map(|(_, offer)| offer.spec.name);
+        self.policy
+            .now()
+            .asks_before(&[Some(name.to_owned()), called].into_iter().flatten().collect::<Vec<_>>())
+    }
+
     /// The names that the tools have in the configuration.
     pub fn configured_names(&self) -> Vec<String> {
         self.offers().into_iter().map(|(_, offer)| offer.name).collect()
@@ -168,7 +177,7 @@ impl ToolSet {
         (invocation, approver): (&Invocation, Option<&dyn Approver>),
         record: &mut Record<'_>,
     ) -> Result<Consent, ToolError> {
-        let Judgement { verdict, source: because, plan } = judgement;
+        let Judgement { verdict, source: because, plan, is_by_default } = judgement;
         record.rule(&because);
         let no = |reason: String| Err(denied(&invocation.name, &reason));
         match (verdict, approver.filter(|approver| approver.is_present())) {
@@ -179,14 +188,14 @@ impl ToolSet {
                 let preview = source.preview(invocation).await?.map(|preview| visible(&preview));
                 let Invocation { name: tool, arguments, .. } = invocation;
                 let (asked, target) = (Asked::Call, &subject.target);
-                let question = Question { asked, tool, arguments, target, preview };
+                let question = Question { asked, tool, arguments, target, preview, is_by_default };
                 let is_approved = approver.approve(question).await;
                 if is_approved {
                     record.approved_by(approver.consented().unwrap_or("person"));
                     Ok(Consent { verdict, plan })
                 } else {
                     record.refused_by("the person");
-                    no("the person who was asked said no".to_owned())
+                    no(approver.refusal().to_owned())
                 }
             }
         }

@@ -17,6 +17,8 @@ pub enum ClientProgram {
     Codex,
     /// Anthropic's Claude Code.
     ClaudeCode,
+    /// Qwen Code: it repeats 429 and 5xx whatever a header says. On the Messages route it calls itself `claude-cli/0.24.4`.
+    QwenCode,
     /// A run of respool's own: it takes `prompt_tokens` for the size of the conversation too.
     Agent,
 }
@@ -52,10 +54,22 @@ impl ClientProgram {
         }
     }
 
+    /// The program behind the body of a chat completion; [`Self::Other`] where it is none.
+    pub fn of_chat_body(body: &[u8]) -> Self {
+        ChatRequest::parse(body).map(|request| Self::of_chat(&request)).unwrap_or_default()
+    }
+
+    /// This program where it is known, else the other one.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        if self == Self::Other { other } else { self }
+    }
+
     /// The program behind a request in another protocol, by its `user-agent` header.
     pub fn of_user_agent(user_agent: &str) -> Self {
         match user_agent {
             agent if agent.starts_with("codex") => Self::Codex,
+            agent if agent.starts_with("QwenCode") || agent.starts_with("claude-cli/0.") => Self::QwenCode,
             agent if agent.starts_with("claude-cli") => Self::ClaudeCode,
             _ => Self::Other,
         }
@@ -146,6 +160,8 @@ mod tests {
             ("codex_exec/0.169.0 (Debian 12.0.0; x86_64) xterm", ClientProgram::Codex),
             ("codex_cli_rs/0.169.0", ClientProgram::Codex),
             ("claude-cli/2.1.330 (external, sdk-cli)", ClientProgram::ClaudeCode),
+            ("claude-cli/0.24.4 (external, cli)", ClientProgram::QwenCode),
+            ("QwenCode/0.24.4 (linux; x64)", ClientProgram::QwenCode),
             ("OpenAI/Python 3.54.0", ClientProgram::Other),
             ("", ClientProgram::Other),
         ] {

@@ -1,7 +1,7 @@
-//! What the two agent clients make of an error, and which errors repeating cannot help.
+//! An error as an HTTP reply, and which errors repeating cannot help.
 //!
 //! Measured on Codex 0.169 and Claude Code 2.1.330: both repeat a 500 or a 422 up to 30 times. What respool has tried already
-//! must reach them in the form that they do not repeat. Called by `responses` and `messages`.
+//! must reach them in the form that they do not repeat. Called by `responses` and `messages`, and by `relay`.
 
 use crate::wire::{ApiError, ErrorCode};
 
@@ -16,12 +16,29 @@ pub struct ErrorReply {
     pub body: String,
 }
 
+/// The error as a chat completion's client has it.
+pub fn chat_error(error: &ApiError) -> ErrorReply {
+    ErrorReply { status: error.status, headers: retry_headers(error), body: error.to_json() }
+}
+
+/// What tells an OpenAI client not to try again. It does so by itself after 408, 409, 429 and 5xx only.
+pub(super) fn retry_headers(error: &ApiError) -> Vec<(&'static str, String)> {
+    let is_repeated = matches!(error.status, 408 | 409 | 429 | 500..);
+    if error.is_final || (is_repeated && is_final(error)) {
+        return vec![("x-should-retry", "false".to_owned())];
+    }
+    vec![]
+}
+
+/// True when respool is busy, or about to be started again: the same request may succeed later.
+pub(super) fn is_busy(error: &ApiError) -> bool {
+    matches!(error.code, Some(ErrorCode::ShuttingDown | ErrorCode::QueueFull | ErrorCode::BodiesFull))
+}
+
 /// True when repeating the same request is of no use: the request is at fault, or respool has repeated it, and waited for the
-/// server, in vain. Not when respool itself is busy, or about to be started again.
-pub(super) fn is_final(error: &ApiError) -> bool {
-    let is_respools =
-        matches!(error.code, Some(ErrorCode::ShuttingDown | ErrorCode::QueueFull | ErrorCode::BodiesFull));
-    !is_respools && !matches!(error.status, 408 | 409 | 425 | 429)
+/// server, in vain.
+pub fn is_final(error: &ApiError) -> bool {
+    error.is_final || (!is_busy(error) && !matches!(error.status, 408 | 409 | 425 | 429))
 }
 
 pub(super) fn is_overflow(error: &ApiError) -> bool {
@@ -42,5 +59,7 @@ mod tests {
         for code in [ErrorCode::ShuttingDown, ErrorCode::QueueFull, ErrorCode::BodiesFull] {
             assert!(!is_final(&ApiError::new(503, code, "")), "{code}");
         }
+        let given_up = ApiError { is_final: true, ..ApiError::new(429, ErrorCode::RateLimitExceeded, "") };
+        assert!(is_final(&given_up));
     }
 }

@@ -30,13 +30,15 @@ mod sealed;
 mod stream;
 mod synthesize;
 mod trim;
+#[cfg(any(test, fuzzing))]
+pub mod wire_oracle;
 
 pub use additions::{Additions, SilentTurn, silent_turns, user_texts};
 pub use chunk_events::ChunkEvents;
 pub use circles::normalised;
 pub use client_program::ClientProgram;
 pub use correctable::correctable_calls;
-pub use error_reply::ErrorReply;
+pub use error_reply::{ErrorReply, chat_error, is_final};
 pub use fault::{Fault, Shows};
 pub use hidden_tools::hidden_tools;
 pub use ids::Ids;

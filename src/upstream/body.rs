@@ -17,7 +17,7 @@ use tokio_util::io::{ReaderStream, StreamReader};
 
 use super::failure::UpstreamError;
 use super::pool::Live;
-use crate::wire::ErrorCode;
+use crate::wire::{ErrorCode, Pieces};
 
 type Fault = Box<dyn std::error::Error + Send + Sync>;
 
@@ -25,6 +25,8 @@ type Fault = Box<dyn std::error::Error + Send + Sync>;
 pub enum Outgoing {
     /// All of it.
     Whole(Full<Bytes>),
+    /// All of it, in pieces.
+    Pieces(std::vec::IntoIter<Bytes>),
     /// Piece by piece; of so many bytes, where that is known.
     Streamed(Pin<Box<dyn Body<Data = Bytes, Error = Fault> + Send>>, Option<u64>),
 }
@@ -51,6 +53,12 @@ impl From<Bytes> for Outgoing {
     }
 }
 
+impl From<Pieces> for Outgoing {
+    fn from(pieces: Pieces) -> Self {
+        Self::Pieces(pieces.into_iter())
+    }
+}
+
 impl fmt::Debug for Outgoing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Outgoing")
@@ -69,6 +77,7 @@ impl Body for Outgoing {
             Self::Whole(body) => {
                 Pin::new(body).poll_frame(context).map_err(|never: Infallible| match never {})
             }
+            Self::Pieces(pieces) => Poll::Ready(pieces.next().map(|piece| Ok(Frame::data(piece)))),
             Self::Streamed(body, _) => body.as_mut().poll_frame(context),
         }
     }
@@ -76,6 +85,7 @@ impl Body for Outgoing {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole(body) => body.is_end_stream(),
+            Self::Pieces(pieces) => pieces.as_slice().is_empty(),
             Self::Streamed(body, _) => body.is_end_stream(),
         }
     }
@@ -83,6 +93,9 @@ impl Body for Outgoing {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(body) => body.size_hint(),
+            Self::Pieces(pieces) => {
+                SizeHint::with_exact(pieces.as_slice().iter().map(|piece| piece.len() as u64).sum())
+            }
             // Read once, before the first piece.
             Self::Streamed(body, length) => length.map_or_else(|| body.size_hint(), SizeHint::with_exact),
         }

@@ -343,6 +343,11 @@ impl Answer {
         value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
     }
 
+    /// Lets go of the headers. They share the buffer that they were read into, and a stream may last for an hour.
+    pub fn release_headers(&mut self) {
+        self.headers = HeaderMap::new();
+    }
+
     /// Holds a place at the upstream until the answer is read or dropped.
     #[must_use]
     pub fn holding(self, place: Option<Place>) -> Self {

@@ -197,11 +197,12 @@ async fn ask(upstream: &Upstream) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::upstream::idle_time::IdleTime;
     use crate::upstream::{Address, UpstreamConfig};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
-    const EVERY: Duration = Duration::from_millis(100);
+    const EVERY: Duration = Duration::from_secs(10);
 
     /// A server with one route, whose models can be changed; none: it is not ready; `401`: it refuses.
     async fn server(models: &Arc<Mutex<Vec<&'static str>>>, asked: &Arc<Mutex<usize>>) -> Arc<Upstream> {
@@ -239,6 +240,7 @@ mod tests {
 
     #[tokio::test]
     async fn lists_are_asked_for_when_they_are_wanted_but_not_more_often() {
+        let _time = IdleTime::begin();
         let (models, asked) = (Arc::new(Mutex::new(vec!["one"])), Arc::default());
         let here = server(&models, &asked).await;
         let named = UpstreamConfig {
@@ -279,6 +281,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_does_not_tell_is_asked_until_it_does() {
+        let _time = IdleTime::begin();
         let (models, asked) = (Arc::new(Mutex::new(vec![])), Arc::default());
         let here = server(&models, &asked).await;
         let fleet = Arc::new(Fleet::new(vec![Arc::clone(&here)], EVERY));
@@ -294,6 +297,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_refuses_to_tell_is_left_alone() {
+        let _time = IdleTime::begin();
         let (models, asked) = (Arc::new(Mutex::new(vec!["401"])), Arc::default());
         let here = server(&models, &asked).await;
         let fleet = Arc::new(Fleet::new(vec![Arc::clone(&here)], EVERY));

@@ -10,6 +10,8 @@ mod failure;
 mod fleet;
 mod gate;
 mod health;
+#[cfg(test)]
+mod idle_time;
 mod pool;
 mod queue;
 pub mod replay;

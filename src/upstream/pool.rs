@@ -9,7 +9,7 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::uri::{Authority, Scheme};
@@ -22,6 +22,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 use tower::util::ServiceExt as _;
 
 use super::body::Outgoing;
@@ -94,7 +95,8 @@ impl Pool {
             let again = if may_be_stale { copied(&request) } else { None };
             let mut link = match reused {
                 Some(link) => link,
-                None => self.connect().await.map_err(Unanswered::Connect)?,
+                // Boxed as it is rare: every request pays for the size of its future.
+                None => Box::pin(self.connect()).await.map_err(Unanswered::Connect)?,
             };
             let mut error = match link.exchange(request).await {
                 Ok(answer) => {

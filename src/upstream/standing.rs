@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::balance::Load;
 use super::circuit::{Change, Circuit};
@@ -116,7 +116,7 @@ impl Standing {
 
     /// True when its circuit lets a request through.
     pub fn admits(&self) -> bool {
-        self.circuit().admits(Instant::now())
+        self.circuit().admits(now())
     }
 
     /// Counts a request that is not a repeat of one that the upstream failed.
@@ -171,7 +171,7 @@ impl Upstream {
 
     /// A request is sent now; what is given back wants to know how it went.
     pub fn begin(self: &Arc<Self>) -> Trial {
-        let probe = self.standing.circuit().begin(Instant::now());
+        let probe = self.standing.circuit().begin(now());
         Trial { upstream: Arc::clone(self), probe }
     }
 
@@ -213,7 +213,7 @@ impl Trial {
 
     /// It failed in a way that says something about the upstream: `why`, as it may stand in a log.
     pub fn failed(mut self, why: &str) {
-        let change = self.upstream.standing.circuit().failed(Instant::now(), self.probe);
+        let change = self.upstream.standing.circuit().failed(now(), self.probe);
         self.probe = false;
         if let Some(change) = change {
             self.upstream.changed(change, why);
@@ -221,10 +221,15 @@ impl Trial {
     }
 }
 
+/// The runtime's time, which tests can stop.
+fn now() -> std::time::Instant {
+    tokio::time::Instant::now().into_std()
+}
+
 impl Drop for Trial {
     fn drop(&mut self) {
         if self.probe {
-            self.upstream.standing.circuit().abandoned(Instant::now());
+            self.upstream.standing.circuit().abandoned(now());
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -76,7 +76,9 @@ impl Upstream {
     /// Adds to what is known of a model.
     pub fn learn_model(&self, model: &str, learn: impl FnOnce(&mut ModelFacts)) {
         let mut models = self.windows.models.write().unwrap_or_else(PoisonError::into_inner);
-        if models.contains_key(model) || models.len() < MOST_MODELS {
+        if let Some(known) = models.get_mut(model) {
+            learn(known);
+        } else if models.len() < MOST_MODELS {
             learn(models.entry(model.to_owned()).or_default());
         }
     }
@@ -84,8 +86,12 @@ impl Upstream {
     /// True when its name may stand in a metric label: the upstream has answered for this model, and few enough names are
     /// known that a client cannot fill the memory with made-up ones.
     pub fn knows_model(&self, model: &str) -> bool {
-        self.learn_model(model, |_| {});
-        self.windows.models.read().unwrap_or_else(PoisonError::into_inner).contains_key(model)
+        let is_known =
+            || self.windows.models.read().unwrap_or_else(PoisonError::into_inner).contains_key(model);
+        is_known() || {
+            self.learn_model(model, |_| {});
+            is_known()
+        }
     }
 
     /// Learns from a reply how many tokens a request of so many bytes had.
@@ -119,6 +125,16 @@ impl Upstream {
         if status.is_success() {
             self.learn_list(&body);
             self.learn_dialects(&body, headers).await;
+        }
+    }
+
+    /// The same in a task of its own, so that a reply that is quicker does not end it: the next request would begin it anew.
+    pub fn learn_models_aside(self: &Arc<Self>, headers: &HeaderMap) {
+        let is_due =
+            self.windows.asked.try_lock().is_ok_and(|asked| asked.is_none_or(|at| at.elapsed() >= FRESH));
+        if is_due {
+            let (upstream, headers) = (Arc::clone(self), asking(headers));
+            tokio::spawn(async move { upstream.learn_models(&headers).await });
         }
     }
 
@@ -197,7 +213,8 @@ fn asking(headers: &HeaderMap) -> HeaderMap {
 }
 
 fn is_gpt_oss(name: &str) -> bool {
-    name.to_lowercase().contains("gpt-oss")
+    let family = b"gpt-oss";
+    name.as_bytes().windows(family.len()).any(|part| part.eq_ignore_ascii_case(family))
 }
 
 /// A server that tells how it reads its models' calls.

@@ -2,6 +2,9 @@
 
 use std::borrow::Cow;
 
+use bytes::Bytes;
+
+use super::pieces::{Assembly, Pieces};
 use super::scan::{Malformed, Scanner};
 
 /// A JSON object whose values are still text. Of a key that comes twice the last one counts, as in most parsers.
@@ -164,6 +167,34 @@ impl<'a> Object<'a> {
     }
 }
 
+impl Object<'_> {
+    /// The same as [`Object::to_json`] in pieces: what stands in `original`, the text that the object was read from, is not copied.
+    pub fn into_pieces(self, original: &Bytes) -> Pieces {
+        let mut assembly = Assembly::of(original);
+        assembly.add("{");
+        for (index, (key, value)) in self.fields.into_iter().enumerate() {
+            let place = match (&key, &value) {
+                (Cow::Borrowed(key), Cow::Borrowed(value)) => assembly.place(key).zip(assembly.place(value)),
+                _ => None,
+            };
+            match place {
+                // A key stands behind its quote, and the value belongs to it.
+                Some(((start, key_end), (value_start, end))) if start > 0 && key_end < value_start => {
+                    assembly.add_member((start - 1, end), index == 0);
+                }
+                _ => {
+                    assembly.add(if index == 0 { "\"" } else { ",\"" });
+                    assembly.add(&key);
+                    assembly.add("\":");
+                    assembly.add_value(value);
+                }
+            }
+        }
+        assembly.add("}");
+        assembly.finish()
+    }
+}
+
 /// Keys are compared as written; one that is spelt with escapes is decoded first.
 pub(super) fn is_key(written: &str, key: &str) -> bool {
     written == key
@@ -268,6 +299,28 @@ mod tests {
         assert!(object.remove("c") && !object.remove("zz"));
         assert_eq!(object.to_json(), r#"{"a":2,"b":{"x": [1,  2]},"d":null}"#);
         assert_eq!((object.get("d"), object.raw("d")), (None, Some("null")));
+    }
+
+    #[test]
+    fn pieces_are_the_same_text() {
+        let long = |name: &str| format!(r#" "{name}" : [ "{}" ]"#, "x".repeat(2_000));
+        let text = format!("{{{},\"b\":1 ,{},{},\"e\":\"\u{e4}\"}}", long("a"), long("c"), long("d"));
+        let body = Bytes::from(text.clone());
+        let check = |change: &dyn Fn(&mut Object<'_>), pieces: usize| {
+            let mut object = Object::parse(std::str::from_utf8(&body).unwrap()).unwrap();
+            change(&mut object);
+            let expected: serde_json::Value = serde_json::from_str(&object.to_json()).unwrap();
+            let found = object.into_pieces(&body);
+            assert_eq!(serde_json::from_slice::<serde_json::Value>(&found.joined()).unwrap(), expected);
+            assert_eq!(found.len(), found.joined().len());
+            assert_eq!(found.into_iter().count(), pieces);
+        };
+        check(&|_| {}, 3);
+        check(&|object| object.set("b", "false"), 5);
+        check(&|object| assert!(object.remove("c")), 5);
+        check(&|object| assert!(object.remove("a")), 3);
+        check(&|object| object.set("c", format!("\"{}\"", "y".repeat(3_000))), 7);
+        check(&|object| object.set("z", "null"), 3);
     }
 
     #[test]

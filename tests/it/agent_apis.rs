@@ -133,6 +133,31 @@ async fn errors_have_the_shape_of_the_route() {
     fake.finish();
 }
 
+/// OpenClaw names itself in its prompt, whichever API it speaks.
+#[tokio::test]
+async fn openclaw_gets_what_it_does_not_repeat_on_every_route() {
+    let broken = || Script::json(500, &replies::error(500, "CUDA error", "InternalServerError"));
+    let fake = FakeVllm::start([broken(), broken(), broken()]).await;
+    let respool = Respool::with(&fake, ONCE).await;
+    let prompt = "<!-- openclaw:attempt:STABLE -->\nYou are a personal assistant running inside OpenClaw.";
+    let mut response = response_request(true, true);
+    response["input"] = json!([
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": prompt}]},
+        {"type": "message", "role": "user", "content": "hi"}]);
+    let mut message = message_request(true, true);
+    message["system"] = json!([{"type": "text", "text": prompt}]);
+    let chat = json!({"model": "gpt-oss-20b", "stream": true, "messages":
+        [{"role": "system", "content": prompt}, {"role": "user", "content": "hi"}]});
+    for (path, body) in
+        [("/v1/responses", response), ("/v1/messages", message), ("/v1/chat/completions", chat)]
+    {
+        let reply = post(&respool, path, &body).await;
+        let text = reply.json()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(reply.status == 422 && text.contains("CUDA error"), "{path}: {} {text}", reply.status);
+    }
+    fake.finish();
+}
+
 #[tokio::test]
 async fn a_stream_that_fails_after_its_head_ends_with_an_error_event() {
     let late = || {
@@ -147,6 +172,27 @@ async fn a_stream_that_fails_after_its_head_ends_with_an_error_event() {
     let told =
         other_wires::messages(&text(&post(&respool, "/v1/messages", &message_request(true, true)).await));
     assert!(told.end.starts_with("failed:"), "{}", told.end);
+}
+
+/// Claude Code sends a request whose stream failed again without `stream`: respool has tried already.
+#[tokio::test]
+async fn what_claude_code_repeats_after_a_failed_stream_is_not_asked_again() {
+    let late = Script::json(500, &replies::error(500, "boom", "InternalServerError"))
+        .delay(Duration::from_millis(400));
+    let fake = FakeVllm::start([late, Script::json(200, &replies::text("hi"))]).await;
+    let respool = Respool::with(&fake, &format!("{ONCE}{QUICK}")).await;
+    let claude = |stream: bool| {
+        let body = message_request(stream, true).to_string();
+        Request::post("/v1/messages", body).header("user-agent", "claude-cli/2.1.330")
+    };
+    let told = other_wires::messages(&text(&exchange(respool.address, &claude(true)).await));
+    assert_eq!(told.end, "failed:api_error");
+    let repeated = exchange(respool.address, &claude(false)).await;
+    let why = repeated.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(repeated.status == 500 && why.contains("boom"), "{} {why}", repeated.status);
+    assert_eq!(fake.requests().len(), 1);
+    assert_eq!(exchange(respool.address, &claude(false)).await.status, 200, "given once");
+    fake.finish();
 }
 
 #[tokio::test]

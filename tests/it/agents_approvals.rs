@@ -230,6 +230,7 @@ impl ChildRuns for Children {
             result_limit: 10_000,
             tier: Tier::Auto,
             ends_run: EndsRun::Never,
+            judges_arguments: false,
         }]
     }
 
@@ -323,7 +324,13 @@ async fn a_run_of_the_queue_goes_on_only_while_its_lease_holds() {
     let entry = NewEntry { id: "event-1".into(), queue: "desk".into(), ..NewEntry::default() };
     store.enqueue(entry, 1).await.unwrap();
     let claim = async |now: u64| {
-        let request = ClaimRequest { queues: vec!["desk".into()], most: 1, now, until: now + 10 };
+        let request = ClaimRequest {
+            queues: vec!["desk".into()],
+            most: 1,
+            now,
+            until: now + 10,
+            ..ClaimRequest::default()
+        };
         store.claim_entries(request).await.unwrap().remove(0)
     };
     let options = |lease| RunOptions { is_detached: true, is_durable: true, lease: Some(lease) };

@@ -1,13 +1,15 @@
 //! Requests that do not fit the model's window: what the client is told, what is made smaller, and what is known before.
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::support::accumulate::Rules;
 use crate::support::client::{Reply, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
+use crate::support::idle_time::IdleTime;
 use crate::support::replies;
 use crate::support::respool::Respool;
 use crate::support::script::Script;
@@ -157,6 +159,7 @@ async fn what_cannot_be_trimmed_enough_is_an_honest_overflow() {
 
 #[tokio::test]
 async fn the_header_is_there_when_the_head_leaves_early() {
+    let _time = IdleTime::begin();
     let slow = ok().delay(Duration::from_secs(4));
     let fake = FakeVllm::start([said(TOO_LONG[2]), slow]).await;
     let respool = Respool::with(&fake, &format!("{TRIM}\n[limits]\ncommit_after = \"2s\"")).await;
@@ -266,11 +269,12 @@ async fn a_small_limit_of_a_small_request_is_a_wish() {
 
 /// Sends a request twice: the window is learnt beside the first one. Gives what was sent the second time.
 async fn second_of(fake: &FakeVllm, extra: &str, body: &Value) -> Value {
+    let _time = IdleTime::begin();
     let respool = Respool::with(fake, extra).await;
     for _ in 0..2 {
         answered(&exchange(respool.address, &Request::chat(body)).await);
         // The answer may come before the list of models does.
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
     }
     assert_eq!(fake.probes().iter().filter(|probe| probe.path() == "/v1/models").count(), 1, "asked once");
     fake.requests()[1].json()
@@ -391,6 +395,7 @@ async fn a_configured_window_holds_from_the_first_request() {
 
 #[tokio::test]
 async fn nothing_waits_for_a_server_that_does_not_tell() {
+    let _time = IdleTime::begin();
     let silent = |path: &str, method: &str| Script::silence().on(method, path);
     let fake = FakeVllm::start([silent("/v1/models", "GET"), slowly()]).await;
     let respool = Respool::before(&fake).await;

@@ -8,6 +8,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use respool::expert::{Catalog, load};
+use serde_json::{Value, json};
+
+use crate::experts_run::{Desk, calls, enqueue, invocation, is_over, until};
+use crate::queue_speed::one_synchronised_commit;
+use crate::support::fake_vllm::FakeVllm;
 
 /// A package of 200 files: 120 functions, 40 processes, 30 of knowledge, 6 tools, and four of its own.
 fn write_package(root: &Path) {
@@ -82,4 +87,44 @@ fn a_package_of_two_hundred_files_is_validated_in_fifty_milliseconds() {
         began.elapsed()
     );
     assert!(times[5] <= Duration::from_millis(50));
+}
+
+/// From the moment at which an event comes to the moment at which the model is asked, beside a bare commit that waits for the same disk, turn by
+/// turn in one run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement: see the head of the file"]
+async fn an_event_reaches_the_model_within_a_few_waits_for_the_disk() {
+    let model = |_: &Value| calls(&[("finish_process", json!({"summary": "s"}))]);
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    let waits = one_synchronised_commit(&desk.path("."));
+    let (mut took, mut bare) = (Vec::new(), Vec::new());
+    for number in 0..120 {
+        let began = Instant::now();
+        waits();
+        bare.push(began.elapsed().as_secs_f64());
+        let id = format!("i{number}");
+        let (_, synchronised) = store.commits();
+        let began = Instant::now();
+        enqueue(store, invocation(&id, "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
+        until(store, &id, is_over).await;
+        let asked = fake.requests().last().unwrap().at;
+        took.push(asked.duration_since(began.into()).as_secs_f64());
+        assert_eq!(store.commits().1 - synchronised, 1, "the event alone waits for the disk");
+    }
+    for times in [&mut took, &mut bare] {
+        times.drain(..20);
+        times.sort_by(f64::total_cmp);
+    }
+    let ratio = took[50] / bare[50];
+    println!(
+        "from event to model request: median {:.2} ms, 90 % {:.2} ms; {ratio:.2} × one wait for the disk of {:.2} ms",
+        took[50] * 1e3,
+        took[90] * 1e3,
+        bare[50] * 1e3
+    );
+    assert!(ratio <= 4.0);
+    respool.killed().await;
 }

@@ -4,7 +4,7 @@
 //!
 //! `RESPOOL_KILLS=100` kills more often than the few times of every test run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::process::Stdio;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::experts_run::{Desk, calls, enqueue, invocation, is_over, messages, re
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::script::Script;
 
-fn desk(upstream: &str) -> (Desk, Store) {
+pub fn desk(upstream: &str) -> (Desk, Store) {
     let desk = Desk::new(upstream);
     let toml =
         fs::read_to_string(desk.path("respool.toml")).unwrap().replace("lease = \"2s\"", "lease = \"600ms\"");
@@ -28,7 +28,7 @@ fn desk(upstream: &str) -> (Desk, Store) {
     (desk, store)
 }
 
-fn start(desk: &Desk, log: &str) -> Child {
+pub fn start(desk: &Desk, log: &str) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_respool"));
     command
         .args(["serve", "--config", "respool.toml", "--listen", "127.0.0.1:0"])
@@ -37,25 +37,31 @@ fn start(desk: &Desk, log: &str) -> Child {
     command.stdin(Stdio::null()).stderr(fs::File::create(desk.path(log)).unwrap()).spawn().unwrap()
 }
 
-/// One flow to its end with so many kills at most; tells how many there were.
-async fn killed(most: usize, faults: Value, life: impl Fn(usize) -> Duration) -> usize {
+/// One flow to its end with so many kills at most, each after what `life` gives for it; tells after how many steps of its attempt each came.
+async fn killed(most: usize, faults: Value, life: impl Fn(usize) -> Life) -> Vec<usize> {
     let fake = FakeVllm::thinking(triage).await;
     fake.allow_cut_requests();
     let (desk, store) = desk(&fake.url());
     desk.faults(&faults);
     let payload = json!({"message_id": "m1", "contact_id": "sarah@acme.example"});
     enqueue(&store, invocation("i1", "inbound-email-triage", payload)).await;
-    let mut kills = 0;
+    let mut kills = Vec::new();
     let row = loop {
         let mut child = start(&desk, "log");
-        let most_life = if kills < most { life(kills) } else { Duration::from_mins(1) };
-        let over = tokio::time::timeout(most_life, until(&store, "i1", is_over)).await;
+        let end = async {
+            if kills.len() < most {
+                life(kills.len()).over(&fake).await;
+            } else {
+                tokio::time::sleep(LAST_LIFE).await;
+            }
+        };
+        let over = tokio::select! { row = until(&store, "i1", is_over) => Some(row), () = end => None };
         child.kill().await.unwrap();
         match over {
-            Ok(row) => break row,
-            Err(_) => kills += 1,
+            Some(row) => break row,
+            None => kills.push(fake.requests().last().map_or(0, |seen| results(&seen.json()).len())),
         }
-        assert!(kills <= most, "it hangs: {}", fs::read_to_string(desk.path("log")).unwrap());
+        assert!(kills.len() <= most, "it hangs: {}", fs::read_to_string(desk.path("log")).unwrap());
     };
     assert_eq!(row.state, EntryState::Done, "{row:?}");
     let effects = desk.effects();
@@ -79,9 +85,28 @@ fn wanted(default: usize) -> usize {
     std::env::var("RESPOOL_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(default)
 }
 
-/// Lives of the processes: spread over the time that a process needs from its start to the end of the flow.
-fn life(kill: usize) -> Duration {
-    Duration::from_millis(700 + (kill as u64 * 379) % 1_500)
+/// The last process of a flow is not killed: it may take so long.
+const LAST_LIFE: Duration = Duration::from_mins(2);
+
+/// How long a process lives: until it has asked the model so often, and so much longer.
+struct Life {
+    requests: usize,
+    then: Duration,
+}
+
+impl Life {
+    async fn over(&self, fake: &FakeVllm) {
+        let wanted = fake.requests().len() + self.requests;
+        while fake.requests().len() < wanted {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        tokio::time::sleep(self.then).await;
+    }
+}
+
+/// Lives of the processes: each gets a few steps further, and ends at another moment of a step.
+fn life(kill: usize) -> Life {
+    Life { requests: 1 + kill % 3, then: Duration::from_millis((kill as u64 * 17) % 61) }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -100,15 +125,24 @@ async fn kills_at_any_step_of_the_failing_flow_lose_and_double_nothing() {
 async fn a_hundred_kills() {
     let mut kills = 0;
     let mut round = 0;
+    let mut steps = [BTreeSet::new(), BTreeSet::new()];
     while kills < wanted(100) {
         let faults = if round % 2 == 0 {
             json!({})
         } else {
             json!({"get_deal": ["error"], "create_note": ["die-after"]})
         };
-        kills += killed(10, faults, |kill| life(kill * 7 + round * 3)).await;
+        let came = killed(10, faults, |kill| life(kill * 7 + round * 3)).await;
+        kills += came.len();
+        println!("round {round}: kills after {came:?} steps, {kills} in all");
+        steps[round % 2].extend(came);
         round += 1;
     }
+    // Twelve steps in the good flow, ten in the second attempt of the other one.
+    assert!(
+        steps[0].is_superset(&(0..12).collect()) && steps[1].is_superset(&(0..10).collect()),
+        "{steps:?}"
+    );
 }
 
 /// Leaves a note with the id of its mail.

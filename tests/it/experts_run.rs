@@ -120,7 +120,7 @@ pub async fn enqueue(store: &Store, invocation: Invocation) {
 /// Waits until an entry is as it should be.
 pub async fn until(store: &Store, id: &str, is_so: impl Fn(&EntryRow) -> bool) -> EntryRow {
     let mut last = None;
-    for _ in 0..1_200 {
+    for _ in 0..4_800 {
         let row = store.entry(id).await.unwrap().unwrap();
         if is_so(&row) {
             return row;
@@ -542,4 +542,90 @@ fn the_documented_example_runs() {
     );
     let journal = fs::read_to_string(dir.path().join("journal")).unwrap();
     assert_eq!(journal.lines().count(), 3, "find, current and add_note: {journal}");
+}
+
+/// What docs/experts.md names: an accepted event, the beginning of a call that may not be repeated, a draft, a request for consent.
+#[tokio::test]
+async fn only_what_must_survive_a_power_failure_waits_for_the_disk() {
+    let fake = FakeVllm::thinking(triage).await;
+    let desk = Desk::new(&fake.url());
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    let (_, before) = store.commits();
+    enqueue(store, invocation("i1", "inbound-email-triage", mail())).await;
+    until(store, "i1", is_over).await;
+    let (all, synchronised) = store.commits();
+    // The event, the draft, and the beginning of the note. `edit` may not be repeated either, and is not called.
+    assert_eq!(synchronised - before, 3, "of {all}");
+    respool.killed().await;
+}
+
+/// A rule of the owner's policy stands above the package's `auto`.
+#[tokio::test]
+async fn what_a_rule_asks_about_is_asked_though_the_package_says_auto() {
+    let model = |request: &Value| match results(request).len() {
+        0 => calls(&[("crm__get_contact", json!({"email": "a"}))]),
+        1 => calls(&[("crm__create_note", json!({"deal_id": "d-1", "text": "t"}))]),
+        _ => calls(&[("finish_process", json!({"summary": "s"}))]),
+    };
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    let toml = desk.toml(&fake.url());
+    let rule = "[[tools.policy.rule]]\ntool = \"mcp:crm-fake/create_note\"\nthen = \"ask\"\n";
+    let respool = Respool::configured(&format!("{toml}{rule}")).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
+    until(store, "i1", |row| row.state == EntryState::Held).await;
+    assert_eq!(desk.effects(), ["get_contact"], "the default of the policy asks nobody");
+    let system = fake.requests()[0].json()["messages"][0]["content"].as_str().unwrap().to_owned();
+    let (_, confirm) = system.split_once("CONFIRM").unwrap();
+    assert!(confirm.contains("crm.create_note"), "the model is told the tier that holds: {system}");
+    let waiting = respool.agents.approvals(10).await.unwrap();
+    respool.agents.decide(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
+    assert_eq!(until(store, "i1", is_over).await.state, EntryState::Done);
+    assert_eq!(desk.effects(), ["get_contact", "create_note"], "consent to the call answers the rule");
+    respool.killed().await;
+}
+
+/// Results, drafts and questions over HTTP, for operators alone.
+#[tokio::test]
+async fn the_outbox_is_seen_over_http_by_operators_alone() {
+    let fake = FakeVllm::thinking(triage).await;
+    let desk = Desk::new(&fake.url());
+    let toml = format!(
+        "client_keys_env = \"CLIENTS\"\noperator_keys_env = \"OPERATORS\"\n{}",
+        desk.toml(&fake.url())
+    );
+    let keys = [("CLIENTS", "sk-one"), ("OPERATORS", "sk-root")];
+    let respool = Respool::started_in(&toml, &keys, None).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "inbound-email-triage", mail())).await;
+    until(store, "i1", is_over).await;
+    let send = async |request: Request, key: &str| {
+        let reply =
+            exchange(respool.address, &request.header("authorization", &format!("Bearer {key}"))).await;
+        (reply.status, reply.json())
+    };
+    for request in [
+        Request::get("/v1/outbox"),
+        Request::get("/v1/outbox/i1:result"),
+        Request::post("/v1/outbox/i1:result/done", ""),
+    ] {
+        let (status, body) = send(request, "sk-one").await;
+        assert_eq!((status, body["error"]["code"].as_str()), (403, Some("operators_only")), "{body}");
+    }
+    let (_, all) = send(Request::get("/v1/outbox?expert=sales-desk&invocation=i1"), "sk-root").await;
+    let kinds: Vec<&str> =
+        all["data"].as_array().unwrap().iter().map(|one| one["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["result", "draft"]);
+    let (_, drafts) = send(Request::get("/v1/outbox?kind=draft"), "sk-root").await;
+    assert_eq!(drafts["data"][0]["body"]["operation"], "email.send");
+    let (status, wrong) = send(Request::get("/v1/outbox?kind=letter"), "sk-root").await;
+    assert_eq!((status, wrong["error"]["param"].as_str()), (400, Some("kind")), "{wrong}");
+    let (_, one) = send(Request::get("/v1/outbox/i1:result"), "sk-root").await;
+    assert_eq!(one["body"]["summary"], "Buying signal from Sarah at Acme.");
+    assert_eq!(send(Request::post("/v1/outbox/i1:result/done", ""), "sk-root").await.0, 200);
+    assert!(send(Request::get("/v1/outbox/i1:result"), "sk-root").await.1["delivered"].is_u64());
+    assert_eq!(send(Request::get("/v1/outbox/other"), "sk-root").await.0, 404);
+    respool.killed().await;
 }

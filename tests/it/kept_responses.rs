@@ -197,6 +197,26 @@ async fn a_response_in_the_background_survives_a_restart() {
     fake.finish();
 }
 
+/// The client's own key went upstream, is stored nowhere, and is wanted there.
+#[tokio::test]
+async fn a_response_that_needs_its_clients_key_fails_plainly_after_a_restart() {
+    let refused = Script::json(401, &json!({"error": "Unauthorized"})).expect_no_authorization();
+    let fake = FakeVllm::start([Script::silence().expect_authorization("Bearer a"), refused]).await;
+    let state = tempfile::tempdir().unwrap();
+    let respool = started(&fake, state.path(), "").await;
+    let (_, begun) = ask(&respool, "a", in_background()).await;
+    fake.wait_for_requests(1).await;
+    respool.killed().await;
+    let respool = started(&fake, state.path(), "").await;
+    let failed = until(&respool, "a", &id(&begun), "failed").await;
+    let why = failed["error"]["message"].as_str().unwrap();
+    assert!(
+        why.contains("stores none of its clients' keys") && why.contains("send the request again"),
+        "{why}"
+    );
+    fake.finish();
+}
+
 #[tokio::test]
 async fn a_response_in_the_background_is_cancelled_and_its_request_ends() {
     let fake = FakeVllm::start([Script::silence()]).await;

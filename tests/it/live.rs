@@ -9,6 +9,7 @@ use crate::captures::{Told, Version, sets};
 use crate::support::accumulate::Rules;
 use crate::support::client::{Client, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
+use crate::support::idle_time::IdleTime;
 use crate::support::replies;
 use crate::support::respool::{ONCE, Respool};
 use crate::support::script::Script;
@@ -109,8 +110,9 @@ async fn a_call_that_was_cut_is_not_sent() {
 
 #[tokio::test]
 async fn heartbeats_and_failures_are_those_of_the_relay() {
-    let quick = "tools_mode = \"live\"\n[recovery]\nattempts = 0\n[limits]\ncommit_after = \"100ms\"\nheartbeat = \"80ms\"";
-    let silence = Duration::from_millis(450);
+    let _time = IdleTime::begin();
+    let quick = "tools_mode = \"live\"\n[recovery]\nattempts = 0\n[limits]\ncommit_after = \"2s\"\nheartbeat = \"2s\"";
+    let silence = Duration::from_secs(11);
     let deltas = native(&["{\"path\": \"a\"}"]);
     for script in [
         Script::sse(stream(&deltas, "tool_calls")).delay(silence),
@@ -121,7 +123,7 @@ async fn heartbeats_and_failures_are_those_of_the_relay() {
         let turn = exchange(respool.address, &Request::chat(&tools_route::request()))
             .await
             .stream(&Rules::default());
-        assert!(turn.heartbeats >= 2 && turn.choices[&0].tool_calls.len() == 1, "{turn:?}");
+        assert!((4..=5).contains(&turn.heartbeats) && turn.choices[&0].tool_calls.len() == 1, "{turn:?}");
     }
     let cut = stream(&[json!({"content": "Hello"})], "stop")[..2].to_vec();
     let fake = FakeVllm::start([Script::sse(cut)]).await;

@@ -1,21 +1,23 @@
 //! `max_concurrency` and `max_queue`: who waits, in which order, and who is sent away.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::future::join_all;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
+use tokio::time::Instant;
 
 use crate::support::accumulate::Rules;
 use crate::support::client::{Client, Request, exchange};
 use crate::support::fake_vllm::{FakeVllm, Seen};
+use crate::support::idle_time::IdleTime;
 use crate::support::replies;
 use crate::support::respool::Respool;
 use crate::support::script::Script;
 use crate::upstreams::{before, begins};
 use crate::{passthrough, tools_route};
 
-const WORK: Duration = Duration::from_millis(150);
+const WORK: Duration = Duration::from_secs(1);
 
 fn working(time: Duration) -> Script {
     Script::json(200, &replies::text("done")).delay(time)
@@ -28,7 +30,7 @@ fn request(client: &str, name: &str) -> Request {
 /// Works long on the first request, so that others can line up meanwhile.
 async fn long_on_the_first() -> FakeVllm {
     let fake = FakeVllm::always(working(WORK / 5)).await;
-    fake.then(working(Duration::from_secs(1)));
+    fake.then(working(Duration::from_secs(8)));
     fake
 }
 
@@ -55,6 +57,7 @@ async fn queued(respool: &Respool, count: u64) {
 
 #[tokio::test]
 async fn no_more_at_a_time_than_may_be() {
+    let _time = IdleTime::begin();
     let fake = FakeVllm::always(working(WORK)).await;
     let respool = Respool::with(&fake, "[[upstream]]\nmax_concurrency = 2").await;
     let all = (0..8).map(|number| {
@@ -73,6 +76,7 @@ async fn no_more_at_a_time_than_may_be() {
 
 #[tokio::test]
 async fn clients_and_conversations_take_turns() {
+    let _time = IdleTime::begin();
     let fake = long_on_the_first().await;
     let respool = Respool::with(&fake, "[[upstream]]\nmax_concurrency = 1").await;
     let mut clients = Vec::new();
@@ -89,6 +93,7 @@ async fn clients_and_conversations_take_turns() {
 
 #[tokio::test]
 async fn clients_that_share_a_key_are_told_apart_by_their_address() {
+    let _time = IdleTime::begin();
     let fake = long_on_the_first().await;
     let respool = Respool::with(&fake, "[[upstream]]\nmax_concurrency = 1").await;
     let mut sockets = Vec::new();
@@ -105,6 +110,7 @@ async fn clients_that_share_a_key_are_told_apart_by_their_address() {
 
 #[tokio::test]
 async fn who_hangs_up_leaves_the_queue() {
+    let _time = IdleTime::begin();
     let fake = long_on_the_first().await;
     let respool = Respool::with(&fake, "[[upstream]]\nmax_concurrency = 1").await;
     let mut first = Client::sending(respool.address, &request("a", "first")).await;
@@ -124,6 +130,7 @@ async fn who_hangs_up_leaves_the_queue() {
 
 #[tokio::test]
 async fn over_the_bound_a_429_says_when_to_come_back() {
+    let _time = IdleTime::begin();
     let fake = long_on_the_first().await;
     let respool = Respool::with(&fake, "[[upstream]]\nmax_concurrency = 1\nmax_queue = 1").await;
     let mut taken = Client::sending(respool.address, &request("a", "1")).await;
@@ -139,7 +146,7 @@ async fn over_the_bound_a_429_says_when_to_come_back() {
             Some("10"),
             "two requests of 5 s, as long as none has ended"
         );
-        assert!(began.elapsed() < Duration::from_secs(4));
+        assert!(began.elapsed() < Duration::from_secs(2));
     }
     taken.reply().await.stream(&Rules::default());
     waiting.reply().await.stream(&Rules::default());
@@ -148,6 +155,7 @@ async fn over_the_bound_a_429_says_when_to_come_back() {
 
 #[tokio::test]
 async fn a_place_is_held_until_the_stream_has_ended() {
+    let _time = IdleTime::begin();
     let stream = Script::sse(replies::text_stream(&["a", "b"], false)).pause(2, WORK * 2);
     let fake = FakeVllm::always(stream).await;
     let respool = Respool::with(&fake, "[[upstream]]\nmax_concurrency = 1").await;
@@ -171,10 +179,10 @@ async fn a_place_is_held_until_the_stream_has_ended() {
 
 #[tokio::test]
 async fn whoever_waits_gets_the_head_and_heartbeats() {
+    let _time = IdleTime::begin();
     for form in [tools_route::request(), passthrough::request()] {
-        let fake = FakeVllm::always(working(Duration::from_millis(700))).await;
-        let quick =
-            "[limits]\ncommit_after = \"150ms\"\nheartbeat = \"100ms\"\n[[upstream]]\nmax_concurrency = 1";
+        let fake = FakeVllm::always(working(Duration::from_secs(14))).await;
+        let quick = "[limits]\ncommit_after = \"2s\"\nheartbeat = \"2s\"\n[[upstream]]\nmax_concurrency = 1";
         let respool = Respool::with(&fake, quick).await;
         let mut first = Client::sending(respool.address, &request("a", "first")).await;
         fake.wait_for_requests(1).await;
@@ -193,8 +201,9 @@ async fn whoever_waits_gets_the_head_and_heartbeats() {
 
 #[tokio::test]
 async fn a_stop_lets_the_queue_finish_or_says_so() {
-    for (drain, finishes) in [("5s", true), ("100ms", false)] {
-        let fake = FakeVllm::always(working(Duration::from_millis(300))).await;
+    let _time = IdleTime::begin();
+    for (drain, finishes) in [("20s", true), ("1s", false)] {
+        let fake = FakeVllm::always(working(Duration::from_secs(3))).await;
         let limits = format!("[limits]\ndrain = \"{drain}\"\n[[upstream]]\nmax_concurrency = 1");
         let mut respool = Respool::with(&fake, &limits).await;
         let mut first = Client::sending(respool.address, &request("a", "first")).await;
@@ -210,12 +219,13 @@ async fn a_stop_lets_the_queue_finish_or_says_so() {
             assert_eq!((reply.status, &reply.error()["code"]), (503, &json!("shutting_down")));
         }
         let ended = respool.ended.take().unwrap();
-        tokio::time::timeout(Duration::from_secs(2), ended).await.expect("the server ends").unwrap();
+        tokio::time::timeout(Duration::from_secs(20), ended).await.expect("the server ends").unwrap();
     }
 }
 
 #[tokio::test]
 async fn a_long_wait_is_worth_a_move() {
+    let _time = IdleTime::begin();
     let (a, b) = (FakeVllm::always(working(WORK)).await, FakeVllm::always(working(WORK)).await);
     let keys = "models = [\"gpt-oss-20b\"]\nmax_concurrency = 1";
     let respool = before(&[("a", &a.url(), keys), ("b", &b.url(), keys)], "").await;
@@ -240,6 +250,7 @@ async fn a_long_wait_is_worth_a_move() {
 
 #[tokio::test]
 async fn other_posts_take_a_place_too() {
+    let _time = IdleTime::begin();
     let fake = FakeVllm::always(Script::json(200, &json!({"data": []})).delay(WORK).unchecked()).await;
     let respool = Respool::with(&fake, "[[upstream]]\nmax_concurrency = 1").await;
     let embeddings = Request::post("/v1/embeddings", r#"{"input": "x"}"#);

@@ -38,6 +38,19 @@ fn bare_commits(dir: &Path, synchronous: &str) -> f64 {
     f64::from(count) / began.elapsed().as_secs_f64()
 }
 
+/// A row of the payload's size, committed alone and synchronised with the disk of this directory.
+pub fn one_synchronised_commit(dir: &Path) -> impl Fn() + use<> {
+    let database = rusqlite::Connection::open(dir.join("bare-one.db")).unwrap();
+    database.pragma_update(None, "journal_mode", "wal").unwrap();
+    database.pragma_update(None, "synchronous", "full").unwrap();
+    database.execute_batch("CREATE TABLE rows (id INTEGER PRIMARY KEY, payload TEXT) STRICT").unwrap();
+    let payload = "x".repeat(PAYLOAD);
+    move || {
+        let count = database.execute("INSERT INTO rows (payload) VALUES (?1)", [&payload]).unwrap();
+        assert_eq!(count, 1);
+    }
+}
+
 fn entry(number: usize) -> NewEntry {
     NewEntry {
         id: format!("event-{number:05}"),
@@ -66,7 +79,13 @@ async fn drain(store: &Arc<Store>) -> Vec<String> {
     loop {
         let first = Arc::clone(&places).acquire_owned().await.unwrap();
         let most = places.available_permits() + 1;
-        let request = ClaimRequest { queues: vec!["desk".into()], most, now: 10, until: 1_000_000 };
+        let request = ClaimRequest {
+            queues: vec!["desk".into()],
+            most,
+            now: 10,
+            until: 1_000_000,
+            ..ClaimRequest::default()
+        };
         let claimed = store.claim_entries(request).await.unwrap();
         let is_idle = claimed.is_empty() && places.available_permits() == AT_ONCE - 1;
         if is_idle && store.next_due(vec!["desk".into()]).await.unwrap().is_none() {
@@ -171,7 +190,13 @@ async fn a_full_store_starts_quickly() {
     let began = Instant::now();
     let store = open(dir.path());
     store.mark_orphans().await.unwrap();
-    let request = ClaimRequest { queues: vec!["desk".into()], most: 50, now: 10, until: 1_000 };
+    let request = ClaimRequest {
+        queues: vec!["desk".into()],
+        most: 50,
+        now: 10,
+        until: 1_000,
+        ..ClaimRequest::default()
+    };
     let claimed = store.claim_entries(request).await.unwrap();
     let took = began.elapsed();
     println!("{size} MiB: the first 50 events are claimed {took:?} after the start");
@@ -189,7 +214,13 @@ async fn an_event_is_accepted_within_a_few_waits_for_the_disk() {
     for number in 0..200 {
         let began = Instant::now();
         store.enqueue(entry(number), 1).await.unwrap();
-        let request = ClaimRequest { queues: vec!["desk".into()], most: 1, now: 10, until: 1_000_000 };
+        let request = ClaimRequest {
+            queues: vec!["desk".into()],
+            most: 1,
+            now: 10,
+            until: 1_000_000,
+            ..ClaimRequest::default()
+        };
         let claimed = store.claim_entries(request).await.unwrap().remove(0);
         let new = NewRun { id: format!("run-{number}"), agent: "desk".into(), ..NewRun::default() };
         assert!(store.begin_leased(new, &claimed.lease).await.unwrap());

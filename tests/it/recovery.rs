@@ -1,14 +1,16 @@
 //! Second attempts: what a patient client would have asked again is asked again here, while nothing of it was sent.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::live::LIVE;
 use crate::passthrough;
 use crate::support::accumulate::{Accumulated, Rules};
 use crate::support::client::{Client, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
+use crate::support::idle_time::IdleTime;
 use crate::support::replies;
 use crate::support::respool::Respool;
 use crate::support::script::Script;
@@ -280,8 +282,9 @@ async fn the_live_route_asks_again_only_what_it_has_not_sent() {
 
 #[tokio::test]
 async fn a_stream_without_tools_is_asked_again_before_it_has_spoken() {
+    let _time = IdleTime::begin();
     let answer = || sse(&[json!({"content": "Hello"})], "stop");
-    let late = Duration::from_millis(300);
+    let late = Duration::from_secs(6);
     for useless in [
         Script::json(500, &glitch()),
         sse(&[], "stop"),
@@ -292,7 +295,7 @@ async fn a_stream_without_tools_is_asked_again_before_it_has_spoken() {
         sse(&[], "stop").pause(1, late),
     ] {
         let fake = FakeVllm::start([useless, answer()]).await;
-        let respool = Respool::with(&fake, "[limits]\ncommit_after = \"100ms\"\nheartbeat = \"80ms\"").await;
+        let respool = Respool::with(&fake, "[limits]\ncommit_after = \"2s\"\nheartbeat = \"2s\"").await;
         let turn = ask(&respool, &passthrough::request()).await;
         assert_eq!(turn.choices[&0].content, "Hello", "{turn:?}");
         assert_eq!(fake.requests().len(), 2);
@@ -354,18 +357,21 @@ async fn what_the_client_wanted_so_is_not_asked_again() {
 
 #[tokio::test]
 async fn second_attempts_end_in_time() {
+    let _time = IdleTime::begin();
     let mut talking = native("open_file", "{}");
     talking["content"] = json!("I would open the file.");
-    let fake = FakeVllm::start([message(&talking, "tool_calls"), good().delay(Duration::from_secs(5))]).await;
-    let respool = Respool::with(&fake, "[recovery]\nwithin = \"300ms\"").await;
+    let fake =
+        FakeVllm::start([message(&talking, "tool_calls"), good().delay(Duration::from_secs(25))]).await;
+    let respool = Respool::with(&fake, "[recovery]\nwithin = \"5s\"").await;
     let began = Instant::now();
     let turn = ask(&respool, &asking("gpt-oss-20b", false)).await;
     assert_eq!(turn.choices[&0].content, "I would open the file.");
-    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }
 
 #[tokio::test]
 async fn a_client_that_leaves_ends_the_second_attempt() {
+    let _time = IdleTime::begin();
     for (settings, useless) in [("", Script::json(500, &glitch())), (LIVE, sse(&[], "stop"))] {
         let fake = FakeVllm::start([useless, Script::silence()]).await;
         let respool = Respool::with(&fake, settings).await;
@@ -396,6 +402,7 @@ async fn a_second_attempt_carries_what_the_first_one_did() {
 
 #[tokio::test]
 async fn a_second_stream_has_its_own_time_to_end() {
+    let _time = IdleTime::begin();
     let useless = sse(&[], "stop").pause(2, Duration::from_millis(100));
     let slow = sse(&[json!({"content": "Hel"}), json!({"content": "lo"})], "stop")
         .pause(2, Duration::from_millis(2500));

@@ -22,7 +22,7 @@ fn write(served: &Served, text: &str) {
 }
 
 /// Writes the file, and waits until it holds: `live` and `needs_restart` of the line.
-async fn change(served: &Served, text: &str) -> (Value, Value) {
+fn change(served: &Served, text: &str) -> (Value, Value) {
     write(served, text);
     let line = tokio::task::block_in_place(|| told(served));
     assert_ne!(line["level"], "ERROR", "{line}");
@@ -73,8 +73,7 @@ async fn a_stream_finishes_where_it_began_and_the_next_one_goes_elsewhere() {
     let mut client = Client::sending(served.address, &Request::chat(&asked("m", true))).await;
     assert_eq!(client.head().await.status, 200);
     let first = client.chunk().await.unwrap();
-    let (live, _) =
-        change(&served, &format!("[limits]\nmax_body = \"1KiB\"\n{}", upstream(&after.url()))).await;
+    let (live, _) = change(&served, &format!("[limits]\nmax_body = \"1KiB\"\n{}", upstream(&after.url())));
     assert_eq!(live, "limits.max_body, upstream[0].url");
     let reply = ask(served.address, "").await;
     assert_eq!(reply.completion(&Rules::default()).choices[&0].content, "from the other");
@@ -95,13 +94,13 @@ async fn keys_come_and_go_at_once_but_the_last_one() {
     let keys = |keys: &str| format!("client_keys = [{keys}]\n{}", upstream(&fake.url()));
     let served = Served::with_file(&upstream(&fake.url()), &[]);
     assert_eq!(ask(served.address, "").await.status, 200);
-    assert_eq!(change(&served, &keys("\"sk-one-0123456789\"")).await.0, "client_keys");
+    assert_eq!(change(&served, &keys("\"sk-one-0123456789\"")).0, "client_keys");
     assert_eq!(ask(served.address, "").await.status, 401, "a key is needed now");
     assert_eq!(ask(served.address, "sk-one-0123456789").await.status, 200);
-    change(&served, &keys("\"sk-two-0123456789\"")).await;
+    change(&served, &keys("\"sk-two-0123456789\""));
     assert_eq!(ask(served.address, "sk-one-0123456789").await.status, 401, "it has gone");
     assert_eq!(ask(served.address, "sk-two-0123456789").await.status, 200);
-    let (_, waiting) = change(&served, &upstream(&fake.url())).await;
+    let (_, waiting) = change(&served, &upstream(&fake.url()));
     assert!(waiting.as_str().unwrap().starts_with("client_keys ("), "{waiting}");
     assert_eq!(ask(served.address, "").await.status, 401, "an agent may have written the file");
     assert_eq!(ask(served.address, "sk-two-0123456789").await.status, 200);
@@ -124,7 +123,7 @@ async fn a_wrong_file_changes_nothing_and_the_page_says_so() {
         assert!(std::time::Instant::now() < end, "no alert in {}", alert.display());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    change(&served, &format!("[log]\ncontent = true\n{}", upstream(&fake.url()))).await;
+    change(&served, &format!("[log]\ncontent = true\n{}", upstream(&fake.url())));
     let page = page().await;
     assert!(
         !page.contains("so the old one holds") && page.contains("needs a restart: log.content"),
@@ -166,12 +165,11 @@ async fn policy_and_agents_give_nobody_more_without_a_restart() {
     };
     assert!(answer().await.contains("the text of the file"));
     let closed = "[[tools.policy.rule]]\ntool = \"read\"\nthen = \"deny\"";
-    change(&served, &file(closed, "")).await;
+    change(&served, &file(closed, ""));
     assert!(answer().await.contains("denied by rule 1"), "what it forbids holds at once");
-    let (_, waiting) = change(&served, &file(open, "[agents.plain]\nmodel = \"m\"\n")).await;
+    let (_, waiting) = change(&served, &file(open, "[agents.plain]\nmodel = \"m\"\n"));
     assert!(answer().await.contains("denied by rule 1"), "what it permits waits: {waiting}");
-    let (_, waiting) =
-        change(&served, &file(open, "[agents.other]\nmodel = \"m\"\ntools = [\"exec\"]\n")).await;
+    let (_, waiting) = change(&served, &file(open, "[agents.other]\nmodel = \"m\"\ntools = [\"exec\"]\n"));
     let waiting = waiting.as_str().unwrap();
     assert!(waiting.contains("agents.other (a new agent") && waiting.contains("tools.policy ("), "{waiting}");
     let models = exchange(served.address, &Request::get("/v1/models")).await.text();

@@ -7,13 +7,14 @@ use serde_json::{Value, json};
 use crate::support::accumulate::Rules;
 use crate::support::client::{Reply, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
+use crate::support::idle_time::IdleTime;
 use crate::support::replies;
 use crate::support::respool::Respool;
 use crate::support::script::{Fault, Script};
 use crate::{passthrough, tools_route};
 
 /// The pause before the first trial of an upstream that failed.
-const PAUSE: Duration = Duration::from_millis(1100);
+const PAUSE: Duration = Duration::from_millis(1200);
 
 const ALL: &str = "models = [\"gpt-oss-20b\"]";
 
@@ -168,12 +169,13 @@ async fn each_model_goes_to_its_server_also_under_another_name() {
 
 #[tokio::test]
 async fn a_dead_and_a_silent_server_hold_nobody_up() {
+    let _time = IdleTime::begin();
     let (works, silent) = (says("works").await, FakeVllm::start([]).await);
     silent.otherwise(Script::silence().on("GET", "/v1/models"));
     works.serve_models(&["gpt-oss-20b", "twice"]);
     let upstreams =
         [("dead", "http://127.0.0.1:1", ""), ("silent", &silent.url(), ""), ("works", &works.url(), "")];
-    let began = std::time::Instant::now();
+    let began = tokio::time::Instant::now();
     let respool = before(&upstreams, "").await;
     assert_eq!(who(&respool, &begins("hi")).await, "works");
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
@@ -343,6 +345,7 @@ async fn when_all_fail_the_client_is_told_once_and_honestly() {
 
 #[tokio::test]
 async fn one_that_keeps_failing_is_left_out_and_tried_again() {
+    let _time = IdleTime::begin();
     let (a, _b, respool) = pair().await;
     let body = one_of(&respool, "a").await;
     a.otherwise(Script::json(503, &json!({})));
@@ -352,7 +355,7 @@ async fn one_that_keeps_failing_is_left_out_and_tried_again() {
     }
     assert_eq!(a.requests().len() - before, 3, "three failures in a row");
     assert_eq!(standing(&respool, "a").await["circuit"], "open");
-    a.otherwise(ok("a").delay(Duration::from_millis(700)));
+    a.otherwise(ok("a").delay(Duration::from_secs(2)));
     tokio::time::sleep(PAUSE).await;
     let trial = who(&respool, &body);
     let meanwhile = async {
@@ -368,6 +371,7 @@ async fn one_that_keeps_failing_is_left_out_and_tried_again() {
 
 #[tokio::test]
 async fn a_trial_that_fails_costs_the_client_nothing_and_one_that_is_given_up_locks_nothing() {
+    let _time = IdleTime::begin();
     let (a, _b, respool) = pair().await;
     let body = one_of(&respool, "a").await;
     a.otherwise(Script::json(503, &json!({})));
@@ -385,7 +389,7 @@ async fn a_trial_that_fails_costs_the_client_nothing_and_one_that_is_given_up_lo
     a.otherwise(ok("a"));
     drop(gives_up);
     a.wait_until_closed(before + 1).await;
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(who(&respool, &body).await, "a");
 }
 

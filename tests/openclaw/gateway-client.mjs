@@ -10,10 +10,10 @@ const modelOf = (provider) => provider.endsWith('-agent') ? 'helper' : provider.
 // The user text that orders a reply from the scripted upstream.
 export const script = (order) => `SCRIPT ${JSON.stringify(order)}`;
 
-// Sends `prompt` in a new session to the model of `provider`. Never throws: `status` 0 tells that no answer came, because of
+// Sends `prompt` to the model of `provider`, in a new session unless it has a `name`. Never throws: `status` 0 tells that no answer came, because of
 // `seconds` or because `leave` (an AbortSignal) fired.
-export async function turn(prompt, { provider = 'respool', seconds = 240, leave } = {}) {
-  const session = BY_AGENT ? `agent:${provider}:e2e-${randomUUID()}` : `e2e-${randomUUID()}`;
+export async function turn(prompt, { provider = 'respool', seconds = 240, leave, name = `e2e-${randomUUID()}` } = {}) {
+  const session = BY_AGENT ? `agent:${provider}:${name}` : name;
   const headers = { authorization: `Bearer ${token}`, 'content-type': 'application/json', 'x-openclaw-session-key': session };
   if (!BY_AGENT) headers['x-openclaw-model'] = `${provider}/${modelOf(provider)}`;
   const body = JSON.stringify({ model: BY_AGENT ? `openclaw${version === '2026.2.26' ? ':' : '/'}${provider}` : 'openclaw/default', messages: [{ role: 'user', content: prompt }] });

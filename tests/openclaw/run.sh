@@ -11,7 +11,8 @@
 #                                `before` is another binary, RESPOOL_BEFORE=PATH; ONLY=REGEX; ROUTE=live; PARALLEL=6; FALLBACK=backup
 #                                with a healthy fallback model
 #        run.sh DIR agents   an agent of respool's as OpenClaw's model: own tools, and own and OpenClaw's together
-#        run.sh DIR experts  an expert as OpenClaw's model, EXPERTS.md in the main agent's workspace, and a task handed over with sessions_spawn
+#        run.sh DIR experts  an expert as OpenClaw's model, EXPERTS.md in the main agent's workspace, tasks handed over with sessions_spawn and
+#                            sessions_send; delivery into the main session, approvals by the plugin's command, a chat message as a trigger
 #        run.sh DIR direct       the turns without respool: shows what the scripts find when nothing is repaired
 #   OC_VERSION=2026.2.26 the old client   RESPOOL=PATH a binary in place of a build   ONLY=REGEX some of the turns
 #   GATEWAY_PORT=18840 (OpenClaw also takes some of the next ports)
@@ -72,8 +73,25 @@ case $mode in
     export RELAY_LOG=$run/respool.log OWN=own-$$-7731
     build_respool
     start_upstream
+    # Keys: OpenClaw's own, the operator's (the plugin has it), the hook's.
+    export CLIENT_KEYS=sk-local OPERATOR_KEYS=sk-operator-0123456789 ASK_SECRET=ask-secret-0123456789
+    # Of the environment only OPENCLAW_* reaches the gateway (kit/openclaw.sh).
+    export RESPOOL_OPERATOR_KEY=$OPERATOR_KEYS OPENCLAW_OPERATOR_KEY=$OPERATOR_KEYS OPENCLAW_ASK_SECRET=$ASK_SECRET JOURNAL=$run/journal
     mkdir -p "$run/experts/desk"
-    printf 'spec: "1.0"\nname: desk\nversion: "1.0.0"\ndescription: Sorts mail\ncomponents: {orchestrator: o.md, persona: [o.md], functions: [f.md]}\n' > "$run/experts/desk/expert.yaml"
+    cat > "$run/experts/desk/expert.yaml" <<'YAML'
+spec: "1.0"
+name: desk
+version: "1.0.0"
+description: Sorts mail
+requires: {tools: [crm]}
+components: {orchestrator: o.md, persona: [o.md], functions: [f.md], processes: [p.md], tools: [crm.yaml]}
+policy: {approval: {default: confirm}}
+triggers:
+  - {name: ask, type: channel, process: move, dedupe_key: message_id, concurrency: serial}
+YAML
+    printf 'name: crm\noperations:\n  - {name: update_deal_stage, description: Moves a deal}\n' > "$run/experts/desk/crm.yaml"
+    printf -- '---\nname: move\ndescription: Moves a deal\ntools: [crm]\n---\nSCRIPT {"tag":"expert-move","calls":[["crm__update_deal_stage",{"deal_id":"d-1","stage":"4"}]]}\n' > "$run/experts/desk/p.md"
+    printf 'tools:\n  crm: {type: mcp, server: crm-fake}\ntriggers:\n  ask: {channels: [webchat]}\n' > "$run/experts/desk/bindings.yaml"
     echo "Sort." > "$run/experts/desk/o.md"
     printf -- '---\nname: sort-mail\ndescription: Sorts a mail\n---\n%s\n' "$OWN" > "$run/experts/desk/f.md"
     cat > "$run/respool.toml" <<TOML
@@ -82,9 +100,28 @@ state_dir = "$run/runs"
 dir = "$run/experts"
 workspace = "$dir/gateway/workspace"
 model = "gpt-oss-120b"
+[experts.desk]
+hook_secret_env = { ask = "ASK_SECRET" }
+[tools.gateway]
+url = "http://127.0.0.1:$GATEWAY_PORT"
+token = "$GATEWAY_TOKEN"
+[tools.mcp.crm-fake]
+command = "python3"
+args = ["$top/examples/experts-demo/servers/fake_mcp.py", "$top/examples/experts-demo/servers/crm.json", "$JOURNAL"]
 TOML
+    # These two stand before the first table.
+    sed -i '1i client_keys_env = "CLIENT_KEYS"\noperator_keys_env = "OPERATOR_KEYS"' "$run/respool.toml"
     start_respool respool "${UPSTREAM%/v1}"; RELAY=$base
-    start_gateway "respool-expert=$RELAY" "respool=$RELAY"
+    export RELAY OPENCLAW="$here/kit/openclaw.sh $dir"
+    [ "$OC_VERSION" = 2026.2.26 ] || EXTRA=$(cat <<JSON
+{ "gateway": { "tools": { "allow": ["sessions_send"] } },
+  "plugins": { "load": { "paths": ["$top/deploy/openclaw-experts"] }, "entries": { "respool-experts": { "enabled": true,
+    "hooks": { "allowConversationAccess": true }, "config": { "url": "${RELAY%/v1}", "keyEnv": "OPENCLAW_OPERATOR_KEY",
+      "triggers": [{ "channel": "webchat", "url": "${RELAY%/v1}/hooks/desk/ask", "secretEnv": "OPENCLAW_ASK_SECRET" }] } } } } }
+JSON
+    )
+    export EXTRA=${EXTRA:-{\}}
+    start_gateway "respool=$RELAY" "respool-expert=$RELAY"
     "$node" "$here/experts.mjs"
     exit ;;
   agents)

@@ -1,7 +1,8 @@
 """The official Python SDKs of OpenAI (Responses) and Anthropic (Messages) read what respool makes of a vLLM-like upstream that knows
 chat completions only. Started by run.sh, which sets BASE_URL.
 
-Every stream is read with the SDK's own accumulator, and must give what the JSON form gives.
+Every stream is read with the SDK's own accumulator, and must give what the JSON form gives. Each object and event is held to the
+SDK's types, as its own tests hold those of the real API (`_strict_response_validation`).
 """
 
 import json
@@ -21,8 +22,8 @@ STAT = ["stat", {"path": "ä.txt"}]
 OVERFLOW = "This model's maximum context length is 2048 tokens. However, your request has 5000 input tokens. Please reduce the length of the input messages."
 
 URL = os.environ["BASE_URL"]
-responses = openai.OpenAI(base_url=URL, api_key="sk-test", max_retries=0, timeout=30).responses
-messages = anthropic.Anthropic(base_url=URL.removesuffix("/v1"), api_key="sk-test", max_retries=0, timeout=30).messages
+responses = openai.OpenAI(base_url=URL, api_key="sk-test", max_retries=0, timeout=30, _strict_response_validation=True).responses
+messages = anthropic.Anthropic(base_url=URL.removesuffix("/v1"), api_key="sk-test", max_retries=0, timeout=30, _strict_response_validation=True).messages
 
 
 def order(order):

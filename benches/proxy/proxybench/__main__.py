@@ -13,7 +13,7 @@ from pathlib import Path
 from .bodies import write_bodies
 from .lab import Lab, choose_cores, free_port
 from .measure import Bench
-from .peers import BUILDERS, DEFAULT_PEERS, choose_peers
+from .peers import BUILDERS, DEFAULT_PEERS, Binaries, choose_peers
 from .scenarios import LOADS, SLOW_STREAMS, choose_tests
 from .table import render
 from .targets import target_table
@@ -33,7 +33,7 @@ def main():
     lab = Lab(arguments.directory.resolve(), load_core, proxy_core, free_port())
     tests = choose_tests(arguments.tests)
     write_bodies(lab.folder("bodies"))
-    peers = choose_peers(lab, arguments.peers.split(","), arguments.bin)
+    peers = choose_peers(lab, arguments.peers.split(","), Binaries(arguments.bin, arguments.earlier))
     on_interrupts(leave)
     with contextlib.ExitStack() as stack:
         run = Run(lab, stack, arguments.rounds)
@@ -47,6 +47,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(prog="run.sh", description="Measures proxies against nginx. See README.md.")
     parser.add_argument("directory", type=Path, metavar="DIR", help="where setup.sh built the tools")
     parser.add_argument("--bin", help="the respool binary to measure")
+    parser.add_argument("--earlier", help="another respool binary, measured beside it as the peer `earlier`")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tests", default="", help="names or first words, e.g. small,tools_c1,cold (default: all)")
     parser.add_argument("--peers", default=DEFAULT_PEERS, help=f"out of {','.join(BUILDERS)} (default: %(default)s)")
@@ -61,7 +62,7 @@ def parse_arguments():
 
 
 def raise_open_files():
-    """1000 streams need 2000 sockets in the proxy."""
+    """Each stream needs two sockets in the proxy."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
@@ -101,8 +102,9 @@ class Run:
                 self.record(1, peer, "idle", self._bench.footprint(peer))
         for number in self._rounds:
             self.load_round(number, [load for load in LOADS if load.name in tests], live)
-        if SLOW_STREAMS.name in tests:
-            self.slow_streams(proxies)
+        for slow in SLOW_STREAMS:
+            if slow.name in tests:
+                self.slow_streams(slow, proxies)
 
     def cold_starts(self, peers):
         for number in self._rounds:
@@ -120,10 +122,10 @@ class Run:
         if loads:
             self.say(f"round {number}")
 
-    def slow_streams(self, peers):
+    def slow_streams(self, slow, peers):
         for peer in peers:
-            self.record(1, peer, SLOW_STREAMS.name, self._bench.slow_streams(peer, SLOW_STREAMS))
-        self.say("slow streams")
+            self.record(1, peer, slow.name, self._bench.slow_streams(peer, slow))
+        self.say(slow.name)
 
     def record(self, number, peer, test, figures):
         record = {"round": number, "peer": peer.name, "test": test, **figures}

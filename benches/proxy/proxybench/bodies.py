@@ -16,6 +16,7 @@ def write_bodies(folder):
         "stream_200": chat("MOCK-N-200 hello", stream=True),
         "stream_200_paced": chat("MOCK-N-200 MOCK-D-10 hello", stream=True),
         "stream_100_slow": chat("MOCK-N-100 MOCK-D-50 hello", stream=True),
+        "stream_20_slower": chat("MOCK-N-20 MOCK-D-1000 hello", stream=True),
         "tools_small": chat("MOCK-TOOLS weather?", **tool_fields()),
         "leak": chat("MOCK-LEAK weather?", **tool_fields()),
         "tools_openclaw": openclaw_request(),

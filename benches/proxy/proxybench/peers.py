@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .lab import KIT, free_port
 
-DEFAULT_PEERS = "direct,nginx,hyper,respool"
+DEFAULT_PEERS = "direct,nginx,hyper,respool,earlier"
 
 
 @dataclass
@@ -28,44 +28,66 @@ class Peer:
     """A tool call that leaked into the text comes out as tool_calls."""
 
 
+@dataclass(frozen=True)
+class Binaries:
+    """Programs that the command line names."""
+
+    product: str = None
+    earlier: str = None
+
+
 class NotInstalled(Exception):
     """Why a peer cannot take part."""
 
 
-def direct(lab, _binary):
+def direct(lab, _binaries):
     return Peer("direct", lab.mock_port)
 
 
-def nginx(lab, _binary):
+def nginx(lab, _binaries):
     port = free_port()
     program = installed(lab.directory / "bin" / "nginx")
     config = fill_template("nginx.conf", lab, port)
     return Peer("nginx", port, [program, "-c", config, "-p", lab.folder("run"), "-e", "stderr"])
 
 
-def hyper(lab, _binary):
+def hyper(lab, _binaries):
     port = free_port()
     return Peer("hyper", port, [lab.tool("refproxy"), "--port", port, "--upstream-port", lab.mock_port])
 
 
-def hyper_json(lab, _binary):
+def hyper_json(lab, _binaries):
     peer = hyper(lab, None)
     peer.name = "hyper-json"
     peer.argv += ["--json", "1"]
     return peer
 
 
-def respool(lab, binary):
-    program = binary or shutil.which("respool")
+def respool(lab, binaries):
+    program = binaries.product or shutil.which("respool")
     if not program:
         raise NotInstalled("no --bin given and no respool on PATH")
+    return serving("respool", lab, program)
+
+
+def earlier(lab, binaries):
+    """Another build of respool, to compare with in the same run."""
+    if not binaries.earlier:
+        raise NotInstalled("no --earlier given")
+    return serving("earlier", lab, binaries.earlier)
+
+
+def serving(name, lab, program):
     port = free_port()
     argv = [installed(Path(program).resolve()), "serve", "--listen", f"127.0.0.1:{port}",
             "--upstream", f"http://127.0.0.1:{lab.mock_port}"]
-    return Peer("respool", port, argv, relays_chunks=False, strips_fields=True, extracts_calls=True)
+    # What it keeps on disk is this run's.
+    home = lab.folder("run") / name
+    env = {"HOME": str(home), "XDG_STATE_HOME": str(home), "XDG_DATA_HOME": str(home), "XDG_CONFIG_HOME": str(home)}
+    return Peer(name, port, argv, env, relays_chunks=False, strips_fields=True, extracts_calls=True)
 
 
-def smg(lab, _binary):
+def smg(lab, _binaries):
     port = free_port()
     argv = [installed(lab.directory / "venv-smg" / "bin" / "smg"), "launch", "--host", "127.0.0.1", "--port", port,
             "--worker-urls", f"http://127.0.0.1:{lab.mock_port}", "--backend", "vllm", "--policy", "round_robin",
@@ -73,7 +95,7 @@ def smg(lab, _binary):
     return Peer("smg", port, argv)
 
 
-def litellm(lab, _binary):
+def litellm(lab, _binaries):
     port = free_port()
     program = installed(lab.directory / "venv-litellm" / "bin" / "litellm")
     key = "sk-" + secrets.token_hex(24)
@@ -87,15 +109,16 @@ def litellm(lab, _binary):
 
 
 BUILDERS = {"direct": direct, "nginx": nginx, "hyper": hyper, "hyper-json": hyper_json, "respool": respool,
+            "earlier": earlier,
             "smg": smg, "litellm": litellm}
 
 
-def choose_peers(lab, names, binary):
+def choose_peers(lab, names, binaries):
     """The peers of these names that are installed; says which are left out and why."""
     chosen = []
     for name in names:
         try:
-            chosen.append(BUILDERS[name](lab, binary))
+            chosen.append(BUILDERS[name](lab, binaries))
         except NotInstalled as reason:
             print(f"{name}: skipped, {reason}", flush=True)
     return chosen

@@ -11,8 +11,8 @@ from .peers import BUILDERS
 
 BASELINE = "nginx"
 PLURAL = {"reply": "replies", "chunk": "chunks"}
-FOOTPRINT_HEAD = ["peer", "cold ms", "× nginx", "idle PSS MB", "× nginx", "binary MB", "1000 streams: peak PSS MB", "× nginx",
-                  "at once", "CPU µs/chunk", "failed"]
+FOOTPRINT_HEAD = ["peer", "cold ms", "× nginx", "idle PSS MB", "× nginx", "binary MB"]
+SLOW_HEAD = ["peer", "peak PSS MB", "× nginx", "at once", "CPU µs/chunk", "failed"]
 
 
 class Results:
@@ -75,17 +75,20 @@ def load_row(results, test, peer, unit):
         ("added first p50", number(results.added(test, peer, "first_p50_ms"))),
         ("added first p99", number(results.added(test, peer, "first_p99_ms"))), *gap,
         (f"CPU µs/{unit}", figure("cpu_us")), ("× nginx", ratio("cpu_us")),
+        ("× hyper", number(results.ratio(test, peer, "cpu_us", "hyper"), 3)),
         ("failed", str(results.failed(test, peer))), ("foreign", figure("foreign_cores")),
     ]
 
 
 def footprint_table(results):
-    rows = [footprint_row(results, peer) for peer in results.peers if peer != "direct"]
-    return ["\nstart and memory", *markdown(FOOTPRINT_HEAD, rows)] if has_footprint(results) else []
-
-
-def has_footprint(results):
-    return any(is_footprint(test) for test in results.tests)
+    peers = [peer for peer in results.peers if peer != "direct"]
+    lines = []
+    if any(test in ("cold", "idle") for test in results.tests):
+        lines += ["\nstart and memory", *markdown(FOOTPRINT_HEAD, [footprint_row(results, peer) for peer in peers])]
+    for test in results.tests:
+        if test.startswith("slow_"):
+            lines += [f"\n{test}", *markdown(SLOW_HEAD, [slow_row(results, test, peer) for peer in peers])]
+    return lines
 
 
 def is_footprint(test):
@@ -93,12 +96,17 @@ def is_footprint(test):
 
 
 def footprint_row(results, peer):
-    slow = next((test for test in results.tests if test.startswith("slow_")), "slow")
-    with_ratio = lambda test, name: [number(results.median(test, peer, name)), number(results.ratio(test, peer, name), 3)]
-    at_once = results.median(slow, peer, "at_once")
-    return [peer, *with_ratio("cold", "cold_ms"), *with_ratio("idle", "idle_pss_mb"),
-            number(results.median("idle", peer, "binary_mb")), *with_ratio(slow, "peak_pss_mb"),
-            number(at_once), number(results.median(slow, peer, "cpu_us")), str(results.failed(slow, peer))]
+    return [peer, *with_ratio(results, "cold", peer, "cold_ms"), *with_ratio(results, "idle", peer, "idle_pss_mb"),
+            number(results.median("idle", peer, "binary_mb"))]
+
+
+def slow_row(results, test, peer):
+    return [peer, *with_ratio(results, test, peer, "peak_pss_mb"), number(results.median(test, peer, "at_once")),
+            number(results.median(test, peer, "cpu_us")), str(results.failed(test, peer))]
+
+
+def with_ratio(results, test, peer, name):
+    return [number(results.median(test, peer, name)), number(results.ratio(test, peer, name), 3)]
 
 
 def failure_lines(results):

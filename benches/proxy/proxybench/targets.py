@@ -21,8 +21,8 @@ class Target:
         return value <= self.limit if self.at_most else value >= self.limit
 
 
-def ratio(figure):
-    return lambda results, test: results.ratio(test, PRODUCT, figure)
+def ratio(figure, base_peer="nginx"):
+    return lambda results, test: results.ratio(test, PRODUCT, figure, base_peer)
 
 
 def plain(figure):
@@ -36,10 +36,12 @@ def added(figure):
 TARGETS = [
     Target("passthrough requests/s at 32 connections, × nginx", "small_c32", 0.8, False, ratio("rate")),
     Target("passthrough processor time per request at 32, × nginx", "small_c32", 1.5, True, ratio("cpu_us")),
-    Target("streamed chunks/s, fields stripped, × nginx", "stream_c16", 0.8, False, ratio("rate")),
+    Target("OpenClaw's request: processor time, × hyper", "tools_openclaw_c8", 1.5, True, ratio("cpu_us", "hyper")),
+    Target("streamed chunks/s, fields stripped, × nginx", "stream_c16", 1.4, False, ratio("rate")),
     Target("added p50 of a short reply, ms", "small_c1", 0.1, True, added("p50_ms")),
     Target("added p50 to the first event of a paced stream, ms", "stream_d10_c32", 0.1, True, added("first_p50_ms")),
-    Target("memory with 1,000 slow streams, MiB", "slow_c1000", 64, True, plain("peak_pss_mb")),
+    Target("memory with 1,000 slow streams, MiB", "slow_c1000", 45, True, plain("peak_pss_mb")),
+    Target("memory with 9,900 slow streams, MiB", "slow_c9900", 200, True, plain("peak_pss_mb")),
     Target("start to first right reply, ms", "cold", 30, True, plain("cold_ms")),
     Target("binary, MiB", "idle", 20, True, plain("binary_mb")),
 ]

@@ -143,18 +143,13 @@ impl Openers {
 
     /// The length of the suffix that may become a late mark whose pivot has not come yet.
     pub(super) fn partial_late(&self, tail: &[u8]) -> usize {
-        let reach = self.triggers.reach.min(tail.len());
-        let partial = |length: &usize| {
-            let suffix = &tail[tail.len() - length..];
-            // The second byte tells most apart.
-            let begins = |late: &&[u8]| {
-                let differs = matches!((late.get(1), suffix.get(1)), (Some(one), Some(two)) if one != two);
-                !differs && late.starts_with(suffix)
-            };
-            self.triggers.begins_late[usize::from(suffix[0])]
-                && self.beginnings[usize::from(suffix[0])].iter().any(begins)
+        let tail = &tail[tail.len() - self.triggers.reach.min(tail.len())..];
+        let begins = |at: &usize| {
+            let suffix = &tail[*at..];
+            self.triggers.late_pairs.may_begin(suffix)
+                && self.beginnings[usize::from(suffix[0])].iter().any(|late| late.starts_with(suffix))
         };
-        (1..=reach).rev().find(partial).unwrap_or(0)
+        (0..tail.len()).find(begins).map_or(0, |at| tail.len() - at)
     }
 }
 
@@ -163,7 +158,7 @@ impl Openers {
 struct Triggers {
     bytes: Vec<u8>,
     is_trigger: [bool; 256],
-    begins_late: [bool; 256],
+    late_pairs: Pairs,
     /// No late mark has its pivot farther in.
     reach: usize,
 }
@@ -172,7 +167,7 @@ impl Triggers {
     /// Marks that begin with a letter or digit, or as no other one does, are found by another byte where they have one.
     fn new(marks: &[&'static str]) -> (Self, Vec<Late>) {
         let mut found =
-            Self { bytes: Vec::new(), is_trigger: [false; 256], begins_late: [false; 256], reach: 0 };
+            Self { bytes: Vec::new(), is_trigger: [false; 256], late_pairs: Pairs::default(), reach: 0 };
         OWN.into_iter().for_each(|byte| found.add(byte));
         let shared = |first: u8| marks.iter().filter(|mark| mark.as_bytes()[0] == first).count() > 1;
         let is_early = |mark: &str| {
@@ -201,7 +196,7 @@ impl Triggers {
         if pivot == 0 {
             return None;
         }
-        self.begins_late[usize::from(bytes[0])] = true;
+        self.late_pairs.add(&bytes[..pivot]);
         self.reach = self.reach.max(pivot);
         Some(Late { mark: bytes, pivot })
     }
@@ -232,6 +227,39 @@ impl Triggers {
             }
         }
         None
+    }
+}
+
+/// Which first and second bytes texts begin with: these tell most places apart.
+#[derive(Debug)]
+struct Pairs {
+    firsts: [bool; 256],
+    /// A bit for each second byte, by the first one.
+    seconds: Vec<[u64; 4]>,
+}
+
+impl Default for Pairs {
+    fn default() -> Self {
+        Self { firsts: [false; 256], seconds: vec![[0; 4]; 256] }
+    }
+}
+
+impl Pairs {
+    fn add(&mut self, text: &[u8]) {
+        let first = usize::from(text[0]);
+        self.firsts[first] = true;
+        if let Some(second) = text.get(1) {
+            self.seconds[first][usize::from(second / 64)] |= 1 << (second % 64);
+        }
+    }
+
+    /// Whether one of them may begin as this text does, which may be its beginning only.
+    fn may_begin(&self, text: &[u8]) -> bool {
+        let first = usize::from(text[0]);
+        self.firsts[first]
+            && text.get(1).is_none_or(|second| {
+                self.seconds[first][usize::from(second / 64)] & (1 << (second % 64)) != 0
+            })
     }
 }
 

@@ -71,6 +71,22 @@ struct Names {
     plain: HashMap<String, Option<usize>>,
     /// The length of the shortest of all these, to refuse most of what is no name without a look.
     shortest: usize,
+    /// The bytes that a name begins with.
+    firsts: Bytes,
+}
+
+/// A set of bytes.
+#[derive(Debug, Default)]
+struct Bytes([u64; 4]);
+
+impl Bytes {
+    fn add(&mut self, byte: u8) {
+        self.0[usize::from(byte / 64)] |= 1 << (byte % 64);
+    }
+
+    fn has(&self, byte: u8) -> bool {
+        self.0[usize::from(byte / 64)] & (1 << (byte % 64)) != 0
+    }
 }
 
 #[derive(Deserialize)]
@@ -157,8 +173,7 @@ impl Tools {
 
     /// True when a callable name, or `functions.` before one, may begin with this byte.
     pub(crate) fn may_begin_with(&self, byte: u8) -> bool {
-        let lists = [&self.declared.list, &self.hidden.list];
-        byte == b'f' || lists.into_iter().flatten().any(|tool| tool.name.as_bytes().first() == Some(&byte))
+        byte == b'f' || self.declared.firsts.has(byte) || self.hidden.firsts.has(byte)
     }
 
     /// The only tool, when there is one.
@@ -178,6 +193,7 @@ impl Names {
         {
             *alike = None;
         }
+        name.bytes().next().into_iter().for_each(|first| self.firsts.add(first));
         self.exact.insert(name.clone(), index);
         self.list.push(Tool::new(name, parameters));
     }

@@ -106,6 +106,7 @@ async fn asked_in_person(approver: &dyn Approver, request: &ApprovalRequest) -> 
             arguments: &arguments,
             target: &Target::Other,
             preview: None,
+            is_by_default: false,
         };
         if approver.approve(question).await {
             decision.approved.push(call.id.clone());

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::{ActionEnd, Driver, WorkEnd};
-use crate::agent::call::{CallOutcome, ToolEnd};
+use crate::agent::call::{CallOutcome, RequestedCall, ToolEnd};
 use crate::agent::definition::Agent;
 use crate::agent::event::{ChildEnd, EventKind};
 use crate::agent::failure::{FailureKind, ModelFailure};
@@ -45,7 +45,7 @@ impl Driver {
         if self.is_lost || run.outcome().is_some() {
             return ActionEnd::Nothing;
         }
-        self.drive_child(child).await
+        self.drive_child(child, &step.call).await
     }
 
     async fn begin_child(&mut self, run: &mut Run, step: &ChildStep) -> Result<Child, String> {
@@ -73,25 +73,23 @@ impl Driver {
         let children = self.children.clone().ok_or("this agent has no child runs any more")?;
         let (agent, _) = children.child(&step.call, 0, now())?;
         let store = self.journal.store().ok_or("the child run was not kept")?;
+        // Claimed before it is read: whoever worked on it until now can write nothing more. One that is over needs no claim.
+        let claimed = or_log(store.claim(id, ClaimScope::Any).await).flatten();
         let stored = or_log(store.run(id).await).flatten().ok_or("the child run was not kept")?;
         let (run, _) = restore(&stored).ok_or("the child run was written by another version of respool")?;
-        // One that is over needs no claim.
-        let epoch = match run.outcome() {
-            Some(_) => stored.epoch,
-            None => or_log(store.claim(id, ClaimScope::Any).await)
-                .flatten()
-                .ok_or("the child run cannot be resumed")?,
-        };
+        let over = run.outcome().map(|_| stored.epoch);
+        let epoch = claimed.or(over).ok_or("the child run cannot be resumed")?;
         let journal = Journal::new(id, epoch, Some(Arc::clone(store)), stored.events.len() as u64);
         Ok(Child { agent, run, journal, is_resumed: true })
     }
 
-    async fn drive_child(&mut self, child: Child) -> ActionEnd {
+    async fn drive_child(&mut self, child: Child, call: &RequestedCall) -> ActionEnd {
         let Child { agent, mut run, mut journal, is_resumed } = child;
         journal.is_required = self.journal.is_required;
         let id = journal.run().to_owned();
+        let content = self.telemetry.content && !run.setup().is_private;
         let telemetry =
-            Telemetry { run: id.clone(), agent: Arc::clone(&agent.name), ..self.telemetry.clone() };
+            Telemetry { run: id.clone(), agent: Arc::clone(&agent.name), content, ..self.telemetry.clone() };
         telemetry.started(&run, if is_resumed { "resumed as a child" } else { "begins as a child" });
         let mut driver = Self {
             approver: self.approver.clone(),
@@ -99,18 +97,24 @@ impl Driver {
             ..Self::new(&agent, journal, telemetry, self.stops.clone(), Arc::clone(&self.observer))
         };
         driver.model.authorization.clone_from(&self.model.authorization);
+        driver.model.account.clone_from(&self.model.account);
+        driver.model.recording = self.model.recording.clone().without_content(run.setup().is_private);
         if is_resumed && run.outcome().is_none() {
             driver.record(&mut run, EventKind::Resumed).await;
         }
         let end = Box::pin(driver.drive(&mut run)).await;
         driver.telemetry.left("child", std::time::Duration::ZERO, run.iterations().len());
         self.waited += driver.waited;
-        self.child_end(id, &run, end).await
+        self.child_end(id, call, &run, end).await
     }
 
-    async fn child_end(&mut self, child: String, run: &Run, end: WorkEnd) -> ActionEnd {
+    async fn child_end(&mut self, child: String, call: &RequestedCall, run: &Run, end: WorkEnd) -> ActionEnd {
         match end {
             WorkEnd::Finished(outcome) => {
+                let outcome = match &self.children {
+                    Some(children) => children.result(call, outcome),
+                    None => outcome,
+                };
                 let (tokens, worked) = (run.spent(), run.worked());
                 ActionEnd::Event(EventKind::ChildFinished(ChildEnd { child, outcome, tokens, worked }))
             }

@@ -90,7 +90,7 @@ impl Run {
         let tool = self.offered(&call.name);
         match tool {
             None => Some((CallOutcome::Failed, correction::unknown(&call.name, &self.setup))),
-            Some(tool) if !call.problems.is_empty() => {
+            Some(tool) if !call.problems.is_empty() && !tool.judges_arguments => {
                 Some((CallOutcome::Failed, correction::wanted(tool, &call.problems)))
             }
             Some(_) => None,

@@ -27,6 +27,7 @@ pub(super) fn tool(name: &str, argument: &str, executor: Executor) -> OfferedToo
         result_limit: 1_000,
         tier: Tier::Auto,
         ends_run: EndsRun::Never,
+        judges_arguments: false,
     }
 }
 
@@ -62,6 +63,7 @@ pub(super) fn setup() -> Setup {
         approvals: ApprovalRules::default(),
         settled: Vec::new(),
         snapshot: String::new(),
+        is_private: false,
     }
 }
 

@@ -6,6 +6,8 @@ use crate::agent::approval::{ApprovalRequest, Decision, OnRejection, request_id}
 use crate::agent::call::{CallOutcome, RequestedCall, ToolEnd};
 use crate::agent::event::ChildEnd;
 use crate::agent::failure::{FailureKind, ModelFailure};
+use crate::agent::outcome::Outcome;
+use crate::agent::setup::EndsRun;
 use crate::agent::step::{Action, ChildStep};
 use crate::wire::ErrorCode;
 
@@ -85,11 +87,26 @@ impl Run {
         Action::RunChild(ChildStep { call, child, within: self.time_left().max(1) })
     }
 
+    /// A child that ended by a tool which would end this run too has ended both; and so has one that failed, where a failing
+    /// server would.
     pub(super) fn child_finished(&mut self, wait: ChildWait, end: &ChildEnd) {
         self.spent += end.tokens;
         let outcome = if end.outcome.answered() { CallOutcome::Ok } else { CallOutcome::Failed };
         let ended = ToolEnd { outcome, text: end.outcome.text(), took: end.worked };
-        self.finish_call(&wait.call, wait.later, &ended);
+        let ends_run = |name: &str| self.offered(name).map(|tool| tool.ends_run);
+        let is_end = |by: &&RequestedCall| ends_run(&by.name) == Some(EndsRun::OnSuccess);
+        if let Some(by) = end.outcome.ended_by.as_ref().filter(is_end) {
+            self.keep(&wait.call, &ended);
+            let (content, ended_by) = (end.outcome.content.clone(), Some(by.clone()));
+            return self.end(Outcome { content, ended_by, ..Outcome::default() });
+        }
+        match &end.outcome.failure {
+            Some(failure) if ends_run(&wait.call.name) == Some(EndsRun::OnFault) => {
+                self.keep(&wait.call, &ended);
+                self.abort(failure.clone());
+            }
+            _ => self.finish_call(&wait.call, wait.later, &ended),
+        }
     }
 }
 

@@ -6,21 +6,24 @@
 
 mod attempt;
 mod cleanup;
+mod conclusion;
+mod dry_run;
 mod task;
 mod verdict;
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use attempt::DryRun;
+pub use dry_run::DryRun;
 
 use super::experts::{Experts, MODEL_PREFIX};
-use crate::agent::{RunFacts, RunOptions};
+use crate::agent::RunOptions;
 use crate::store::{ClaimRequest, Claimed, EntryState, Queue as _, Status, Store, StoreError, WokenRun};
 
 /// How often it is looked for entries of other processes and for entries that are due.
@@ -40,6 +43,8 @@ pub struct Worker {
     /// Only this expert's queue is drained.
     only: Option<String>,
     is_store_told: AtomicBool,
+    /// The entries that are worked on here.
+    working: Mutex<BTreeSet<String>>,
 }
 
 /// Milliseconds since 1970.
@@ -66,6 +71,7 @@ impl Worker {
             tasks: TaskTracker::new(),
             only,
             is_store_told: AtomicBool::new(false),
+            working: Mutex::default(),
         }))
     }
 
@@ -117,7 +123,8 @@ impl Worker {
             return Ok(Vec::new());
         }
         let (now, lease) = (now(), self.lease());
-        self.store.claim_entries(ClaimRequest { queues, most, now, until: now + lease }).await
+        let working = self.working.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
+        self.store.claim_entries(ClaimRequest { queues, most, now, until: now + lease, working }).await
     }
 
     fn lease(&self) -> u64 {
@@ -127,6 +134,7 @@ impl Worker {
     fn begin(self: &Arc<Self>, claimed: Claimed) {
         let worker = Arc::clone(self);
         let Ok(permit) = Arc::clone(&self.free).try_acquire_owned() else { return };
+        self.working.lock().unwrap_or_else(PoisonError::into_inner).insert(claimed.lease.entry.clone());
         self.tasks.spawn(async move {
             let lease = claimed.lease.clone();
             let done = tokio::select! {
@@ -140,6 +148,7 @@ impl Worker {
                 // Whoever is there next need not wait.
                 let _ = worker.store.heartbeat(&lease, now()).await;
             }
+            worker.working.lock().unwrap_or_else(PoisonError::into_inner).remove(&lease.entry);
             drop(permit);
             worker.stirred.notify_one();
         });
@@ -163,7 +172,7 @@ impl Worker {
 
     async fn tend(&self) {
         loop {
-            self.experts.refresh().await;
+            self.experts.follow_catalog().await;
             self.experts.look_at_servers().await;
             if let Err(error) = self.wake().await {
                 self.tell(&error);
@@ -192,8 +201,8 @@ impl Worker {
         if self.experts.agents.is_active(run) {
             return;
         }
-        let Some(RunFacts { snapshot, .. }) = self.experts.agents.facts(run).await else { return };
-        let Some(agent) = self.experts.returning(name, &snapshot) else { return };
+        let Some(facts) = self.experts.agents.facts(run).await else { return };
+        let Some(agent) = self.experts.returning(name, facts) else { return };
         let options = RunOptions { is_detached: true, ..RunOptions::default() };
         if let Err(why) = self.experts.agents.resume_as(&agent, run, options).await {
             tracing::warn!(target: "respool::expert", run_id = run, why, "the run cannot be resumed");

@@ -171,3 +171,24 @@ async fn the_payload_is_in_the_zone_of_the_trigger_and_the_lane_is_its_own() {
     );
     assert_eq!((row.lane, found.process.as_str()), (Some(crate::store::LaneKey::serial("t")), "scan"));
 }
+
+/// Nobody has bound the expert's tools: nothing is queued, and afterwards what was missed comes once.
+#[tokio::test]
+async fn a_clock_of_an_expert_that_is_held_queues_nothing() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    let bed = Bed::with(&trigger("often", "*/10 * * * *", ""));
+    let is_held = Arc::new(AtomicBool::new(true));
+    let held = Arc::clone(&is_held);
+    let mut scheduler = bed.scheduler().held_by(Box::new(move |_| held.load(Ordering::Relaxed)));
+    for minute in 0..185 {
+        assert_eq!(scheduler.look(EIGHT + 1 + minute * MINUTE).await, Ok(0));
+    }
+    assert_eq!(scheduler.next(), None, "it is looked at every second, not without a pause");
+    is_held.store(false, Ordering::Relaxed);
+    assert_eq!(scheduler.look(EIGHT + 1 + 185 * MINUTE).await, Ok(1), "the latest of what was missed");
+    assert_eq!(bed.fired().await, ["often 2026-11-20T11:00:00Z"]);
+    assert_eq!(scheduler.look(EIGHT + 1 + 190 * MINUTE).await, Ok(1));
+    is_held.store(true, Ordering::Relaxed);
+    assert_eq!(scheduler.look(EIGHT + 1 + 200 * MINUTE).await, Ok(0));
+}

@@ -14,13 +14,17 @@ use tokio::time::Instant;
 use super::errors::Client;
 use super::reply::{Source, Telling};
 use super::writer::Writer;
-use super::{Api, origin_of, read_response_of, source};
+use super::{Api, origin_of, read_response_of, source, streaming};
 use crate::observe::{Accounts as _, RequestLine, SharedLine};
 use crate::server::{App, respond};
 use crate::store::{KeptResponse, UnfinishedResponse};
-use crate::translate::responses::{ResponseEvents, with_status};
-use crate::translate::{ClientProgram, Ids};
+use crate::translate::Ids;
+use crate::translate::responses::{ResponseEvents, with_failure};
 use crate::wire::{ApiError, ErrorCode, Object};
+
+/// Why a response that a restart cut cannot be made where the model server wants the client's own key.
+const KEY_IS_GONE: &str = "respool was started again before this response was made, the model server wants a key, and respool stores none of its \
+     clients' keys: send the request again, or set api_key for this upstream in respool.toml";
 
 /// Keeps the request, answers, and begins to work.
 pub(super) async fn begin(
@@ -30,8 +34,8 @@ pub(super) async fn begin(
     previous: Option<String>,
 ) -> Response {
     let (line, client) = (telling.line.clone(), telling.client.clone());
-    let Writer::Responses(events, _) = &mut telling.writer else {
-        return client.refused(&refused("only responses can be made in the background"), &line);
+    let Writer::Responses(events) = &mut telling.writer else {
+        return client.refused(refused("only responses can be made in the background"), &line);
     };
     let (id, reply) = (events.id().to_owned(), events.pending(true));
     let kept = KeptResponse {
@@ -44,9 +48,9 @@ pub(super) async fn begin(
         request: Some(String::from_utf8_lossy(request).into_owned()),
     };
     if let Err(error) = telling.app.responses.begin(kept).await {
-        return client.refused(&error, &line);
+        return client.refused(error, &line);
     }
-    tokio::spawn(work(telling, source, id));
+    tokio::spawn(work(telling, source, id, false));
     respond::json(StatusCode::OK, reply, &line)
 }
 
@@ -70,19 +74,22 @@ fn refused(what: &str) -> ApiError {
     ApiError::bad_request(ErrorCode::UnsupportedValue, what)
 }
 
-/// Makes the response. What is cut by respool's own end stays as it is in the store.
-async fn work(mut telling: Telling, source: Source, id: String) {
+/// Makes the response. What is cut by respool's own end stays as it is in the store. `is_resumed`: another process began it.
+async fn work(mut telling: Telling, source: Source, id: String, is_resumed: bool) {
     let responses = Arc::clone(&telling.app.responses);
     let cancelled = responses.work_begins(&id);
     let Some(made) = cancelled.run_until_cancelled(telling.collect(source)).await else { return };
     match made {
         Err(error) if error.code == Some(ErrorCode::ShuttingDown) => {}
         made => {
-            if let Err(error) = made {
-                respond::failed(&error, &telling.line);
-                telling.writer.fail(&error, &mut Vec::new());
+            if let Err(mut error) = made {
+                if is_resumed && error.code == Some(ErrorCode::UpstreamCredentialsRefused) {
+                    KEY_IS_GONE.clone_into(&mut error.message);
+                }
+                let Telling { client, writer, line, .. } = &mut telling;
+                client.end(error, writer, &mut Vec::new(), line);
             }
-            if let Writer::Responses(events, _) = &mut telling.writer
+            if let Writer::Responses(events) = &mut telling.writer
                 && let Some(finished) = events.to_keep()
             {
                 responses.finish(finished).await;
@@ -108,32 +115,29 @@ async fn resume_one(app: App, unfinished: UnfinishedResponse) {
     line.route = "responses";
     line.account = app.access.of_client(&owner);
     let line = SharedLine::new(line, &app.recording);
-    let client = Client {
-        api: Api::Responses,
-        program: ClientProgram::Other,
-        request_id: line.with(|line| line.id.clone()),
-        owner,
-    };
+    let client = Client::absent(&app, owner, &line);
     let read = read_response_of(&app, &Bytes::from(request), &client, &line).await;
     let ids = Ids::new(rand::random(), HashSet::new());
     let created = Object::parse(&body).ok().and_then(|body| body.number("created_at")).unwrap_or_default();
     let read = match read {
         // A run of an agent is durable itself, and its tools may have done something: it is not begun again.
         Ok(read) if !app.is_agent(&read.asked.model) => read,
-        Ok(_) => return app.responses.fail(id, with_status(&body, "failed")).await,
+        Ok(_) => {
+            let why = "respool was started again while an agent worked on this response, and does not begin a run twice";
+            return app.responses.fail(id, with_failure(&body, why)).await;
+        }
         // It was understood once: another version of respool, or what it continues is gone.
         Err(error) => {
             respond::failed(&error, &line);
-            let body = with_status(&body, "failed");
-            return app.responses.fail(id, body).await;
+            return app.responses.fail(id, with_failure(&body, &error.message)).await;
         }
     };
     let (chat, model) = (read.chat, read.asked.model.clone());
     let mut events = ResponseEvents::new(Arc::new(read.asked), Arc::clone(&app.sealer), ids, created);
     events.continue_as(id.clone());
-    let writer = Writer::Responses(events, client.program);
+    let writer = Writer::Responses(events);
     let origin = origin_of(Api::Responses, HeaderMap::new(), &client, None, Instant::now());
-    let source = source(&app, chat, origin, model, &line).await;
-    let telling = Telling::new(app, writer, client, line);
-    tokio::spawn(work(telling, source.unwrap_or_else(Source::failed), id));
+    let source = source(&app, Bytes::from(streaming(chat)), origin, model, &line).await;
+    let source = source.map_or_else(Source::failed, |(source, _)| source);
+    tokio::spawn(work(Telling::new(app, writer, client, line), source, id, true));
 }

@@ -1,77 +1,108 @@
-//! Errors as the client's own API has them.
+//! Who asks on these routes, as far as errors and kept responses need it. The form of an error is `ErrorForm`'s.
+
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::response::Response;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use bytes::Bytes;
+use http::{HeaderMap, header};
 
-use super::reply::failed_stream;
+use super::given_up::GivenUp;
 use super::writer::Writer;
-use super::{Api, program};
+use super::{Api, Call};
 use crate::agent::client_digest;
 use crate::observe::SharedLine;
-use crate::server::respond;
-use crate::translate::messages::http_error as messages_error;
-use crate::translate::responses::{fails_as_stream, http_error as responses_error};
-use crate::translate::{ClientProgram, ErrorReply};
+use crate::relay::{ErrorForm, Wire, program_of};
+use crate::server::{App, respond};
+use crate::translate::{ClientProgram, is_final};
 use crate::wire::ApiError;
 
-/// Who asks, as far as errors differ.
+/// Who asks.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
-    pub(super) api: Api,
-    pub(super) program: ClientProgram,
+    pub(super) errors: ErrorForm,
     pub(super) request_id: String,
     /// Stands for the key.
     pub(super) owner: String,
+    /// The chat request, of a client that sends it again when its stream fails.
+    repeated: Option<(Bytes, Arc<GivenUp>)>,
 }
 
 impl Client {
-    pub(super) fn new(api: Api, headers: &HeaderMap, line: &SharedLine) -> Self {
+    pub(super) fn new(app: &App, api: Api, headers: &HeaderMap, line: &SharedLine) -> Self {
         let key = headers.get(header::AUTHORIZATION).map_or(&[][..], |key| key.as_bytes());
-        let owner = client_digest(key);
-        Self { api, program: program(headers), request_id: line.with(|line| line.id.clone()), owner }
+        Self {
+            errors: app.error_form(api.wire(), program_of(headers)),
+            request_id: line.with(|line| line.id.clone()),
+            owner: client_digest(key),
+            repeated: None,
+        }
+    }
+
+    /// The client of a response that another process has begun.
+    pub(super) fn absent(app: &App, owner: String, line: &SharedLine) -> Self {
+        let errors = app.error_form(Wire::Responses, ClientProgram::Other);
+        Self { errors, request_id: line.with(|line| line.id.clone()), owner, repeated: None }
+    }
+
+    /// The same client with its chat request, where that is worth keeping until the stream has ended.
+    pub(super) fn asking(mut self, app: &App, chat: Bytes, stream: bool) -> Self {
+        self.repeated = (stream && self.repeats()).then(|| (chat, Arc::clone(&app.given_up)));
+        self
+    }
+
+    /// Claude Code sends a request again without `stream` when its stream has failed.
+    fn repeats(&self) -> bool {
+        self.errors.wire == Wire::Messages && self.errors.program == ClientProgram::ClaudeCode
+    }
+
+    /// The error of the stream that this request repeats.
+    pub(super) fn given_up(&self, app: &App, chat: &[u8], stream: bool) -> Option<ApiError> {
+        if stream || !self.repeats() {
+            return None;
+        }
+        app.given_up.take(&self.owner, chat)
+    }
+
+    /// The same client, where its request says more of its program than its headers.
+    pub(super) fn of_program(mut self, program: ClientProgram) -> Self {
+        self.errors.program = self.errors.program.or(program);
+        self
     }
 
     /// The error as a status of its own.
-    pub(super) fn refused(&self, error: &ApiError, line: &SharedLine) -> Response {
-        let reply = match self.api {
-            Api::Responses => responses_error(error),
-            Api::Messages => messages_error(error, self.program, &self.request_id),
-        };
-        reshaped(respond::error(error, line), reply)
+    pub(super) fn refused(&self, error: ApiError, line: &SharedLine) -> Response {
+        respond::error_as(self.errors, error, line)
     }
 
-    /// The error of a request for a stream, before any event has left: a status, or a stream that fails where the client understands only that.
-    pub(super) fn failed(&self, error: &ApiError, writer: &mut Writer, line: &SharedLine) -> Response {
-        if self.api == Api::Responses && fails_as_stream(error, self.program) {
-            return failed_stream(error, writer, line);
+    /// The error of a request for a stream, before any event has left: a status, or a stream that fails where the client understands
+    /// only that.
+    pub(super) fn failed(&self, error: ApiError, writer: &mut Writer, line: &SharedLine) -> Response {
+        if !self.errors.fails_as_stream(&error) {
+            return self.refused(error, line);
         }
-        self.refused(error, line)
+        let mut out = Vec::new();
+        writer.begin(&mut out);
+        self.end(error, writer, &mut out, line);
+        respond::stream(Body::from(out), line)
+    }
+
+    /// The error as the end of a stream.
+    pub(super) fn end(&self, error: ApiError, writer: &mut Writer, out: &mut Vec<u8>, line: &SharedLine) {
+        if let Some((chat, given_up)) = self.repeated.as_ref().filter(|_| is_final(&error)) {
+            given_up.note(&self.owner, chat, &error);
+        }
+        let (error, code) = self.errors.at_end(error);
+        respond::failed(&error, line);
+        writer.fail(&error, &code, out);
     }
 }
 
-/// An error that was answered before any route, in the shape of this path's API.
-pub(in crate::server) fn in_shape_of(
-    path: &str,
-    error: &ApiError,
-    headers: &HeaderMap,
-    id: &str,
-    response: Response,
-) -> Response {
-    let path = path.strip_suffix("/count_tokens").unwrap_or(path);
-    match Api::of(path) {
-        Some(Api::Messages) => reshaped(response, messages_error(error, program(headers), id)),
-        _ => response,
+/// The form of errors of a path for whoever sent these headers.
+pub(in crate::server) fn error_form(app: &App, path: &str, headers: &HeaderMap) -> ErrorForm {
+    match Call::of(path) {
+        Some(Call::Turn(api)) => app.error_form(api.wire(), program_of(headers)),
+        Some(Call::CountTokens) => app.error_form(Wire::Messages, program_of(headers)),
+        None => app.error_form(Wire::Chat, ClientProgram::Other),
     }
-}
-
-fn reshaped(mut response: Response, reply: ErrorReply) -> Response {
-    *response.status_mut() = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::BAD_GATEWAY);
-    for (name, value) in reply.headers {
-        if let Ok(value) = HeaderValue::try_from(value) {
-            response.headers_mut().insert(HeaderName::from_static(name), value);
-        }
-    }
-    *response.body_mut() = Body::from(reply.body);
-    response
 }

@@ -5,6 +5,7 @@
 
 mod background;
 mod errors;
+mod given_up;
 mod kept;
 mod reply;
 pub(super) mod stored;
@@ -24,7 +25,8 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 
 pub(super) use self::background::resume;
-pub(super) use self::errors::in_shape_of;
+pub(super) use self::errors::error_form;
+pub use self::given_up::GivenUp;
 pub use self::kept::KeptResponses;
 use self::reply::{Source, Telling};
 use self::writer::Writer;
@@ -132,10 +134,10 @@ async fn turn(api: Api, app: App, mut parts: Parts, body: Incoming, peer: Option
     let line = line(&app, api.name(), &parts);
     let own_headers = parts.headers.clone();
     parts.headers = upstream_headers(parts.headers);
-    let client = errors::Client::new(api, &parts.headers, &line);
+    let client = errors::Client::new(&app, api, &parts.headers, &line);
     let body = match begun(&app, &parts, body, &line).await {
         Ok(body) => body,
-        Err(error) => return client.refused(&error, &line),
+        Err(error) => return client.refused(error, &line),
     };
     if leaves_to_server(&app, api, &body) {
         parts.headers = own_headers;
@@ -144,43 +146,50 @@ async fn turn(api: Api, app: App, mut parts: Parts, body: Incoming, peer: Option
     let Asked { chat, mut writer, model, stream, background } =
         match read(api, &app, &body, &client, &line).await {
             Ok(asked) => asked,
-            Err(error) => return client.refused(&error, &line),
+            Err(error) => return client.refused(error, &line),
         };
     let origin = origin_of(api, parts.headers, &client, peer, received);
-    let source = source(&app, chat, origin, model, &line).await;
+    let chat = Bytes::from(streaming(chat));
+    if let Some(error) = client.given_up(&app, &chat, stream) {
+        return client.refused(error, &line);
+    }
+    let source = source(&app, chat.clone(), origin, model, &line).await;
+    let program =
+        source.as_ref().map_or_else(|_| ClientProgram::of_chat_body(&chat), |(_, program)| *program);
+    let client = client.of_program(program).asking(&app, chat, stream);
     line.with(|line| line.stream = stream);
-    match (source, background) {
+    match (source.map(|(source, _)| source), background) {
         (Ok(source), None) => source.answer(Telling::new(app, writer, client, line), stream).await,
         (Ok(source), Some(Continued(previous))) => {
             background::begin(Telling::new(app, writer, client, line), source, &body, previous).await
         }
-        (Err(error), _) if stream => client.failed(&error, &mut writer, &line),
-        (Err(error), _) => client.refused(&error, &line),
+        (Err(error), _) if stream => client.failed(error, &mut writer, &line),
+        (Err(error), _) => client.refused(error, &line),
     }
 }
 
-/// Where the turn comes from that a chat request asks for: the relay, or an agent's run.
+/// Where the turn comes from that a chat request asks for: the relay, or an agent's run; and the program that asks.
 ///
 /// # Errors
 /// When it cannot be asked for.
 async fn source(
     app: &App,
-    chat: String,
+    chat: Bytes,
     origin: Origin,
     model: String,
     line: &SharedLine,
-) -> Result<Source, ApiError> {
-    let chat = Bytes::from(streaming(chat));
+) -> Result<(Source, ClientProgram), ApiError> {
     let agent = agent::asked_for(app, &chat);
     let name = agent.as_ref().map_or("", |(agent, _)| &*agent.name);
-    permission::within_budget(app, line, name, &chat)?;
+    permission::within_budget(app, line, name)?;
     if let Some(agent) = agent {
+        let program = agent.1;
         let answer = agent::begin(app.clone(), agent, &chat, &origin.headers, line.clone()).await?;
-        return Ok(Source::Agent(Box::new(answer)));
+        return Ok((Source::Agent(Box::new(answer)), program));
     }
-    let pending = chat::begin(app, chat, origin, line).await?;
+    let (pending, program) = chat::begin(app, chat, origin, line).await?;
     line.with(|line| line.model = model);
-    Ok(Source::Opening(pending))
+    Ok((Source::Opening(pending), program))
 }
 
 /// The body, of a request that may begin.
@@ -221,8 +230,9 @@ fn leaves_to_server(app: &App, api: Api, body: &Bytes) -> bool {
 
 /// Passes a request on as it came, with the client's own headers.
 async fn passed_on(app: App, mut parts: Parts, body: Bytes, line: SharedLine) -> Response {
-    if let Err(error) = permission::within_budget(&app, &line, "", &body) {
-        return respond::error(&error, &line);
+    if let Err(error) = permission::within_budget(&app, &line, "") {
+        let form = error_form(&app, parts.uri.path(), &parts.headers);
+        return respond::error_as(form, error, &line);
     }
     if line.with(|line| line.account.is_some()) {
         // What a reply says of its cost must be readable here.
@@ -261,7 +271,7 @@ async fn count_tokens(app: App, mut parts: Parts, body: Incoming, peer: Option<I
     let line = line(&app, "count_tokens", &parts);
     let own_headers = parts.headers.clone();
     parts.headers = upstream_headers(parts.headers);
-    let client = errors::Client::new(Api::Messages, &parts.headers, &line);
+    let client = errors::Client::new(&app, Api::Messages, &parts.headers, &line);
     let read = async {
         let body = chat::read(&app, &parts.headers, body, &line).await?;
         permission::begin_free(&app, &parts, &body, &line)?;
@@ -269,7 +279,7 @@ async fn count_tokens(app: App, mut parts: Parts, body: Incoming, peer: Option<I
     };
     let body = match read.await {
         Ok(body) => body,
-        Err(error) => return client.refused(&error, &line),
+        Err(error) => return client.refused(error, &line),
     };
     if leaves_to_server(&app, Api::Messages, &body) {
         parts.headers = own_headers;
@@ -283,7 +293,7 @@ async fn count_tokens(app: App, mut parts: Parts, body: Incoming, peer: Option<I
             response.headers_mut().insert(TOKEN_COUNT, HeaderValue::from_static(by));
             response
         }
-        Err(error) => client.refused(&error, &line),
+        Err(error) => client.refused(error, &line),
     }
 }
 
@@ -333,7 +343,7 @@ async fn read(
             background::check(read.asked.background, stream, read.asked.store)?;
             let background = read.asked.background.then(|| Continued(read.asked.previous.clone()));
             let events = ResponseEvents::new(Arc::new(read.asked), sealer, ids, now());
-            let writer = Writer::Responses(events, client.program);
+            let writer = Writer::Responses(events);
             Ok(Asked { chat: read.chat, writer, model, stream, background })
         }
         Api::Messages => {
@@ -374,9 +384,4 @@ fn note_passed_by(passed_by: &[PassedBy], line: &SharedLine) {
 
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
-}
-
-fn program(headers: &HeaderMap) -> ClientProgram {
-    let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
-    ClientProgram::of_user_agent(agent.unwrap_or_default())
 }

@@ -4,7 +4,6 @@
 
 use std::pin::pin;
 
-use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use http::StatusCode;
@@ -62,12 +61,12 @@ impl Telling {
     /// The whole object.
     async fn collected(mut self, source: Source) -> Response {
         if let Err(error) = self.collect(source).await {
-            return self.client.refused(&error, &self.line);
+            return self.client.refused(error, &self.line);
         }
         self.keep().await;
         match self.writer.whole() {
             Some(whole) => respond::json(StatusCode::OK, whole.to_owned(), &self.line),
-            None => self.client.refused(&chat::not_a_stream(), &self.line),
+            None => self.client.refused(chat::not_a_stream(), &self.line),
         }
     }
 
@@ -109,7 +108,7 @@ impl Telling {
             };
             match piece {
                 Piece::Opened => {}
-                Piece::Failed(error) => return self.client.failed(&error, &mut self.writer, &self.line),
+                Piece::Failed(error) => return self.client.failed(error, &mut self.writer, &self.line),
                 piece => return self.told(source, Some(piece)).await,
             }
         }
@@ -157,8 +156,7 @@ impl Telling {
                 self.chunks.finish(&mut self.writer, out);
             }
             Piece::Failed(error) => {
-                respond::failed(&error, &self.line);
-                self.writer.fail(&error, out);
+                self.client.end(error, &mut self.writer, out, &self.line);
             }
         }
         true
@@ -247,13 +245,4 @@ impl From<Opened> for Source {
             Opened::Body(_) => Self::Known(None),
         }
     }
-}
-
-/// A stream that begins and fails at once.
-pub(super) fn failed_stream(error: &ApiError, writer: &mut Writer, line: &SharedLine) -> Response {
-    let mut out = Vec::new();
-    writer.begin(&mut out);
-    writer.fail(error, &mut out);
-    respond::failed(error, line);
-    respond::stream(Body::from(out), line)
 }

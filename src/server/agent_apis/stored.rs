@@ -1,7 +1,7 @@
 //! `GET` and `DELETE /v1/responses/{id}`, `/cancel` and `/input_items`: what a client keeps, for the key that made it.
 
-use axum::extract::{Path, Request, State};
-use axum::response::Response;
+use axum::extract::{FromRequest, FromRequestParts as _, Path, Request, State};
+use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
 use serde_json::{Value, json};
 use url::form_urlencoded;
@@ -19,113 +19,72 @@ use crate::wire::{ApiError, ErrorCode, array};
 const PAGE: usize = 20;
 const MOST: usize = 100;
 
-/// What a request for a kept response brings.
-struct Asking {
+/// A request for a kept response: who asks for which.
+pub(in crate::server) struct Asking {
     app: App,
+    id: String,
     client: String,
+    query: Option<String>,
     line: SharedLine,
 }
 
 /// `GET /v1/responses/{id}`.
-pub(in crate::server) async fn one(
-    State(app): State<App>,
-    Path(id): Path<String>,
-    request: Request,
-) -> Response {
-    let is_streamed = queried(request.uri().query(), "stream").is_some_and(|stream| stream == "true");
-    let asking = match asking(app, &id, request).await {
-        Ok(asking) => asking,
-        Err(response) => return *response,
-    };
-    let found = async {
-        if is_streamed {
-            let what = "a kept response is not streamed: leave `stream` out";
-            return Err(ApiError::bad_request(ErrorCode::UnsupportedValue, what).with_param("stream"));
-        }
-        asking.response(&id).await.map(|response| response.body)
-    };
-    asking.answer(found.await)
+pub(in crate::server) async fn one(asking: Asking) -> Response {
+    let is_streamed = queried(asking.query.as_deref(), "stream").is_some_and(|stream| stream == "true");
+    if is_streamed {
+        let what = "a kept response is not streamed: leave `stream` out";
+        let error = ApiError::bad_request(ErrorCode::UnsupportedValue, what).with_param("stream");
+        return asking.answer(Err(error));
+    }
+    let found = asking.response().await.map(|response| response.body);
+    asking.answer(found)
 }
 
 /// `DELETE /v1/responses/{id}`.
-pub(in crate::server) async fn delete(
-    State(app): State<App>,
-    Path(id): Path<String>,
-    request: Request,
-) -> Response {
-    let asking = match asking(app, &id, request).await {
-        Ok(asking) => asking,
-        Err(response) => return *response,
-    };
-    let deleted = async {
-        let store = asking.app.responses.present().await.ok_or_else(|| unknown(&id))?;
-        let deleted = store.remove_response(&id, &asking.client).await.map_err(|error| broken(&error))?;
-        if !deleted {
-            return Err(unknown(&id));
-        }
-        asking.app.responses.work_ends(&id);
-        Ok(json!({"id": id, "object": "response", "deleted": true}).to_string())
-    };
-    asking.answer(deleted.await)
+pub(in crate::server) async fn delete(asking: Asking) -> Response {
+    let deleted = asking.deleted().await;
+    asking.answer(deleted)
 }
 
 /// `POST /v1/responses/{id}/cancel`: ends a response in the background. One that has ended stays as it is.
-pub(in crate::server) async fn cancel(
-    State(app): State<App>,
-    Path(id): Path<String>,
-    request: Request,
-) -> Response {
-    let asking = match asking(app, &id, request).await {
-        Ok(asking) => asking,
-        Err(response) => return *response,
-    };
-    let cancelled = async {
-        let response = asking.response(&id).await?;
-        if response.request.is_some() {
-            let body = with_status(&response.body, "cancelled");
-            asking.app.responses.finish(ended(&id, "cancelled", body)).await;
-            asking.app.responses.work_ends(&id);
-        } else if !is_of_background(&response.body) {
-            let what = "only a response that was made with `background: true` can be cancelled";
-            return Err(ApiError::bad_request(ErrorCode::UnsupportedValue, what));
-        }
-        asking.response(&id).await.map(|response| response.body)
-    };
-    asking.answer(cancelled.await)
+pub(in crate::server) async fn cancel(asking: Asking) -> Response {
+    let cancelled = asking.cancelled().await;
+    asking.answer(cancelled)
 }
 
 /// `GET /v1/responses/{id}/input_items`: the request's own items, a page of them.
-pub(in crate::server) async fn input_items(
-    State(app): State<App>,
-    Path(id): Path<String>,
-    request: Request,
-) -> Response {
-    let page = Page::of_query(request.uri().query());
-    let asking = match asking(app, &id, request).await {
-        Ok(asking) => asking,
-        Err(response) => return *response,
-    };
-    let listed = asking.response(&id).await.map(|response| page.of(&response.input));
+pub(in crate::server) async fn input_items(asking: Asking) -> Response {
+    let page = Page::of_query(asking.query.as_deref());
+    let listed = asking.response().await.map(|response| page.of(&response.input));
     asking.answer(listed)
 }
 
-/// Who asks. Where nobody keeps such a response and servers answer this API themselves, it may be one of theirs.
-async fn asking(app: App, id: &str, request: Request) -> Result<Asking, Box<Response>> {
-    let headers = upstream_headers(request.headers().clone());
-    let key = headers.get(header::AUTHORIZATION).map_or(&[][..], |key| key.as_bytes());
-    let client = client_digest(key);
-    if app.relay.leaves_wires() && !is_kept(&app, id, &client).await {
-        return Err(Box::new(transparent::transparent(State(app), request).await));
+impl FromRequest<App> for Asking {
+    type Rejection = Response;
+
+    /// Where nobody keeps such a response and servers answer this API themselves, it may be one of theirs.
+    async fn from_request(request: Request, app: &App) -> Result<Self, Response> {
+        let (mut parts, body) = request.into_parts();
+        let path = Path::<String>::from_request_parts(&mut parts, app).await;
+        let Path(id) = path.map_err(IntoResponse::into_response)?;
+        let headers = upstream_headers(parts.headers.clone());
+        let key = headers.get(header::AUTHORIZATION).map_or(&[][..], |key| key.as_bytes());
+        let client = client_digest(key);
+        if app.relay.leaves_wires() && !is_kept(app, &id, &client).await {
+            let request = Request::from_parts(parts, body);
+            return Err(transparent::transparent(State(app.clone()), request).await);
+        }
+        let name = format!("{} {}", parts.method, parts.uri.path());
+        let mut line = RequestLine::start(respond::request_id(&parts.headers), name);
+        line.route = "responses";
+        line.account = permission::account(&parts.extensions);
+        let line = SharedLine::new(line, &app.recording);
+        if let Some(error) = app.access.foreign_page(&parts.headers) {
+            return Err(respond::error(&error, &line));
+        }
+        let query = parts.uri.query().map(str::to_owned);
+        Ok(Self { app: app.clone(), id, client, query, line })
     }
-    let name = format!("{} {}", request.method(), request.uri().path());
-    let mut line = RequestLine::start(respond::request_id(request.headers()), name);
-    line.route = "responses";
-    line.account = permission::account(request.extensions());
-    let line = SharedLine::new(line, &app.recording);
-    if let Some(error) = app.access.foreign_page(request.headers()) {
-        return Err(Box::new(respond::error(&error, &line)));
-    }
-    Ok(Asking { app, client, line })
 }
 
 async fn is_kept(app: &App, id: &str, client: &str) -> bool {
@@ -134,10 +93,33 @@ async fn is_kept(app: &App, id: &str, client: &str) -> bool {
 }
 
 impl Asking {
-    async fn response(&self, id: &str) -> Result<KeptResponse, ApiError> {
-        let store = self.app.responses.present().await.ok_or_else(|| unknown(id))?;
-        let found = store.response(id, &self.client).await.map_err(|error| broken(&error))?;
-        found.ok_or_else(|| unknown(id))
+    async fn response(&self) -> Result<KeptResponse, ApiError> {
+        let store = self.app.responses.present().await.ok_or_else(|| unknown(&self.id))?;
+        let found = store.response(&self.id, &self.client).await.map_err(|error| broken(&error))?;
+        found.ok_or_else(|| unknown(&self.id))
+    }
+
+    async fn deleted(&self) -> Result<String, ApiError> {
+        let store = self.app.responses.present().await.ok_or_else(|| unknown(&self.id))?;
+        let deleted = store.remove_response(&self.id, &self.client).await.map_err(|error| broken(&error))?;
+        if !deleted {
+            return Err(unknown(&self.id));
+        }
+        self.app.responses.work_ends(&self.id);
+        Ok(json!({"id": self.id, "object": "response", "deleted": true}).to_string())
+    }
+
+    async fn cancelled(&self) -> Result<String, ApiError> {
+        let response = self.response().await?;
+        if response.request.is_some() {
+            let body = with_status(&response.body, "cancelled");
+            self.app.responses.finish(ended(&self.id, "cancelled", body)).await;
+            self.app.responses.work_ends(&self.id);
+        } else if !is_of_background(&response.body) {
+            let what = "only a response that was made with `background: true` can be cancelled";
+            return Err(ApiError::bad_request(ErrorCode::UnsupportedValue, what));
+        }
+        self.response().await.map(|response| response.body)
     }
 
     fn answer(&self, body: Result<String, ApiError>) -> Response {

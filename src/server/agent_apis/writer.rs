@@ -6,15 +6,15 @@ use bytes::Bytes;
 
 use crate::sse::Frames;
 use crate::translate::messages::MessageEvents;
-use crate::translate::responses::{FinishedResponse, ResponseEvents, failure_code};
-use crate::translate::{ChunkEvents, ClientProgram, Reply};
+use crate::translate::responses::{FinishedResponse, ResponseEvents};
+use crate::translate::{ChunkEvents, Reply};
 use crate::turn::TurnEvent;
 use crate::wire::ApiError;
 
 /// Writes the events of one reply.
 pub(super) enum Writer {
     /// To a client of the Responses API.
-    Responses(ResponseEvents, ClientProgram),
+    Responses(ResponseEvents),
     /// To a client of the Messages API; the request's id.
     Messages(MessageEvents, String),
 }
@@ -22,35 +22,36 @@ pub(super) enum Writer {
 impl Writer {
     pub(super) fn begin(&mut self, out: &mut Vec<u8>) {
         match self {
-            Self::Responses(events, _) => events.begin(out),
+            Self::Responses(events) => events.begin(out),
             Self::Messages(events, _) => events.begin(out),
         }
     }
 
     pub(super) fn heartbeat(&mut self, out: &mut Vec<u8>) {
         match self {
-            Self::Responses(events, _) => events.heartbeat(out),
+            Self::Responses(events) => events.heartbeat(out),
             Self::Messages(events, _) => events.heartbeat(out),
         }
     }
 
     pub(super) fn tell(&mut self, event: &TurnEvent, out: &mut Vec<u8>) {
         match self {
-            Self::Responses(events, _) => events.tell(event, out),
+            Self::Responses(events) => events.tell(event, out),
             Self::Messages(events, _) => events.tell(event, out),
         }
     }
 
     pub(super) fn tell_reply(&mut self, reply: &Reply, out: &mut Vec<u8>) {
         match self {
-            Self::Responses(events, _) => events.tell_reply(reply, out),
+            Self::Responses(events) => events.tell_reply(reply, out),
             Self::Messages(events, _) => events.tell_reply(reply, out),
         }
     }
 
-    pub(super) fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
+    /// `code`: of the event that ends a Responses stream.
+    pub(super) fn fail(&mut self, error: &ApiError, code: &str, out: &mut Vec<u8>) {
         match self {
-            Self::Responses(events, program) => events.fail(failure_code(error, *program), error, out),
+            Self::Responses(events) => events.fail(code, error, out),
             Self::Messages(events, request_id) => events.fail(error, request_id, out),
         }
     }
@@ -58,7 +59,7 @@ impl Writer {
     /// The reply as it is kept. Nothing of one that failed, or that its client does not want kept.
     pub(super) fn take_kept(&mut self) -> Option<FinishedResponse> {
         match self {
-            Self::Responses(events, _) if !events.has_failed() => events.to_keep(),
+            Self::Responses(events) if !events.has_failed() => events.to_keep(),
             _ => None,
         }
     }
@@ -66,7 +67,7 @@ impl Writer {
     /// The whole object, once the turn has ended.
     pub(super) fn whole(&self) -> Option<&str> {
         match self {
-            Self::Responses(events, _) => events.response(),
+            Self::Responses(events) => events.response(),
             Self::Messages(events, _) => events.message(),
         }
     }
@@ -84,13 +85,25 @@ impl Chunks {
         Self { frames: Frames::new(largest), events: ChunkEvents::default() }
     }
 
-    /// Tells what these bytes hold. The relay wrote them, so each frame is whole and text.
+    /// Tells what these bytes hold. The relay wrote them, so each frame is whole and text. Pieces of a text that came together
+    /// leave together: an event of these APIs costs more than a chunk.
     pub(super) fn tell(&mut self, bytes: Bytes, writer: &mut Writer, out: &mut Vec<u8>) {
         self.frames.push(bytes);
+        let mut joined: Option<TurnEvent> = None;
         while let Ok(Some(frame)) = self.frames.next_frame() {
             let Ok(Some(payload)) = frame.data() else { continue };
-            self.events.read(&payload).iter().for_each(|event| writer.tell(event, out));
+            for event in self.events.read(&payload) {
+                let Some(begun) = &mut joined else {
+                    joined = Some(event);
+                    continue;
+                };
+                if let Some(next) = begun.join(event) {
+                    writer.tell(begun, out);
+                    joined = Some(next);
+                }
+            }
         }
+        joined.iter().for_each(|event| writer.tell(event, out));
     }
 
     pub(super) fn finish(&self, writer: &mut Writer, out: &mut Vec<u8>) {

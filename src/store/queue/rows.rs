@@ -225,8 +225,11 @@ fn claim(change: &Transaction<'_>, request: &ClaimRequest) -> rusqlite::Result<C
     let now = signed(request.now);
     // The attempt of a dead holder goes on.
     change
-        .prepare_cached("UPDATE queue SET state = 'waiting' WHERE state = 'claimed' AND lease_until <= ?1")?
-        .execute(params![now])?;
+        .prepare_cached(
+            "UPDATE queue SET state = 'waiting' WHERE state = 'claimed' AND lease_until <= ?1
+                 AND id NOT IN (SELECT value FROM json_each(?2))",
+        )?
+        .execute(params![now, serde_json::Value::from(request.working.clone()).to_string()])?;
     let mut ready: Vec<(i64, i64)> = Vec::new();
     for queue in &request.queues {
         let mut found = change.prepare_cached(

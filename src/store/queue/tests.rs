@@ -165,7 +165,9 @@ impl Pair {
             (0..2).filter(|bit| queues & (1 << bit) != 0).map(|bit| format!("q{bit}")).collect();
         let (now, until) = (self.model.now, self.model.now + lease);
         let expected = self.model.claim(&queues, most, until);
-        let claimed = self.apply(&Change::Claim(ClaimRequest { queues, most, now, until })).claimed;
+        let claimed = self
+            .apply(&Change::Claim(ClaimRequest { queues, most, now, until, ..ClaimRequest::default() }))
+            .claimed;
         let found: Vec<(String, u64)> =
             claimed.iter().map(|it| (it.lease.entry.clone(), it.lease.epoch)).collect();
         assert_eq!(found, expected);

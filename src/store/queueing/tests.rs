@@ -24,7 +24,7 @@ fn entry(id: &str, lane: Option<&str>) -> NewEntry {
 }
 
 fn request(most: usize, now: u64) -> ClaimRequest {
-    ClaimRequest { queues: vec!["desk".into()], most, now, until: now + 1_000 }
+    ClaimRequest { queues: vec!["desk".into()], most, now, until: now + 1_000, ..ClaimRequest::default() }
 }
 
 async fn claim_one(store: &Store, now: u64) -> Option<Claimed> {
@@ -243,4 +243,19 @@ async fn a_clock_and_a_key_are_one_commit() {
     assert_eq!(store.clock_mark(&clock, 1).await, Ok(10));
     assert_eq!(store.enqueue(with("c", 10, "other"), 1).await, Ok(Enqueued::Duplicate("a".into())));
     assert_eq!(store.enqueue(with("d", 30, "other"), 1).await, Ok(Enqueued::Accepted));
+}
+
+/// A process that is late to renew its lease does not take the entry from itself; another process does.
+#[tokio::test]
+async fn nobody_takes_over_from_themselves() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    store.enqueue(entry("a", None), 1).await.unwrap();
+    let own = claim_one(&store, 10).await.unwrap();
+    let late = ClaimRequest { working: vec!["a".into()], ..request(1, 5_000) };
+    assert_eq!(store.claim_entries(late).await.unwrap(), []);
+    assert!(store.heartbeat(&own.lease, 6_000).await.unwrap(), "its lease still holds");
+    let others = claim_one(&store, 7_000).await.unwrap();
+    assert!(others.lease.epoch > own.lease.epoch && others.is_continued);
+    assert!(!store.heartbeat(&own.lease, 9_000).await.unwrap());
 }

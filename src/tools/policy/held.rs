@@ -73,6 +73,11 @@ impl Policies {
         judged.fold(first, stricter)
     }
 
+    /// True when a rule of any of them wants somebody to be asked before calls of the tool of these names.
+    pub(in crate::tools) fn asks_before(&self, names: &[String]) -> bool {
+        self.0.iter().any(|(_, policy)| policy.asks_before(names))
+    }
+
     /// True when some rule has a pattern for paths, so that a file's other names matter.
     pub(in crate::tools) fn judges_paths(&self) -> bool {
         self.0.iter().any(|(_, policy)| policy.judges_paths())
@@ -80,7 +85,7 @@ impl Policies {
 }
 
 fn nothing_holds() -> Judgement {
-    Judgement { verdict: Verdict::Deny, source: "no policy".to_owned(), plan: None }
+    Judgement { verdict: Verdict::Deny, source: "no policy".to_owned(), plan: None, is_by_default: true }
 }
 
 fn rank(verdict: Verdict) -> u8 {
@@ -98,17 +103,22 @@ fn stricter(earlier: Judgement, later: Judgement) -> Judgement {
             format!("{} of before the configuration was changed (until the next restart)", earlier.source);
         return Judgement { source, ..earlier };
     }
+    // A rule that asks is not weakened by a default that asks too.
+    let is_by_default = later.is_by_default && (earlier.is_by_default || earlier.verdict != later.verdict);
     if later.verdict != Verdict::Allow || earlier.verdict != Verdict::Allow {
-        return later;
+        return Judgement { is_by_default, ..later };
     }
     match (earlier.plan, later.plan) {
         (Some(one), Some(other)) if one != other => Judgement {
             verdict: Verdict::Ask,
             source: "two policies that hold until the next restart allow it in different ways".to_owned(),
             plan: None,
+            is_by_default: false,
         },
         // A plan is how a pattern read the command: stricter than the command as it was written.
-        (one, other) => Judgement { plan: other.or(one), source: later.source, verdict: Verdict::Allow },
+        (one, other) => {
+            Judgement { plan: other.or(one), is_by_default, source: later.source, verdict: Verdict::Allow }
+        }
     }
 }
 

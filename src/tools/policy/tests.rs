@@ -390,3 +390,23 @@ fn words(text: &str) -> Option<Vec<String>> {
 fn plain(text: &str) -> &str {
     text.trim().trim_end_matches(" 2>&1").trim()
 }
+
+/// An expert's `auto` operation is asked about where a rule names its tool and asks.
+#[test]
+fn a_rule_that_names_a_tool_and_asks_holds_for_all_its_calls() {
+    let check = |rules: &[&str], expected: bool| {
+        let names = ["crm__delete".to_owned(), "mcp:crm/delete".to_owned()];
+        assert_eq!(policy(Verdict::Ask, rules).asks_before(&names), expected, "{rules:?}");
+    };
+    let (ask, allow) =
+        ("tool = \"mcp:crm/*\"\nthen = \"ask\"", "tool = \"mcp:crm/delete\"\nthen = \"allow\"");
+    check(&[], false);
+    check(&[ask], true);
+    check(&[allow, ask], false);
+    check(&[ask, allow], true);
+    check(&["tool = \"mcp:crm/*\"\npath = \"secret/**\"\nthen = \"ask\""], true);
+    check(&["tool = \"mcp:crm/*\"\npath = \"src/**\"\nthen = \"allow\"", ask], true);
+    check(&["tool = \"mail__*\"\nthen = \"ask\"", "path = \"x\"\nthen = \"ask\""], false);
+    check(&["then = \"ask\""], true);
+    check(&["then = \"deny\"", ask], false);
+}

@@ -1,23 +1,38 @@
 //! Errors in Anthropic's shape, with the words by which Claude Code knows an overflow.
 //!
-//! Called by `server` and `events`.
+//! Called by `relay` and `events`.
 
 use super::super::client_program::ClientProgram;
 use super::super::error_reply::{ErrorReply, is_final, is_overflow};
 use super::super::overflow::read_overflow;
 use crate::wire::{ApiError, encode_string};
 
-/// The error as an HTTP reply. What cannot end otherwise says so: Claude Code repeats a status of 500 twelve times, and tries a
-/// 400 or 422 six times with fewer beta features, unless it is told not to.
+/// The error as an HTTP reply, which says whether trying again is of use.
 pub fn http_error(error: &ApiError, program: ClientProgram, request_id: &str) -> ErrorReply {
     let mut headers = vec![("request-id", request_id.to_owned())];
     if is_final(error) {
         headers.push(("x-should-retry", "false".to_owned()));
     }
-    let ladder =
-        program == ClientProgram::ClaudeCode && matches!(error.status, 400 | 422) && !is_overflow(error);
-    let status = if ladder { 500 } else { error.status };
-    ErrorReply { status, headers, body: error_json(error, request_id) }
+    let status = if may_be_tried_otherwise(error, program) { 500 } else { final_status(error, program) };
+    let error = ApiError { status: final_status(error, program), ..error.clone() };
+    ErrorReply { status, headers, body: error_json(&error, request_id) }
+}
+
+/// Claude Code tries a 400 or 422 six times with fewer beta features, whatever the header says.
+fn may_be_tried_otherwise(error: &ApiError, program: ClientProgram) -> bool {
+    program == ClientProgram::ClaudeCode && matches!(error.status, 400 | 422) && !is_overflow(error)
+}
+
+/// The status of an error after which a client is not to try again. Claude Code, told not to, does not repeat a 500 (else it does so
+/// twelve times); an overloaded server (503, 529) and a rate limit it repeats all the same, by the type of the error. Qwen Code repeats
+/// 429 and 5xx whatever it is told (measured on 2.1.330 and 0.24.4).
+pub fn final_status(error: &ApiError, program: ClientProgram) -> u16 {
+    match (program, error.status) {
+        _ if !is_final(error) => error.status,
+        (ClientProgram::ClaudeCode, 408 | 409 | 429 | 503 | 504 | 529) => 500,
+        (ClientProgram::QwenCode, 429 | 500..) => 422,
+        (_, status) => status,
+    }
 }
 
 /// The error's JSON, the same in a body and in an `error` event.
@@ -90,6 +105,9 @@ mod tests {
         assert_eq!(reply(400, ClientProgram::Other), (400, 2));
         assert_eq!(reply(502, ClientProgram::Other), (502, 2));
         assert_eq!(reply(429, ClientProgram::ClaudeCode), (429, 1));
+        assert_eq!(reply(503, ClientProgram::ClaudeCode), (500, 2));
+        assert_eq!(reply(503, ClientProgram::QwenCode), (422, 2));
+        assert_eq!(reply(422, ClientProgram::QwenCode), (422, 2));
         assert_eq!(reply(503, ClientProgram::Other), (503, 2));
     }
 

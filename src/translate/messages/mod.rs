@@ -9,7 +9,7 @@ mod models;
 mod request;
 mod tools;
 
-pub use errors::{error_json, http_error};
+pub use errors::{error_json, final_status, http_error};
 pub use events::MessageEvents;
 pub use models::{model_json, models_json, token_count_json};
 pub use request::{AskedMessage, ReadMessage, ShownThinking, read_message};

@@ -1,18 +1,14 @@
 //! Errors on the Responses route: OpenAI's error object, or a stream that fails at once where Codex would repeat the status.
 //!
-//! Called by `server`.
+//! Called by `relay`.
 
 use super::super::client_program::ClientProgram;
-use super::super::error_reply::{ErrorReply, is_final, is_overflow};
+use super::super::error_reply::{ErrorReply, is_busy, is_overflow, retry_headers};
 use crate::wire::{ApiError, ErrorCode};
 
 /// The error as an HTTP reply.
 pub fn http_error(error: &ApiError) -> ErrorReply {
-    let mut headers = vec![];
-    if is_final(error) && error.status >= 500 {
-        headers.push(("x-should-retry", "false".to_owned()));
-    }
-    ErrorReply { status: error.status, headers, body: error.to_json() }
+    ErrorReply { status: error.status, headers: retry_headers(error), body: error.to_json() }
 }
 
 /// For a request that wants a stream: true when a stream that begins and fails is what this client understands, rather than a
@@ -22,14 +18,14 @@ pub fn fails_as_stream(error: &ApiError, program: ClientProgram) -> bool {
     program == ClientProgram::Codex && error.status != 429
 }
 
-/// The `code` of `response.failed`. Codex does not repeat `invalid_prompt` and shows its message; `server_error` it repeats
-/// five times.
+/// The `code` of `response.failed`. Codex does not repeat `invalid_prompt` and shows its message; `server_error` and
+/// `rate_limit_exceeded` it repeats five times.
 pub fn failure_code(error: &ApiError, program: ClientProgram) -> &'static str {
     match error.status {
         _ if is_overflow(error) => ErrorCode::ContextLengthExceeded.as_str(),
+        _ if program == ClientProgram::Codex && !is_busy(error) => "invalid_prompt",
         429 => "rate_limit_exceeded",
         400..500 => "invalid_prompt",
-        _ if program == ClientProgram::Codex && is_final(error) => "invalid_prompt",
         _ => "server_error",
     }
 }
@@ -53,6 +49,7 @@ mod tests {
             (error(503, ErrorCode::UpstreamUnreachable), true, "invalid_prompt", "server_error"),
             (error(503, ErrorCode::ShuttingDown), true, "server_error", "server_error"),
             (error(429, ErrorCode::QueueFull), false, "rate_limit_exceeded", "rate_limit_exceeded"),
+            (error(429, ErrorCode::RateLimitExceeded), false, "invalid_prompt", "rate_limit_exceeded"),
         ] {
             assert_eq!(fails_as_stream(&error, ClientProgram::Codex), streamed, "{error:?}");
             assert_eq!(failure_code(&error, ClientProgram::Codex), codex, "{error:?}");

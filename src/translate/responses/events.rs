@@ -13,7 +13,7 @@ use super::super::sealed::Sealer;
 use super::super::synthesize::Reply;
 use super::kept::{FinishedResponse, id_of, kept_input};
 use super::names::{NamedTool, ToolKind};
-use super::object::{Head, Status, response_json};
+use super::object::{Head, Status, on_one_line, response_json};
 use super::request::AskedResponse;
 use super::tools::FREE_TEXT;
 use crate::sse::write_event;
@@ -278,7 +278,7 @@ impl ResponseEvents {
     }
 
     fn tool_search_call(&mut self, call_id: &str, arguments: &str, out: &mut impl BufMut) {
-        let id = self.ids.prefixed("tsc_");
+        let (id, arguments) = (self.ids.prefixed("tsc_"), on_one_line(arguments));
         let item = |status: &str| {
             format!(
                 r#"{{"id":"{id}","type":"tool_search_call","call_id":{call_id},"execution":"client","arguments":{arguments},"status":"{status}"}}"#

@@ -86,6 +86,14 @@ pub fn with_status(body: &str, status: &str) -> String {
     }
 }
 
+/// The response object as one that failed, with the reason.
+pub fn with_failure(body: &str, message: &str) -> String {
+    let failed = with_status(body, "failed");
+    let Ok(mut object) = Object::parse(&failed) else { return failed };
+    object.set("error", format!(r#"{{"code":"server_error","message":{}}}"#, encode_string(message)));
+    object.to_json()
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
@@ -125,6 +133,10 @@ mod tests {
         assert_eq!(
             with_status(r#"{"id":"r","status":"in_progress"}"#, "cancelled"),
             r#"{"id":"r","status":"cancelled"}"#
+        );
+        assert_eq!(
+            with_failure(r#"{"status":"in_progress","error":null}"#, "why"),
+            r#"{"status":"failed","error":{"code":"server_error","message":"why"}}"#
         );
     }
 }

@@ -69,7 +69,7 @@ impl Echo {
 }
 
 /// The JSON text without line breaks, which an event's data cannot hold.
-fn on_one_line(json: &str) -> Cow<'_, str> {
+pub(super) fn on_one_line(json: &str) -> Cow<'_, str> {
     if !json.contains(['\n', '\r']) {
         return Cow::Borrowed(json);
     }
@@ -127,7 +127,7 @@ pub(super) fn response_json(
 
 fn usage_json(usage: &Usage) -> String {
     format!(
-        r#"{{"input_tokens":{},"input_tokens_details":{{"cached_tokens":{}}},"output_tokens":{},"output_tokens_details":{{"reasoning_tokens":{}}},"total_tokens":{}}}"#,
+        r#"{{"input_tokens":{},"input_tokens_details":{{"cached_tokens":{},"cache_write_tokens":0}},"output_tokens":{},"output_tokens_details":{{"reasoning_tokens":{}}},"total_tokens":{}}}"#,
         usage.prompt,
         usage.cached.unwrap_or_default(),
         usage.completion,

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _};
 
+use super::api::Api;
 use super::table::{CASES, Case, Row, Want, Who, find};
 use super::upstream::{Upstream, marker};
 use super::visit::Visit;
@@ -106,13 +107,13 @@ impl Bed {
     /// A conversation without fault, of every form in turn.
     fn witness(&self) -> Case {
         let (way, stream) = CASES[self.next.load(Ordering::Relaxed) % CASES.len()];
-        Case { row: "sound", way, stream, want: Want::Answer, slow: false }
+        Case { row: "sound", api: Api::Chat, way, stream, want: Want::Answer, slow: false }
     }
 
     async fn play(&self, case: Case) -> Result<(), String> {
         let row = find(case.row).ok_or("no such row")?;
         let marker = marker(self.next.fetch_add(1, Ordering::Relaxed));
-        let visit = Visit::new(&row.name, &marker, case.way, case.stream, row.padding);
+        let visit = Visit::new(case, &marker, row.padding);
         let acts = match &row.who {
             Who::Client(acts, _) => acts(&visit),
             Who::Upstream(_) | Who::HastyUpstream(_) => visit.proper(),

@@ -79,12 +79,14 @@ fn leaves(verb: &str, end: &Act) -> Vec<Row> {
             vec![Act::Send(visit.bytes()), Act::Head]
         })
         .upstream(half)
-        .whole(Skip),
+        .whole(Skip)
+        .reads_stream(),
         row("in-stream", "once it has a piece of its reply", |visit| {
             vec![Act::Send(visit.bytes()), Act::Head, Act::Piece]
         })
         .upstream(endless)
         .whole(Skip)
+        .reads_stream()
         .memory(24),
         row("while-retrying", "while respool tries again (503)", |visit| {
             vec![Act::Send(visit.bytes()), Act::Asked, Act::Wait(A_WHILE)]

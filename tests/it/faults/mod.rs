@@ -2,10 +2,12 @@
 //!
 //! - [`table`]: what a row is; the rows are in [`upstream_rows`] and [`client_rows`].
 //! - [`upstream`]: the server that plays them, [`visit`]: the client that does.
+//! - [`api`]: the same conversation in each API.
 //! - [`bed`]: respool between both, and what must hold for each case; [`process`]: what it then holds.
 //! - [`beyond`]: what the table cannot hold.
 //! - [`page`] writes docs/faults.md; [`soak`]: all of it at once, for long.
 
+pub mod api;
 mod bed;
 mod beyond;
 mod bombs;
@@ -15,12 +17,13 @@ mod page;
 pub mod process;
 mod soak;
 mod table;
-mod upstream;
+pub mod upstream;
 mod upstream_rows;
 mod visit;
 
 use std::time::Duration;
 
+use api::OTHERS;
 use bed::{Bed, SMALL};
 use table::{Case, ROWS};
 use tokio::runtime::{Builder, Runtime};
@@ -31,8 +34,11 @@ use crate::support::respool::Respool;
 
 /// The cases of the rows whose name holds `FAULT` (of all rows when that is not set).
 fn chosen() -> Vec<Vec<Case>> {
-    let wanted = std::env::var("FAULT").unwrap_or_default();
-    ROWS.iter().filter(|row| row.name.contains(&wanted)).map(|row| row.cases().collect()).collect()
+    ROWS.iter().filter(|row| is_chosen(row)).map(|row| row.cases().collect()).collect()
+}
+
+fn is_chosen(row: &table::Row) -> bool {
+    row.name.contains(&std::env::var("FAULT").unwrap_or_default())
 }
 
 fn runtime() -> Runtime {
@@ -57,6 +63,8 @@ fn is_withheld_repeat(flaw: &str) -> bool {
         "saw Status(503",
         "saw Event(502",
         "saw Event(503",
+        "saw Status(502",
+        "saw Failed",
     ];
     let is_repeated = REPEATED.iter().any(|row| flaw.starts_with(row));
     let is_beside = flaw.contains("the conversation beside it");
@@ -87,6 +95,41 @@ async fn every_fault_ends_as_the_table_says() {
     let bed = Bed::new(served.address, upstream, SMALL);
     let before = process::measure(served.child.id());
     let mut flaws = bed.play_all(chosen().concat()).await;
+    flaws.retain(|flaw| !is_withheld_repeat(flaw));
+    flaws.extend(process::descriptors_return(served.child.id(), before, &bed).await);
+    judge(&flaws);
+}
+
+/// The other APIs: here each row in one form of each; all forms with `just faults`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_fault_ends_in_order_on_the_other_apis() {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let rotated = |api| {
+        move |(at, row): (usize, &'static table::Row)| {
+            let cases: Vec<Case> = row.cases_of(api).collect();
+            cases.get(at % cases.len().max(1)).copied()
+        }
+    };
+    let rows = || ROWS.iter().filter(|row| is_chosen(row)).enumerate();
+    let cases = OTHERS.iter().flat_map(|api| rows().filter_map(rotated(*api))).collect();
+    play_on_other_apis(cases).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes minutes: just faults"]
+async fn every_fault_ends_in_order_on_the_other_apis_in_every_form() {
+    let _alone = ONE_AT_A_TIME.lock().await;
+    let rows = || ROWS.iter().filter(|row| is_chosen(row));
+    play_on_other_apis(OTHERS.iter().flat_map(|api| rows().flat_map(|row| row.cases_of(*api))).collect())
+        .await;
+}
+
+async fn play_on_other_apis(cases: Vec<Case>) {
+    let upstream = Upstream::start().await;
+    let served = Served::with_file(&SMALL.config(upstream.address), &[]);
+    let bed = Bed::new(served.address, upstream, SMALL);
+    let before = process::measure(served.child.id());
+    let mut flaws = bed.play_all(cases).await;
     flaws.retain(|flaw| !is_withheld_repeat(flaw));
     flaws.extend(process::descriptors_return(served.child.id(), before, &bed).await);
     judge(&flaws);

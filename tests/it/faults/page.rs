@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use super::api::OTHERS;
 use super::table::{CASES, ROWS, Row, Want};
 
 const HEAD: &str = "\
@@ -19,6 +20,9 @@ must hold:
 - the stream is well formed (`tests/it/support/accumulate.rs`), and its text is a true beginning of the answer;
 - the upstream request is over within 2 s of the client's end, and there were no more of them than there may be;
 - the conversation beside it gets its own right answer, and no word of one conversation is in another.
+
+On `/v1/responses` and `/v1/messages` each row is played in the same way. The upstream is asked for a stream there wherever the route can read
+one, so the columns of streams hold for JSON too: an error is a status, or the event with which that API ends a stream that failed.
 
 After all cases respool has no more descriptors and tasks than before, idle connections to the upstream left out. The memory
 of one row (all its cases at once, with the conversations beside them) may grow by 48 MiB; by 24 MiB for clients that do not read, by
@@ -38,6 +42,8 @@ fn seen(want: Want) -> String {
         Want::Status(status, "") => format!("{status}"),
         Want::Status(status, code) => format!("{status} `{code}`"),
         Want::Event(status) => format!("event {status}"),
+        Want::Failed(status) => format!("fails with {status}"),
+        Want::Ended => "an end".into(),
         Want::Bare(status) => format!("{status}, no body"),
         Want::Closed => "closed".into(),
         Want::Nothing => "·".into(),
@@ -61,9 +67,15 @@ fn families() -> Vec<&'static str> {
 
 fn page() -> String {
     let cases: usize = ROWS.iter().map(|row| row.cases().count()).sum();
+    let others: usize = ROWS.iter().flat_map(|row| OTHERS.map(|api| row.cases_of(api).count())).sum();
     let (rows, families) = (ROWS.len() - 1, families());
     let mut page = HEAD.to_owned();
-    writeln!(page, "**{rows} faults in {} families, {cases} cases.**\n", families.len() - 1).unwrap();
+    writeln!(
+        page,
+        "**{rows} faults in {} families, {cases} cases of chat completions, {others} of the other APIs.**\n",
+        families.len() - 1
+    )
+    .unwrap();
     for family in families {
         writeln!(page, "## {family}\n\n| fault | what happens | JSON | stream, buffered | stream, live | stream, passthrough |").unwrap();
         page.push_str("|-|-|-|-|-|-|\n");

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rand::seq::IndexedRandom as _;
 use tokio::task::JoinSet;
 
+use super::api::Api;
 use super::bed::{Bed, Limits};
 use super::process::{self, Measured};
 use super::table::{CASES, Case, ROWS, Want, find};
@@ -40,7 +41,7 @@ pub fn setting<T: FromStr>(name: &str, otherwise: T) -> T {
 /// A reply that takes its time, on a random route in a random form.
 fn stream() -> Case {
     let (way, stream) = *CASES.choose(&mut rand::rng()).unwrap();
-    Case { row: "unhurried", way, stream, want: Want::Answer, slow: true }
+    Case { row: "unhurried", api: Api::Chat, way, stream, want: Want::Answer, slow: true }
 }
 
 /// Any case that is not made for small limits.

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::sync::LazyLock;
 
+use super::api::Api;
 use super::upstream::Ask;
 use super::visit::{Act, Visit};
 use super::{client_rows, upstream_rows};
@@ -29,6 +30,8 @@ pub struct Row {
     pub padding: usize,
     /// It takes its time and no work.
     pub slow: bool,
+    /// Its client acts on the beginning of a stream.
+    pub reads_stream: bool,
 }
 
 /// Who misbehaves.
@@ -59,6 +62,10 @@ pub enum Want {
     Status(u16, &'static str),
     /// A stream with a true beginning of the answer, then an error event of this code, `[DONE]` and the end.
     Event(u16),
+    /// An error of this status in the API's own form: as a status, or as the end of a stream with a true beginning of the answer.
+    Failed(u16),
+    /// Anything, well formed and ended in order, or as a broken reply.
+    Ended,
     /// An HTTP status of the HTTP layer, without an error object.
     Bare(u16),
     /// The connection is closed without a reply.
@@ -94,7 +101,18 @@ impl Row {
     fn new(name: &str, what: &str, who: Who) -> Self {
         let wants = [Want::Answer; CASES.len()];
         let (name, what) = (name.to_owned(), what.to_owned());
-        Self { name, family: "", what, who, wants, asks: (1, 4), memory: 48, padding: 0, slow: false }
+        Self {
+            name,
+            family: "",
+            what,
+            who,
+            wants,
+            asks: (1, 4),
+            memory: 48,
+            padding: 0,
+            slow: false,
+            reads_stream: false,
+        }
     }
 
     fn set(mut self, want: Want, which: impl Fn(Way, bool) -> bool) -> Self {
@@ -164,6 +182,12 @@ impl Row {
         self
     }
 
+    /// Its client acts on the beginning of a stream.
+    pub fn reads_stream(mut self) -> Self {
+        self.reads_stream = true;
+        self
+    }
+
     /// It takes its time and no work.
     pub fn slow(mut self) -> Self {
         self.slow = true;
@@ -185,7 +209,28 @@ impl Row {
             .into_iter()
             .zip(self.wants)
             .filter(|(_, want)| *want != Want::Skip)
-            .map(move |((way, stream), want)| Case { row, way, stream, want, slow })
+            .map(move |((way, stream), want)| Case { row, api: Api::Chat, way, stream, want, slow })
+    }
+
+    /// The cases of another API. The upstream is asked for a stream wherever the route can read one, whatever the client wants.
+    pub fn cases_of(&'static self, api: Api) -> impl Iterator<Item = Case> {
+        let (row, slow) = (self.name.as_str(), self.slow);
+        let streamed = |way| CASES.iter().zip(self.wants).find(|(case, _)| **case == (way, true));
+        let forms = [(Way::Buffered, true), (Way::Live, true), (Way::Passed, true), (Way::Passed, false)];
+        forms.into_iter().filter_map(move |(way, stream)| {
+            let want = in_other_api(streamed(way)?.1);
+            let is_skipped = want == Want::Skip || (!stream && self.reads_stream);
+            (!is_skipped).then_some(Case { row, api, way, stream, want, slow })
+        })
+    }
+}
+
+/// What a client of another API must see where a chat client that asks for a stream sees this.
+fn in_other_api(want: Want) -> Want {
+    match want {
+        Want::Status(status, _) | Want::Event(status) => Want::Failed(status),
+        Want::AsItCame => Want::Ended,
+        want => want,
     }
 }
 
@@ -194,6 +239,8 @@ impl Row {
 pub struct Case {
     /// The row's name.
     pub row: &'static str,
+    /// The client's API.
+    pub api: Api,
     /// The route.
     pub way: Way,
     /// The client asks for a stream.
@@ -208,14 +255,19 @@ impl Case {
     /// True for a case that takes its time and no work.
     pub fn waits(&self) -> bool {
         self.slow
-            || matches!(self.want, Want::Status(_, "upstream_timeout" | "request_timeout") | Want::Event(504))
+            || matches!(
+                self.want,
+                Want::Status(_, "upstream_timeout" | "request_timeout")
+                    | Want::Event(504)
+                    | Want::Failed(504 | 408)
+            )
     }
 }
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let form = if self.stream { "stream" } else { "JSON" };
-        write!(f, "{} ({:?}, {form})", self.row, self.way)
+        write!(f, "{} ({:?}, {:?}, {form})", self.row, self.api, self.way)
     }
 }
 

@@ -1,11 +1,13 @@
 //! One client's visit: what it sends, and what it saw. A client that is no fault sends its request and reads the reply.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
-use super::table::{Want, Way};
+use super::api::Api;
+use super::table::{Case, Want, Way};
 use super::upstream::{Turn, Upstream, strange_markers};
 use crate::support::accumulate::Rules;
 use crate::support::client::{Arrived, Client, Reply, Request};
@@ -24,6 +26,8 @@ pub struct Visit {
     pub tools: bool,
     /// A stream is asked for.
     pub stream: bool,
+    /// The client's API.
+    pub api: Api,
 }
 
 /// What a client does.
@@ -64,6 +68,8 @@ pub enum Seen {
     Status(u16, String),
     /// An error event after a part of a turn.
     Event(u64, Turn),
+    /// The failed end of another API's stream after a part of a turn.
+    Failed(Turn),
     /// A status without a body.
     Bare(u16),
     /// Something that is not judged.
@@ -76,7 +82,8 @@ pub enum Seen {
 
 impl Visit {
     /// The request of a conversation for this row.
-    pub fn new(row: &str, marker: &str, way: Way, stream: bool, padding: usize) -> Self {
+    pub fn new(case: Case, marker: &str, padding: usize) -> Self {
+        let Case { row, api, way, stream, .. } = case;
         let tools = way != Way::Passed;
         let question = format!("What about {marker}?{}", " ".repeat(padding));
         let mut body = json!({
@@ -90,8 +97,11 @@ impl Visit {
             body["tools"] = tools_route::request()["tools"].clone();
         }
         let id = format!("{row}~{marker}~{}", if tools { "t" } else { "p" });
-        let request = Request::chat(&body).header("x-request-id", &id);
-        Self { request, body, marker: marker.to_owned(), tools, stream }
+        let body = api.request(body);
+        let request = Request::post(api.path(), body.to_string())
+            .header("authorization", "Bearer client-key")
+            .header("x-request-id", &id);
+        Self { request, body, marker: marker.to_owned(), tools, stream, api }
     }
 
     /// The proper request's bytes.
@@ -198,12 +208,20 @@ impl Visit {
         if reply.status != 200 && body.is_empty() {
             return Ok(Seen::Bare(reply.status));
         }
+        if reply.status != 200 && self.api != Api::Chat {
+            self.api.check_error(reply);
+            return Ok(Seen::Status(reply.status, String::new()));
+        }
         if reply.status != 200 {
             let code = reply.error()["code"].as_str().unwrap_or_default().to_owned();
             return Ok(Seen::Status(reply.status, code));
         }
         if want == Want::AsItCame {
             return Ok(Seen::Something(text.into_owned()));
+        }
+        if self.api != Api::Chat {
+            let (turn, failed) = self.api.read(reply, self.stream);
+            return Ok(if failed { Seen::Failed(turn) } else { Seen::Answer(turn) });
         }
         let rules = Rules { as_it_came: true, ..Rules::default() };
         let turn = if self.stream { with_lf(reply).stream(&rules) } else { reply.completion(&rules) };
@@ -242,10 +260,14 @@ impl Visit {
             (Seen::Event(status, turn), Want::Status(wanted, _)) => {
                 after >= commit_after && *status == u64::from(wanted) && turn.begins(&whole)
             }
-            (Seen::Answer(turn), Want::Part) => turn.begins(&whole),
+            (Seen::Answer(turn), Want::Part) | (Seen::Failed(turn), Want::Failed(_)) => turn.begins(&whole),
             (Seen::Something(text), Want::AsItCame) => text.contains(&self.marker),
-            (Seen::Bare(status), Want::Bare(wanted)) => *status == wanted,
-            (Seen::Closed, Want::Closed) | (Seen::Nothing, Want::Nothing) => true,
+            (Seen::Bare(status), Want::Bare(wanted)) | (Seen::Status(status, _), Want::Failed(wanted)) => {
+                *status == wanted
+            }
+            (Seen::Closed, Want::Closed)
+            | (Seen::Nothing, Want::Nothing)
+            | (Seen::Status(502, _) | Seen::Failed(_) | Seen::Answer(_), Want::Ended) => true,
             _ => false,
         };
         if holds { Ok(()) } else { Err(format!("wanted {want:?}, saw {seen:?}")) }

@@ -23,12 +23,15 @@
 //! - [`fake_gateway`]: OpenClaw's `/tools/invoke`.
 //! - [`scripted_tools`]: a set of tools for agents that does what a test says.
 //! - [`http1`]: heads and bodies on a socket, for both ends.
+//! - [`idle_time`]: time that passes while nothing happens, for tests of silence and waiting.
 
 pub mod accumulate;
 pub mod client;
 pub mod fake_gateway;
 pub mod fake_vllm;
 pub mod http1;
+#[path = "../../../src/upstream/idle_time.rs"]
+pub mod idle_time;
 pub mod openai_fields;
 pub mod other_wires;
 pub mod replies;

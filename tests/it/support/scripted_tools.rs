@@ -107,6 +107,7 @@ impl Tools for ScriptedTools {
                     arguments,
                     target: &Target::Other,
                     preview: None,
+                    is_by_default: false,
                 };
                 assert!(approver.approve(question(&invocation.arguments)).await, "{invocation:?}");
                 let mut other = invocation.arguments.clone();

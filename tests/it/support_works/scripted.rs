@@ -3,10 +3,11 @@
 use std::io::Read;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::FutureExt;
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::support::accumulate::Rules;
 use crate::support::client::{Client, Reply, Request, exchange};

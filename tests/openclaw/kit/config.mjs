@@ -5,7 +5,7 @@
 // one in `-expert` the model `expert/desk`.
 // The first NAME is the primary model. The old client has no header that picks a model: there each NAME also gets an
 // agent `NAME`. With FALLBACK=NAME each NAME gets an agent in both clients, which may fall back to that provider's model: a model
-// picked by header has no fallback.
+// picked by header has no fallback. EXTRA is JSON that is laid over the configuration.
 import fs from 'node:fs';
 
 const OLD = '2026.2.26';
@@ -65,4 +65,12 @@ if (isOld) {
   config.skills = { workshop: { autonomous: { mode: 'off' } } };
   config.plugins = { entries: { 'memory-core': { config: { dreaming: { enabled: false } } } } };
 }
+const isMap = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
+function lay(under, over) {
+  for (const [key, value] of Object.entries(over)) {
+    if (isMap(value) && isMap(under[key])) lay(under[key], value);
+    else under[key] = value;
+  }
+}
+lay(config, JSON.parse(process.env.EXTRA ?? '{}'));
 console.log(JSON.stringify(config, null, 1));

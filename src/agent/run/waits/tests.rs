@@ -4,7 +4,6 @@ use super::*;
 use crate::agent::approval::Tier;
 use crate::agent::budget::Tokens;
 use crate::agent::event::{Event, EventKind};
-use crate::agent::outcome::Outcome;
 use crate::agent::run::tests::{calls, here, setup, text, tool};
 use crate::agent::setup::{Executor, Setup};
 use crate::agent::step::Step;

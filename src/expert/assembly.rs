@@ -1,0 +1,192 @@
+//! The agent of one run of an expert: its prompt, its tools and its files, and what people decide of its work. Called by `experts` and
+//! `execution`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::experts::{Expert, Experts, MODEL_PREFIX};
+use super::isolated::IsolatedFunctions;
+use super::library::digest;
+use super::operations::Operations;
+use super::package::Package;
+use super::prompt::system_prompt_with;
+use super::tools::{self, ExpertTools, Role};
+use super::workspace::Workspace;
+use crate::agent::{Agent, AgentConfig, MadeCall, OnDisconnect, RunFacts, SettledCall, Supervision};
+use crate::relay::Relay;
+use crate::tools::Tools;
+
+/// How long a model may think about one reply.
+const MODEL_TIMEOUT: Duration = Duration::from_mins(5);
+/// How long one call of an operation may take, unless `[tools.timeouts]` says otherwise.
+const TOOL_TIMEOUT: Duration = Duration::from_mins(1);
+/// How long a run may work whose process names no timeout.
+pub(super) const RUN_TIMEOUT: Duration = Duration::from_hours(24);
+/// How long a conversation may work on one answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_mins(30);
+
+/// The ways of experts to their models.
+#[derive(Clone)]
+pub struct ModelAccesses {
+    /// For experts without one of their own.
+    pub default: ModelAccess,
+    /// By the expert's name.
+    pub by_name: BTreeMap<String, ModelAccess>,
+}
+
+/// The way of an expert to its model.
+#[derive(Clone)]
+pub struct ModelAccess {
+    /// The relay.
+    pub relay: Arc<Relay>,
+    /// The model's name.
+    pub model: String,
+    /// The model as the upstreams know it.
+    pub target: String,
+    /// Its window in tokens, where that is configured.
+    pub window: Option<u64>,
+    /// The name under which reasoning and progress leave; `None`: not at all.
+    pub reasoning: Option<&'static str>,
+}
+
+/// What a run of an expert is made of.
+pub(super) struct RunPlan<'a> {
+    /// The package that it uses.
+    pub(super) package: Arc<Package>,
+    /// Stands for the session, and so for its files.
+    pub(super) session: &'a str,
+    /// What it is for.
+    pub(super) role: Role,
+    /// Files that are preloaded.
+    pub(super) context: Vec<String>,
+    /// How long it may work.
+    pub(super) timeout: Duration,
+    /// What earlier attempts have done.
+    pub(super) settled: Vec<SettledCall>,
+    /// What the run itself has done, where it goes on: what it has read, it may write.
+    pub(super) calls: Vec<MadeCall>,
+    /// Nothing is changed outside.
+    pub(super) is_dry: bool,
+    /// The root of its files, where it is not the expert's own.
+    pub(super) root: Option<PathBuf>,
+}
+
+/// What the run of an expert and those of its isolated functions have in common.
+#[derive(Clone)]
+pub(super) struct AgentBase {
+    name: String,
+    config: AgentConfig,
+    access: ModelAccess,
+}
+
+impl AgentBase {
+    /// The same for the run of a function.
+    pub(super) fn of_function(&self, function: &str) -> Self {
+        Self { name: format!("{}/{function}", self.name), ..self.clone() }
+    }
+
+    pub(super) fn agent(self, prompt: String, tools: Arc<dyn Tools>, supervision: Supervision) -> Agent {
+        Agent {
+            name: self.name.into(),
+            config: self.config,
+            prompt: Some(prompt),
+            relay: self.access.relay,
+            tools,
+            target: self.access.target,
+            window: self.access.window,
+            reasoning: self.access.reasoning,
+            supervision,
+        }
+    }
+}
+
+impl Experts {
+    /// The agent for a conversation with an expert.
+    pub fn agent(&self, name: &str) -> Option<Arc<Agent>> {
+        let expert = self.get(name)?;
+        let session = format!("talk-{:016x}", rand::random::<u64>());
+        Some(self.conversation(&expert, Arc::clone(&expert.package), &session, Vec::new()))
+    }
+
+    fn conversation(
+        &self,
+        expert: &Expert,
+        package: Arc<Package>,
+        session: &str,
+        calls: Vec<MadeCall>,
+    ) -> Arc<Agent> {
+        let plan = RunPlan {
+            package,
+            session,
+            role: Role::Conversation,
+            context: Vec::new(),
+            timeout: ANSWER_TIMEOUT,
+            settled: Vec::new(),
+            calls,
+            is_dry: false,
+            root: None,
+        };
+        self.agent_of(expert, plan).0
+    }
+
+    /// The agent that goes on with a run of a conversation, with the package and the session that it began with.
+    pub(super) fn returning(&self, name: &str, facts: RunFacts) -> Option<Arc<Agent>> {
+        let expert = self.get(name)?;
+        let (digest, session) = facts.snapshot.split_once(' ').unwrap_or((&facts.snapshot, "talk"));
+        let package = self.package_of(&expert, digest);
+        Some(self.conversation(&expert, package, session, facts.calls))
+    }
+
+    /// An agent for one run, and its files.
+    pub(super) fn agent_of(&self, expert: &Expert, plan: RunPlan<'_>) -> (Arc<Agent>, Arc<Workspace>) {
+        let RunPlan { package, session, role, context, timeout, settled, calls, is_dry, root } = plan;
+        let root = root.unwrap_or_else(|| self.config.state_of(expert.name()));
+        let files = Arc::new(Workspace::new(&root, Arc::clone(&package), session, &context));
+        if let Err(error) = files.prepare() {
+            tracing::error!(target: "respool::expert", expert = expert.name(), %error, "the state of an expert cannot be prepared");
+        }
+        files.recall(&calls);
+        let operations = Operations::new(&package, Arc::clone(&expert.bound), is_dry);
+        let prompt = system_prompt_with(&package, &operations.tiers());
+        let base = self.base(expert.name(), timeout);
+        let snapshot = format!("{} {session}", digest(&package.files));
+        let functions = IsolatedFunctions {
+            base: base.clone(),
+            package: Arc::clone(&package),
+            bound: Arc::clone(&expert.bound),
+            root,
+            is_process: matches!(role, Role::Process(_)),
+            settled: settled.clone(),
+            is_dry,
+            snapshot: snapshot.clone(),
+        };
+        let supervision = Supervision {
+            settled,
+            snapshot,
+            is_private: files.reads_private(),
+            children: Some(Arc::new(functions)),
+            ..tools::supervision(&package, &operations, &role, is_dry)
+        };
+        let own = ExpertTools::new(&package, operations, Arc::clone(&files), role);
+        (Arc::new(base.agent(prompt, Arc::new(own), supervision)), files)
+    }
+
+    fn base(&self, name: &str, timeout: Duration) -> AgentBase {
+        let config = self.config.of(name);
+        let access = self.access(name).clone();
+        let config = AgentConfig {
+            model: access.model.clone(),
+            upstream: config.upstream,
+            max_tokens: config.max_tokens.unwrap_or(self.config.max_tokens),
+            max_iterations: config.max_iterations.unwrap_or(self.config.max_iterations),
+            run_timeout: timeout,
+            model_timeout: MODEL_TIMEOUT,
+            tool_timeout: TOOL_TIMEOUT,
+            on_disconnect: OnDisconnect::Detach,
+            ..AgentConfig::default()
+        };
+        AgentBase { name: format!("{MODEL_PREFIX}{name}"), config, access }
+    }
+}

@@ -1,0 +1,182 @@
+//! What follows from the end of an attempt: results, drafts and questions are posted, and the entry is tried again or ended. Whoever does it
+//! again does the same again: messages have ids of their own, and an entry ends once.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::attempt::{Attempt, fingerprint};
+use super::verdict::{self, Next, Verdict};
+use super::{Worker, now};
+use crate::agent::{ApprovalRequest, CallOutcome, Outcome};
+use crate::expert::delivery::{Message, MessageKind};
+use crate::expert::experts::Experts;
+use crate::expert::invocation::{Invocation, Origin};
+use crate::expert::settings::SlaBreach;
+use crate::expert::workspace::Workspace;
+use crate::store::{Claimed, EntryEnd, Queue as _, StoreError};
+
+/// What stands in lists for a reason in which the model may quote private knowledge. An escalation has it.
+const WITHHELD: &str =
+    "the model ended the attempt; its reason is withheld from lists, because it may quote private knowledge";
+
+/// An attempt that failed.
+struct Failed {
+    /// Why, for the person who is told.
+    reason: String,
+    /// The same for lists.
+    noted: String,
+    may_retry: bool,
+}
+
+impl Worker {
+    /// Does what follows from the end of an attempt. Whoever does it again does the same again.
+    pub(super) async fn conclude(&self, attempt: &Attempt<'_>, outcome: &Outcome) -> Result<(), StoreError> {
+        let drafts = self.post_drafts(attempt).await?;
+        match verdict::verdict(outcome, &attempt.process.outputs.items) {
+            Verdict::Done(results) => {
+                let mut body =
+                    verdict::delivered(&results, &attempt.process.outputs.items, &attempt.delivery);
+                if !drafts.is_empty() {
+                    body["drafts"] = drafts.into();
+                }
+                self.post_result(attempt, body).await?;
+                attempt.clear_scratch(&self.experts);
+                self.end(attempt.claimed, EntryEnd::Done, "done".to_owned()).await
+            }
+            Verdict::Escalated(what) => {
+                self.post(attempt.message(MessageKind::Escalation, "escalated", what)).await?;
+                self.end(attempt.claimed, EntryEnd::Done, "escalated to a person".to_owned()).await
+            }
+            Verdict::Failed { reason, may_retry } => {
+                let is_quote = outcome.ended_by.is_some() && attempt.is_private();
+                let noted = if is_quote { WITHHELD.to_owned() } else { reason.clone() };
+                self.failed(attempt, Failed { reason, noted, may_retry }).await
+            }
+        }
+    }
+
+    async fn post_result(&self, attempt: &Attempt<'_>, mut body: Value) -> Result<(), StoreError> {
+        let took = now().saturating_sub(attempt.invocation.asked);
+        let late = verdict::lateness(&attempt.delivery, took);
+        if let Some((late, breach)) = late {
+            body["late"] = late.clone();
+            if breach == SlaBreach::Escalate {
+                self.post(attempt.message(MessageKind::Escalation, "late", late)).await?;
+            }
+        }
+        self.post(attempt.message(MessageKind::Result, "result", body)).await
+    }
+
+    async fn failed(&self, attempt: &Attempt<'_>, failed: Failed) -> Result<(), StoreError> {
+        let Failed { reason, noted, may_retry } = failed;
+        let number = attempt.claimed.attempt;
+        match verdict::after_failure(&attempt.execution, number, may_retry) {
+            Next::Retry(pause) => {
+                let note = format!("attempt {number} failed: {noted}");
+                tracing::warn!(target: "respool::expert", expert = attempt.expert.name(), entry = attempt.claimed.lease.entry,
+                    process = attempt.process.name.value, attempt = number, pause_ms = pause, "an attempt failed");
+                self.store.retry_at(&attempt.claimed.lease, now() + pause, note).await.map(drop)
+            }
+            Next::End { end, is_told } => {
+                tracing::error!(target: "respool::expert", expert = attempt.expert.name(), entry = attempt.claimed.lease.entry,
+                    process = attempt.process.name.value, attempts = number, on_failure = attempt.execution.on_failure.as_str(), "a process failed");
+                if is_told {
+                    let what = json!({"reason": reason, "context": attempt.inputs, "attempts": number,
+                        "recommendation": "Look at what failed, and start the process again or do it by hand."});
+                    self.post(attempt.message(MessageKind::Escalation, "failed", what)).await?;
+                }
+                self.end(attempt.claimed, end, noted).await
+            }
+        }
+    }
+
+    /// Posts the drafts that were handed over so far, and gives them.
+    pub(super) async fn post_drafts(&self, attempt: &Attempt<'_>) -> Result<Vec<Value>, StoreError> {
+        let all = self.experts.agents.facts_of(&fingerprint(attempt.invocation)).await;
+        let drafts =
+            all.iter().flat_map(|facts| &facts.calls).filter(|made| made.outcome == CallOutcome::HandedOver);
+        let mut told = Vec::new();
+        for made in drafts {
+            let inputs: Value = serde_json::from_str(&made.call.arguments).unwrap_or_default();
+            let body = json!({"operation": made.call.name.replacen("__", ".", 1), "inputs": inputs});
+            if told.contains(&body) {
+                continue;
+            }
+            let message =
+                attempt.message(MessageKind::Draft, &format!("draft-{}", told.len() + 1), body.clone());
+            if attempt.package.manifest.policy.on_manual_ready {
+                self.post(message).await?;
+            }
+            told.push(body);
+        }
+        Ok(told)
+    }
+
+    pub(super) async fn post(&self, message: Message) -> Result<(), StoreError> {
+        let is_new = self.store.post(message.into_row(), now()).await?;
+        if is_new {
+            self.experts.delivery_stirred.notify_one();
+        }
+        Ok(())
+    }
+
+    pub(super) async fn end(&self, claimed: &Claimed, end: EntryEnd, note: String) -> Result<(), StoreError> {
+        self.store.complete(&claimed.lease, end, note, now()).await.map(drop)
+    }
+
+    /// A trigger for the main agent's session is handed to it, where there is a way: it delegates back to the expert.
+    pub(super) async fn hand_to_main_session(
+        &self,
+        claimed: &Claimed,
+        invocation: &Invocation,
+    ) -> Result<bool, StoreError> {
+        let Origin::Trigger { name, session } = &invocation.origin else { return Ok(false) };
+        if session != "main" || !self.experts.has_gateway() {
+            return Ok(false);
+        }
+        let message = Message {
+            id: format!("{}:task", invocation.id),
+            expert: invocation.expert.clone(),
+            entry: claimed.lease.entry.clone(),
+            process: invocation.process.clone(),
+            kind: MessageKind::Task,
+            body: json!({"trigger": name, "payload": invocation.payload, "inputs": invocation.mapped}),
+        };
+        self.post(message).await?;
+        self.end(claimed, EntryEnd::Done, "handed to the main session".to_owned()).await?;
+        Ok(true)
+    }
+}
+
+impl Attempt<'_> {
+    fn message(&self, kind: MessageKind, what: &str, body: Value) -> Message {
+        Message {
+            id: format!("{}:{what}", self.claimed.lease.entry),
+            expert: self.expert.name().to_owned(),
+            entry: self.claimed.lease.entry.clone(),
+            process: self.process.name.value.clone(),
+            kind,
+            body,
+        }
+    }
+
+    /// The message that asks for consent. Once the time is over it is another one: the person is told once more.
+    pub(super) fn asked(&self, request: &ApprovalRequest) -> Message {
+        let is_late = request.expires.is_some_and(|expires| expires <= now());
+        let mut body = crate::agent::report::approval(request);
+        body["is_escalated"] = is_late.into();
+        let what = format!("approval-{}{}", request.id, if is_late { "-again" } else { "" });
+        self.message(MessageKind::Approval, &what, body)
+    }
+
+    /// What the process worked with is not needed any more.
+    fn clear_scratch(&self, experts: &Experts) {
+        let root = experts.config.state_of(self.expert.name());
+        let files = Workspace::new(&root, Arc::clone(&self.package), &self.invocation.id, &[]);
+        if let Some(path) = &self.scratchpad {
+            files.delete_scratch(path);
+        }
+        files.end_session();
+    }
+}

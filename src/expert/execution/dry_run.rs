@@ -1,0 +1,78 @@
+//! A dry run: a process is executed without the queue and without changing anything outside, and its report says what it would have done.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::attempt::{Attempt, fingerprint};
+use super::now;
+use super::verdict::{self, Verdict};
+use crate::agent::{AgentRequest, RunOptions, WatchEvent, WorkEnd};
+use crate::expert::assembly::RunPlan;
+use crate::expert::experts::Experts;
+use crate::store::Claimed;
+
+/// A process that is executed without changing anything outside, and without the queue.
+#[derive(Clone, Debug)]
+pub struct DryRun {
+    /// The expert.
+    pub expert: String,
+    /// The process.
+    pub process: String,
+    /// The payload.
+    pub payload: Value,
+    /// A copy of the expert's state, which the run may change.
+    pub state: PathBuf,
+}
+
+impl DryRun {
+    /// Executes it and gives its report.
+    ///
+    /// # Errors
+    /// Why it cannot run, for people.
+    pub async fn run(self, experts: &Experts) -> Result<Value, String> {
+        let expert =
+            experts.get(&self.expert).ok_or_else(|| format!("no expert {:?} is installed", self.expert))?;
+        let invocation = experts.invocation(&self.expert, &self.process, self.payload)?;
+        let package = Arc::clone(&expert.package);
+        let process = package.process(&invocation.process).cloned();
+        let process = process
+            .ok_or_else(|| format!("{} has no process {:?}", invocation.expert, invocation.process))?;
+        let claimed = Claimed {
+            lease: crate::store::EntryLease { entry: invocation.id.clone(), epoch: 0 },
+            queue: invocation.expert.clone(),
+            payload: String::new(),
+            attempt: 1,
+            is_continued: false,
+            run: None,
+            accepted: now(),
+        };
+        let attempt = Attempt::new(&claimed, &invocation, expert, package, process);
+        let plan = RunPlan { is_dry: true, root: Some(self.state), ..attempt.plan(Vec::new()) };
+        let (agent, files) = experts.agent_of(&attempt.expert, plan);
+        let request = AgentRequest::of_work(&attempt.task(&files, &[], None), &fingerprint(&invocation));
+        let begun = experts
+            .agents
+            .start_run(&agent, request, RunOptions { is_detached: true, ..RunOptions::default() })
+            .await;
+        let mut watch = begun.map_err(|error| error.0)?;
+        let run = watch.run.clone();
+        let ended = loop {
+            if let WatchEvent::End(ended) = watch.next().await {
+                break ended;
+            }
+        };
+        let WorkEnd::Finished(outcome) = &ended.end else { return Err("the run did not end".to_owned()) };
+        let calls = experts.agents.facts(&run).await.map(|facts| facts.calls).unwrap_or_default();
+        let calls: Vec<Value> = calls.iter().map(|made| json!({"call": made.call.name, "inputs": serde_json::from_str::<Value>(&made.call.arguments).unwrap_or_default(),
+            "outcome": made.outcome.as_str(), "result": made.text})).collect();
+        Ok(match verdict::verdict(outcome, &attempt.process.outputs.items) {
+            Verdict::Done(results) => {
+                json!({"end": "done", "results": verdict::delivered(&results, &attempt.process.outputs.items, &attempt.delivery), "calls": calls})
+            }
+            Verdict::Escalated(what) => json!({"end": "escalated", "escalation": what, "calls": calls}),
+            Verdict::Failed { reason, .. } => json!({"end": "failed", "reason": reason, "calls": calls}),
+        })
+    }
+}

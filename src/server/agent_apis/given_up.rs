@@ -1,0 +1,76 @@
+//! What Claude Code does with a stream that fails is to send the same request again without `stream`. respool has tried, and waited,
+//! already: such a request gets the same error at once, and the model server is not asked.
+//!
+//! Called by `agent_apis`.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::wire::{ApiError, Object};
+
+/// The client sends its request again at once; a later one may succeed.
+const KEEP: Duration = Duration::from_secs(15);
+/// So many errors are kept at most.
+const MOST: usize = 256;
+
+/// The errors that ended streams a moment ago, by owner and conversation.
+#[derive(Debug, Default)]
+pub struct GivenUp(Mutex<HashMap<u64, (Instant, ApiError)>>);
+
+impl GivenUp {
+    /// The stream of this chat request has ended with this error.
+    pub(super) fn note(&self, owner: &str, chat: &[u8], error: &ApiError) {
+        let Some(key) = key(owner, chat) else { return };
+        let mut errors = self.errors();
+        errors.retain(|_, (at, _)| at.elapsed() < KEEP);
+        if errors.len() < MOST {
+            errors.insert(key, (Instant::now(), error.clone()));
+        }
+    }
+
+    /// The error of the stream that this request repeats. It is given once.
+    pub(super) fn take(&self, owner: &str, chat: &[u8]) -> Option<ApiError> {
+        if self.errors().is_empty() {
+            return None;
+        }
+        let (at, error) = self.errors().remove(&key(owner, chat)?)?;
+        (at.elapsed() < KEEP).then_some(error)
+    }
+
+    fn errors(&self) -> MutexGuard<'_, HashMap<u64, (Instant, ApiError)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Stands for whose conversation it is, and what was said in it so far.
+fn key(owner: &str, chat: &[u8]) -> Option<u64> {
+    let chat = Object::parse(std::str::from_utf8(chat).ok()?).ok()?;
+    let mut hasher = DefaultHasher::new();
+    (owner, chat.get("messages")?).hash(&mut hasher);
+    Some(hasher.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::ErrorCode;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_error_is_given_once_to_the_same_conversation_of_the_same_owner() {
+        let (given_up, error) = (GivenUp::default(), ApiError::new(500, ErrorCode::UpstreamError, "no"));
+        let chat =
+            |text: &str, stream: bool| format!(r#"{{"messages":["{text}"],"stream":{stream}}}"#).into_bytes();
+        given_up.note("a", &chat("x", true), &error);
+        assert_eq!(given_up.take("b", &chat("x", false)), None);
+        assert_eq!(given_up.take("a", &chat("y", false)), None);
+        assert_eq!(given_up.take("a", &chat("x", false)), Some(error.clone()));
+        assert_eq!(given_up.take("a", &chat("x", false)), None);
+        given_up.note("a", &chat("x", true), &error);
+        tokio::time::advance(KEEP).await;
+        assert_eq!(given_up.take("a", &chat("x", false)), None);
+    }
+}

@@ -1,0 +1,135 @@
+//! A body in pieces: what stays as it is of a large request is shared with the text that it was read from, and not copied. Made by
+//! `object`, sent by `upstream`.
+
+use std::borrow::Cow;
+
+use bytes::{Bytes, BytesMut};
+
+/// Shorter parts are copied: a piece of its own costs more.
+const SHARED: usize = 1 << 10;
+
+/// A text in pieces, in order.
+#[derive(Clone, Debug, Default)]
+pub struct Pieces(Vec<Bytes>);
+
+impl Pieces {
+    /// Bytes of all pieces together.
+    pub fn len(&self) -> usize {
+        self.0.iter().map(Bytes::len).sum()
+    }
+
+    /// True when there is no text.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The text in one piece; copied only where it has several.
+    pub fn joined(&self) -> Bytes {
+        if let [only] = &self.0[..] {
+            return only.clone();
+        }
+        let mut all = BytesMut::with_capacity(self.len());
+        self.0.iter().for_each(|piece| all.extend_from_slice(piece));
+        all.freeze()
+    }
+}
+
+impl From<Bytes> for Pieces {
+    fn from(text: Bytes) -> Self {
+        Self(vec![text])
+    }
+}
+
+impl IntoIterator for Pieces {
+    type Item = Bytes;
+    type IntoIter = std::vec::IntoIter<Bytes>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl PartialEq for Pieces {
+    /// However they are cut.
+    fn eq(&self, other: &Self) -> bool {
+        self.len() == other.len() && self.joined() == other.joined()
+    }
+}
+
+/// Puts pieces together out of new texts and parts of an original.
+#[derive(Debug)]
+pub(super) struct Assembly<'o> {
+    original: &'o Bytes,
+    pieces: Vec<Bytes>,
+    /// New text that is no piece yet.
+    text: String,
+    /// The part of the original that stands behind it, from and up to which byte.
+    part: (usize, usize),
+}
+
+impl<'o> Assembly<'o> {
+    pub(super) fn of(original: &'o Bytes) -> Self {
+        Self { original, pieces: Vec::new(), text: String::new(), part: (0, 0) }
+    }
+
+    /// Adds new text.
+    pub(super) fn add(&mut self, text: &str) {
+        self.end_part();
+        self.text.push_str(text);
+    }
+
+    /// The same, where the text may be large.
+    pub(super) fn add_value(&mut self, value: Cow<'_, str>) {
+        match value {
+            Cow::Owned(value) if value.len() >= SHARED => {
+                self.end_part();
+                self.end_text();
+                self.pieces.push(value.into());
+            }
+            value => self.add(&value),
+        }
+    }
+
+    /// Adds a member of an object as it stands in the original, between which bytes. Members that follow one another there are
+    /// taken with the comma between them.
+    pub(super) fn add_member(&mut self, (start, end): (usize, usize), is_first: bool) {
+        let (_, reached) = self.part;
+        if reached > 0
+            && self.original.get(reached..start).is_some_and(|between| between.trim_ascii() == b",")
+        {
+            self.part.1 = end;
+            return;
+        }
+        self.add(if is_first { "" } else { "," });
+        self.part = (start, end);
+    }
+
+    /// Where a text stands in the original.
+    pub(super) fn place(&self, text: &str) -> Option<(usize, usize)> {
+        let start = (text.as_ptr() as usize).checked_sub(self.original.as_ptr() as usize)?;
+        let end = start + text.len();
+        (end <= self.original.len()).then_some((start, end))
+    }
+
+    pub(super) fn finish(mut self) -> Pieces {
+        self.end_part();
+        self.end_text();
+        Pieces(self.pieces)
+    }
+
+    fn end_part(&mut self) {
+        let (start, end) = std::mem::take(&mut self.part);
+        if end - start >= SHARED {
+            self.end_text();
+            self.pieces.push(self.original.slice(start..end));
+        } else {
+            self.text.push_str(std::str::from_utf8(&self.original[start..end]).unwrap_or_default());
+        }
+    }
+
+    fn end_text(&mut self) {
+        if !self.text.is_empty() {
+            self.pieces.push(std::mem::take(&mut self.text).into());
+        }
+    }
+}
