@@ -31,6 +31,8 @@ pub(super) struct Reloading {
     pub(super) flags: Flags,
     /// What the process was started with.
     pub(super) start: Loaded,
+    /// The file as it was then, so that no change is missed that comes before the watch begins.
+    pub(super) seen: Stamp,
     /// What holds now.
     pub(super) holds: Settings,
     pub(super) current: CurrentApp,
@@ -54,7 +56,7 @@ impl Reloading {
     pub(super) async fn watch(mut self, mut hangup: Signal) {
         let stop = self.stop.clone();
         let mut read_last = self.start.clone();
-        let mut seen = self.start.file.as_deref().map(stamp);
+        let mut seen = self.seen;
         // A file that is being written may be half there: it is read once two looks find the same.
         let mut settling = seen;
         let mut refused: Option<String> = None;
@@ -64,7 +66,7 @@ impl Reloading {
                 _ = hangup.recv() => true,
                 () = tokio::time::sleep(EVERY) => false,
             };
-            let now = self.start.file.as_deref().map(stamp);
+            let now = Stamp::of(&self.start);
             let is_settled = std::mem::replace(&mut settling, now) == now;
             if !is_asked && (now == seen || !is_settled) {
                 continue;
@@ -163,7 +165,17 @@ impl Reloading {
     }
 }
 
-/// What changes when a file is written: its time, its length, and which file it is.
+/// What changes when a file is written: its time, its length, and which file it is. `None` where there is no file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp(Option<(SystemTime, u64, u64)>);
+
+impl Stamp {
+    /// Of the file that a configuration was read from.
+    pub(super) fn of(loaded: &Loaded) -> Self {
+        Self(loaded.file.as_deref().and_then(stamp))
+    }
+}
+
 fn stamp(path: &Path) -> Option<(SystemTime, u64, u64)> {
     use std::os::unix::fs::MetadataExt as _;
     let meta = std::fs::metadata(path).ok()?;

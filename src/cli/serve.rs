@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::advice::{self, Advice, advice};
 use super::agents::{Equipped, OpenTools, agents, equipped, model_accesses, read_prompt};
-use super::reload::Reloading;
+use super::reload::{Reloading, Stamp};
 use super::upstreams::ServedUpstreams;
 use super::{Failure, experts, log_problem, sealing, usage};
 use crate::agent::AgentConfig;
@@ -46,6 +46,7 @@ pub(super) fn runtime() -> Result<tokio::runtime::Runtime, String> {
 
 async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let settings = &loaded.settings;
+    let seen = Stamp::of(loaded);
     let open = advice::open_to_all(settings);
     if !open.is_empty() {
         return Err(loaded.problems(open).into());
@@ -81,6 +82,7 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let reloading = Reloading {
         flags,
         start: loaded.clone(),
+        seen,
         holds: settings.clone(),
         current: routes.current(),
         upstreams,
