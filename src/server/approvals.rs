@@ -5,15 +5,14 @@ use std::sync::Arc;
 
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
-use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::App;
+use super::own_route::{leave, line, store_failed};
 use super::visit::Visit;
-use super::{App, permission, respond};
 use crate::agent::{ApprovalRequest, DecideError, Decision, report};
-use crate::observe::{Outcome, RequestLine, SharedLine};
-use crate::store::{ApprovalState, StoreError};
+use crate::store::ApprovalState;
 use crate::wire::{ApiError, ErrorCode};
 
 /// So many requests are listed.
@@ -39,10 +38,10 @@ enum Approve {
 }
 
 pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
-    let (line, asker) = (line(&app, &request, "GET /v1/approvals"), operator(&request));
+    let (line, asker) = (line(&app, &request, "GET /v1/approvals", "approvals"), operator(&request));
     let listed = async {
         asker?;
-        let rows = app.agents.approvals(MOST).await.map_err(broken)?;
+        let rows = app.agents.approvals(MOST).await.map_err(store_failed)?;
         let rows: Vec<Value> = rows.iter().map(|(row, _)| report::approval_row(row)).collect();
         Ok(json!({"object": "list", "data": rows}))
     };
@@ -50,22 +49,22 @@ pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
 }
 
 pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
-    let (line, asker) = (line(&app, &request, "GET /v1/approvals/{id}"), operator(&request));
+    let (line, asker) = (line(&app, &request, "GET /v1/approvals/{id}", "approvals"), operator(&request));
     let found = async {
         asker?;
         let store = app.agents.store().ok_or_else(|| unknown(&id))?;
-        let row = store.approval(&id).await.map_err(broken)?.ok_or_else(|| unknown(&id))?;
+        let row = store.approval(&id).await.map_err(store_failed)?.ok_or_else(|| unknown(&id))?;
         Ok(report::approval_row(&row))
     };
     leave(found.await, &line)
 }
 
 pub(super) async fn decide(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
-    let (line, asker) = (line(&app, &request, "POST /v1/approvals/{id}"), operator(&request));
+    let (line, asker) = (line(&app, &request, "POST /v1/approvals/{id}", "approvals"), operator(&request));
     let decided = async {
         let by = asker?;
         let store = app.agents.store().ok_or_else(|| unknown(&id))?;
-        let row = store.approval(&id).await.map_err(broken)?.ok_or_else(|| unknown(&id))?;
+        let row = store.approval(&id).await.map_err(store_failed)?.ok_or_else(|| unknown(&id))?;
         let asked: ApprovalRequest = serde_json::from_str(&row.body).map_err(|_| unknown(&id))?;
         let decision = read(request, &asked, by).await?;
         app.agents.decide(&decision).await.map_err(|error| refused(&id, error))?;
@@ -123,32 +122,11 @@ fn refused(id: &str, error: DecideError) -> ApiError {
                 format!("the approval `{id}` has no call `{call}`; GET /v1/approvals/{id} lists its calls");
             ApiError::bad_request(ErrorCode::UnsupportedValue, what).with_param("approve")
         }
-        DecideError::Store(error) => broken(error),
+        DecideError::Store(error) => store_failed(error),
     }
-}
-
-fn broken(error: StoreError) -> ApiError {
-    ApiError::new(500, ErrorCode::StoreFailed, error.0)
 }
 
 fn unknown(id: &str) -> ApiError {
     let what = format!("there is no approval `{id}`; GET /v1/approvals lists those that wait");
     ApiError::new(404, ErrorCode::ApprovalNotFound, what)
-}
-
-fn line(app: &App, request: &Request, name: &str) -> SharedLine {
-    let mut line = RequestLine::start(respond::request_id(request.headers()), name.to_owned());
-    line.route = "approvals";
-    line.account = permission::account(request.extensions());
-    SharedLine::new(line, &app.recording)
-}
-
-fn leave(body: Result<Value, ApiError>, line: &SharedLine) -> Response {
-    match body {
-        Ok(body) => {
-            line.with(|line| line.outcome = Outcome::Ok);
-            respond::json(StatusCode::OK, body.to_string(), line)
-        }
-        Err(error) => respond::error(&error, line),
-    }
 }

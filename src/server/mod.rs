@@ -18,6 +18,7 @@ mod keys;
 mod meter;
 mod models;
 mod outbox;
+mod own_route;
 mod page;
 mod pages;
 mod patient;

@@ -9,8 +9,9 @@ use futures::future::join_all;
 use http::{HeaderMap, StatusCode, header};
 use serde_json::{Value, json};
 
+use super::own_route::line;
 use super::{App, READY_WITHIN, permission, respond};
-use crate::observe::{Outcome, RequestLine, SharedLine};
+use crate::observe::{Outcome, SharedLine};
 use crate::relay::upstream_failed;
 use crate::translate::messages as anthropic;
 use crate::upstream::{Upstream, UpstreamError};
@@ -22,7 +23,7 @@ const LIST_WITHIN: Duration = Duration::from_secs(10);
 const ONE_OF_SEVERAL_WITHIN: Duration = Duration::from_secs(3);
 
 pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
-    let line = line(&app, &request, "GET /v1/models");
+    let line = line(&app, &request, "GET /v1/models", "models");
     let of_anthropic = speaks_anthropics(&request);
     match models(&app, &own_headers(&request)).await.permitted(&app, request.extensions()) {
         // What is served elsewhere, and what is an agent, is not hidden by a server that is down.
@@ -47,7 +48,7 @@ fn name_and_time(model: &Value) -> (String, u64) {
 }
 
 pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
-    let line = line(&app, &request, "GET /v1/models/{id}");
+    let line = line(&app, &request, "GET /v1/models/{id}", "models");
     let of_anthropic = speaks_anthropics(&request);
     let listed = models(&app, &own_headers(&request)).await;
     let Models { found, failed } = listed.permitted(&app, request.extensions());
@@ -102,13 +103,6 @@ pub(super) async fn ready(State(app): State<App>) -> Response {
 fn own_headers(request: &Request) -> HeaderMap {
     let key = request.headers().get(header::AUTHORIZATION).cloned();
     key.into_iter().map(|key| (header::AUTHORIZATION, key)).collect()
-}
-
-fn line(app: &App, request: &Request, name: &str) -> SharedLine {
-    let mut line = RequestLine::start(respond::request_id(request.headers()), name.to_owned());
-    line.route = "models";
-    line.account = permission::account(request.extensions());
-    SharedLine::new(line, &app.recording)
 }
 
 fn ok(body: &Value, line: &SharedLine) -> Response {

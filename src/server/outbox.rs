@@ -5,15 +5,14 @@ use std::sync::Arc;
 
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
-use http::StatusCode;
 use serde_json::{Value, json};
 use url::form_urlencoded;
 
+use super::App;
 use super::approvals::operator;
-use super::{App, permission, respond};
+use super::own_route::{leave, line, store_failed};
 use crate::expert::{MessageKind, message_json};
-use crate::observe::{Outcome, RequestLine, SharedLine};
-use crate::store::{MessageFilter, Store, StoreError};
+use crate::store::{MessageFilter, Store};
 use crate::wire::{ApiError, ErrorCode};
 
 /// So many messages are listed.
@@ -21,12 +20,12 @@ const MOST: usize = 1_000;
 
 /// The messages, the newest first; `?expert=NAME`, `?kind=KIND` and `?invocation=ID` choose some of them.
 pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
-    let (line, asker) = (line(&app, &request, "GET /v1/outbox"), operator(&request));
+    let (line, asker) = (line(&app, &request, "GET /v1/outbox", "outbox"), operator(&request));
     let query = request.uri().query().unwrap_or_default().to_owned();
     let listed = async {
         asker?;
         let filter = filter(&query)?;
-        let rows = store(&app)?.messages(filter, MOST).await.map_err(broken)?;
+        let rows = store(&app)?.messages(filter, MOST).await.map_err(store_failed)?;
         let rows: Vec<Value> = rows.iter().map(message_json).collect();
         Ok(json!({"object": "list", "data": rows}))
     };
@@ -34,10 +33,10 @@ pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
 }
 
 pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
-    let (line, asker) = (line(&app, &request, "GET /v1/outbox/{id}"), operator(&request));
+    let (line, asker) = (line(&app, &request, "GET /v1/outbox/{id}", "outbox"), operator(&request));
     let found = async {
         asker?;
-        let row = store(&app)?.message(&id).await.map_err(broken)?;
+        let row = store(&app)?.message(&id).await.map_err(store_failed)?;
         row.as_ref().map(message_json).ok_or_else(|| unknown(&id))
     };
     leave(found.await, &line)
@@ -45,12 +44,12 @@ pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request:
 
 /// Says that a message needs no delivery any more.
 pub(super) async fn done(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
-    let (line, asker) = (line(&app, &request, "POST /v1/outbox/{id}/done"), operator(&request));
+    let (line, asker) = (line(&app, &request, "POST /v1/outbox/{id}/done", "outbox"), operator(&request));
     let done = async {
         asker?;
         let store = store(&app)?;
-        store.message_delivered(&id, now()).await.map_err(broken)?;
-        let row = store.message(&id).await.map_err(broken)?;
+        store.message_delivered(&id, now()).await.map_err(store_failed)?;
+        let row = store.message(&id).await.map_err(store_failed)?;
         row.as_ref().map(message_json).ok_or_else(|| unknown(&id))
     };
     leave(done.await, &line)
@@ -90,28 +89,7 @@ fn store(app: &App) -> Result<&Arc<Store>, ApiError> {
     app.agents.store().ok_or_else(|| ApiError::new(404, ErrorCode::NoStore, text))
 }
 
-fn broken(error: StoreError) -> ApiError {
-    ApiError::new(500, ErrorCode::StoreFailed, error.0)
-}
-
 fn unknown(id: &str) -> ApiError {
     let what = format!("there is no message `{id}`; GET /v1/outbox lists those there are");
     ApiError::new(404, ErrorCode::NotFound, what)
-}
-
-fn line(app: &App, request: &Request, name: &str) -> SharedLine {
-    let mut line = RequestLine::start(respond::request_id(request.headers()), name.to_owned());
-    line.route = "outbox";
-    line.account = permission::account(request.extensions());
-    SharedLine::new(line, &app.recording)
-}
-
-fn leave(body: Result<Value, ApiError>, line: &SharedLine) -> Response {
-    match body {
-        Ok(body) => {
-            line.with(|line| line.outcome = Outcome::Ok);
-            respond::json(StatusCode::OK, body.to_string(), line)
-        }
-        Err(error) => respond::error(&error, line),
-    }
 }

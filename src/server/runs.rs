@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderValue, header};
 use serde_json::{Value, json};
 
+use super::App;
+use super::own_route::{leave, line, store_failed};
 use super::visit::Visit;
-use super::{App, permission, respond};
 use crate::agent::{client_digest, report};
-use crate::observe::{Outcome, RequestLine, SharedLine};
-use crate::store::{Store, StoreError, Whose};
+use crate::store::{Store, Whose};
 use crate::usage::Money;
 use crate::wire::{ApiError, ErrorCode};
 
@@ -19,11 +19,11 @@ use crate::wire::{ApiError, ErrorCode};
 const MOST: usize = 100;
 
 pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
-    let line = line(&app, &request, "GET /v1/runs");
+    let line = line(&app, &request, "GET /v1/runs", "runs");
     let (page, whose) = (app.access.foreign_page(request.headers()), whose(&request));
     let listed = async {
         page.map_or(Ok(()), Err)?;
-        let rows = store(&app)?.newest(whose, MOST).await.map_err(broken)?;
+        let rows = store(&app)?.newest(whose, MOST).await.map_err(store_failed)?;
         let rows: Vec<Value> = rows.iter().map(report::summary).collect();
         Ok(json!({"object": "list", "data": rows}))
     };
@@ -31,11 +31,11 @@ pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
 }
 
 pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
-    let line = line(&app, &request, "GET /v1/runs/{id}");
+    let line = line(&app, &request, "GET /v1/runs/{id}", "runs");
     let (page, whose) = (app.access.foreign_page(request.headers()), whose(&request));
     let found = async {
         page.map_or(Ok(()), Err)?;
-        let run = store(&app)?.run(&id).await.map_err(broken)?;
+        let run = store(&app)?.run(&id).await.map_err(store_failed)?;
         let run = run.filter(|run| whose.includes(run.client.as_deref()));
         let mut body = report::breakdown(&run.ok_or_else(|| unknown(&id))?);
         body["cost"] = app.usage.run_cost(&id).await.map(Money::units).into();
@@ -45,7 +45,7 @@ pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request:
 }
 
 pub(super) async fn cancel(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
-    let line = line(&app, &request, "POST /v1/runs/{id}/cancel");
+    let line = line(&app, &request, "POST /v1/runs/{id}/cancel", "runs");
     if let Some(error) = app.access.foreign_page(request.headers()) {
         return leave(Err(error), &line);
     }
@@ -57,7 +57,7 @@ pub(super) async fn cancel(State(app): State<App>, Path(id): Path<String>, reque
         let what = format!("there is no run `{id}` that could be ended");
         Ok(Err(ApiError::new(404, ErrorCode::RunNotFound, what)))
     };
-    leave(cancelled.await.unwrap_or_else(|error| Err(broken(error))), &line)
+    leave(cancelled.await.unwrap_or_else(|error| Err(store_failed(error))), &line)
 }
 
 /// The runs that a request may see and end: its client's own. An operator's, and where clients have no keys and so are not told apart
@@ -77,27 +77,6 @@ fn store(app: &App) -> Result<&Arc<Store>, ApiError> {
     app.agents.store().ok_or_else(|| ApiError::new(404, ErrorCode::NoStore, text))
 }
 
-fn broken(error: StoreError) -> ApiError {
-    ApiError::new(500, ErrorCode::StoreFailed, error.0)
-}
-
 fn unknown(id: &str) -> ApiError {
     ApiError::new(404, ErrorCode::RunNotFound, format!("there is no run `{id}`; GET /v1/runs lists them"))
-}
-
-fn line(app: &App, request: &Request, name: &str) -> SharedLine {
-    let mut line = RequestLine::start(respond::request_id(request.headers()), name.to_owned());
-    line.route = "runs";
-    line.account = permission::account(request.extensions());
-    SharedLine::new(line, &app.recording)
-}
-
-fn leave(body: Result<Value, ApiError>, line: &SharedLine) -> Response {
-    match body {
-        Ok(body) => {
-            line.with(|line| line.outcome = Outcome::Ok);
-            respond::json(StatusCode::OK, body.to_string(), line)
-        }
-        Err(error) => respond::error(&error, line),
-    }
 }

@@ -6,13 +6,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use http::StatusCode;
 use serde_json::Value;
 use url::form_urlencoded;
 
+use super::App;
+use super::own_route::{leave, line, store_failed};
 use super::visit::Visit;
-use super::{App, permission, respond};
-use crate::observe::{Outcome, RequestLine, SharedLine};
 use crate::store::UsageQuery;
 use crate::units::parse_duration;
 use crate::usage::dimensions;
@@ -22,10 +21,7 @@ use crate::wire::{ApiError, ErrorCode};
 const SINCE: Duration = Duration::from_hours(7 * 24);
 
 pub(super) async fn usage(State(app): State<App>, request: Request) -> Response {
-    let mut line = RequestLine::start(respond::request_id(request.headers()), "GET /v1/usage".to_owned());
-    line.route = "usage";
-    line.account = permission::account(request.extensions());
-    let line = SharedLine::new(line, &app.recording);
+    let line = line(&app, &request, "GET /v1/usage", "usage");
     let page = app.access.foreign_page(request.headers());
     let key = own_key(&request);
     let query = request.uri().query().unwrap_or_default().to_owned();
@@ -33,13 +29,7 @@ pub(super) async fn usage(State(app): State<App>, request: Request) -> Response 
         page.map_or(Ok(()), Err)?;
         answer(&app, &query, key).await
     };
-    match found.await {
-        Ok(body) => {
-            line.with(|line| line.outcome = Outcome::Ok);
-            respond::json(StatusCode::OK, body.to_string(), &line)
-        }
-        Err(error) => respond::error(&error, &line),
-    }
+    leave(found.await, &line)
 }
 
 /// The key whose requests alone are shown.
@@ -50,8 +40,7 @@ fn own_key(request: &Request) -> Option<String> {
 
 async fn answer(app: &App, query: &str, key: Option<String>) -> Result<Value, ApiError> {
     let (query, costs) = read(query, key)?;
-    let broken = |error: crate::store::StoreError| ApiError::new(500, ErrorCode::StoreFailed, error.0);
-    Ok(app.usage.report(query).await.map_err(broken)?.json(costs))
+    Ok(app.usage.report(query).await.map_err(store_failed)?.json(costs))
 }
 
 /// `since=7d&by=model,day&costs=true`.
