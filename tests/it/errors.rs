@@ -222,7 +222,7 @@ async fn a_configured_timeout_is_kept() {
         (Script::json(200, &replies::text("x")).close_early_after(50).then_stall(), "upstream_timeout"),
     ] {
         let fake = FakeVllm::always(script).await;
-        let respool = Respool::with(&fake, "[[upstream]]\ntimeout = \"20s\"").await;
+        let respool = Respool::with(&fake, "[[upstream]]\ntimeout = \"1s\"").await;
         let reply = exchange(respool.address, &Request::chat(&tools_route::request())).await;
         assert_eq!((reply.status, &reply.error()["code"]), (504, &json!(code)), "{}", reply.text());
     }

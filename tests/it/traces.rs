@@ -1,5 +1,6 @@
 //! Traces from end to end: the real program, and a collector that reads the protobuf with OpenTelemetry's own types.
 
+use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -95,7 +96,10 @@ fn note(all: &Mutex<(Vec<Span>, Vec<u8>)>, spans: Vec<Span>, bytes: &[u8]) {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 fn attribute(span: &Span, key: &str) -> Value {
