@@ -45,6 +45,8 @@ pub struct Origin {
     pub received: Instant,
     /// A run of respool's own asks.
     pub is_agent: bool,
+    /// The client lets what is oldest in its conversation be shortened where that does not fit.
+    pub may_trim: bool,
     /// Counts the time for which the request waits for an upstream.
     pub waiting: Arc<WaitClock>,
 }
@@ -99,6 +101,7 @@ impl Origin {
             peer: None,
             received: Instant::now(),
             is_agent: false,
+            may_trim: false,
             waiting: Arc::default(),
         }
     }

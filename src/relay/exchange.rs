@@ -418,7 +418,7 @@ impl Exchange {
         };
         let body = self.relay.json_body(whole, name).await?;
         self.record.content("upstream reply", &body);
-        Ok(self.interpret(completion::parse(&body, name, &request.settings.keep_fields)?))
+        Ok(self.interpret(completion::parse(&body, name, &request.facts.keep)?))
     }
 
     fn interpret(&self, read: crate::wire::Completion) -> Read {

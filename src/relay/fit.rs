@@ -119,7 +119,7 @@ impl ClientRequest {
     }
 
     fn trims(&self) -> bool {
-        self.settings.context.on_overflow == OnOverflow::Trim
+        self.facts.may_trim || self.settings.context.on_overflow == OnOverflow::Trim
     }
 }
 

@@ -17,8 +17,8 @@ use super::recent::RecentRequest;
 use super::{Relay, client, conversation};
 use crate::observe::metrics;
 use crate::translate::{
-    Additions, ClientProgram, LoopFound, Outbound, ReplyRules, Situation, hidden_tools, needs_version,
-    token_limit,
+    Additions, ClientProgram, LoopFound, Outbound, ReplyRules, STOP_REASON, Situation, hidden_tools,
+    needs_version, token_limit,
 };
 use crate::turn::Turn;
 use crate::upstream::{Serving, Upstream, Who, choose};
@@ -56,6 +56,8 @@ pub struct Facts {
     pub wire: Wire,
     /// The program that asked.
     pub program: ClientProgram,
+    /// The client lets what is oldest be shortened where the conversation does not fit.
+    pub may_trim: bool,
     /// The model's name as the client wrote it; empty when it gave none.
     pub model: String,
     /// True when the configuration names the model, or an upstream is known to serve it.
@@ -287,6 +289,7 @@ impl Relay {
         Facts {
             wire: origin.wire,
             program: program(request, origin),
+            may_trim: origin.may_trim,
             model_is_known: self.config.models.contains_key(&model)
                 || self.fleet.iter().any(|upstream| upstream.standing.serves(target) == Some(true)),
             model,
@@ -299,7 +302,7 @@ impl Relay {
                 ReasoningField::Reasoning => Some("reasoning"),
                 ReasoningField::Drop => None,
             },
-            keep: self.config.keep_fields.clone(),
+            keep: kept_fields(&self.config.keep_fields, origin.wire),
             created: now(),
             context_window: modes.context_window,
         }
@@ -331,6 +334,12 @@ fn outbound_form(route: Route) -> Outbound {
         Route::Live | Route::Stream => Outbound::Streamed,
         Route::Plain => Outbound::AsAsked,
     }
+}
+
+/// Anthropic's clients are told which of their stop sequences the model wrote; vLLM says it in a field of its own.
+fn kept_fields(configured: &[String], wire: Wire) -> Vec<String> {
+    let named = (wire == Wire::Messages).then(|| STOP_REASON.to_owned());
+    configured.iter().cloned().chain(named).collect()
 }
 
 /// The program that asked: clients of the other APIs name themselves in a header, OpenClaw in its prompt.

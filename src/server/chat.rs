@@ -59,6 +59,7 @@ pub(super) async fn chat(app: App, request: http::Request<Incoming>, peer: Optio
         peer,
         received,
         is_agent: false,
+        may_trim: false,
         waiting: Arc::default(),
     };
     match read_request(&app, body, origin, &line).await {

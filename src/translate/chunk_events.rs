@@ -6,10 +6,14 @@
 use crate::turn::{FinishReason, ToolCall, TurnEvent, Usage};
 use crate::wire::{Object, array, decode_string, text_of, usage_from};
 
+/// vLLM's field of a choice: the stop sequence that the model wrote, or the number of a token.
+pub const STOP_REASON: &str = "stop_reason";
+
 /// Reads one stream.
 #[derive(Debug, Default)]
 pub struct ChunkEvents {
     reason: Option<FinishReason>,
+    stop_sequence: Option<String>,
     usage: Option<Usage>,
 }
 
@@ -35,6 +39,7 @@ impl ChunkEvents {
     fn choice(&mut self, choice: &Object<'_>) -> Vec<TurnEvent> {
         let reason = choice.string("finish_reason");
         self.reason = reason.as_deref().map(reason_of).or(self.reason);
+        self.stop_sequence = choice.string(STOP_REASON).or(self.stop_sequence.take());
         let Some(delta) = choice.get("delta").and_then(|delta| Object::parse(delta).ok()) else {
             return vec![];
         };
@@ -49,6 +54,11 @@ impl ChunkEvents {
             .collect()
     }
 
+    /// The stop sequence that the model wrote, where the server says so.
+    pub fn stop_sequence(&self) -> Option<&str> {
+        self.stop_sequence.as_deref()
+    }
+
     /// The end of the turn, when the stream has ended whole.
     pub fn finish(&self) -> TurnEvent {
         TurnEvent::Finish { reason: self.reason.unwrap_or(FinishReason::Stop), usage: self.usage }
@@ -57,9 +67,11 @@ impl ChunkEvents {
 
 /// What stands before and after a piece of content in a chunk that says nothing else.
 const BEFORE: &str = r#","choices":[{"index":0,"delta":{"content":"#;
-const AFTER: [&str; 3] = [
+const AFTER: [&str; 5] = [
     r#"},"finish_reason":null}]}"#,
     r#"},"logprobs":null,"finish_reason":null}]}"#,
+    r#"},"finish_reason":null,"stop_reason":null}]}"#,
+    r#"},"logprobs":null,"finish_reason":null,"stop_reason":null}]}"#,
     r#"},"logprobs":null,"finish_reason":null}],"usage":null}"#,
 ];
 
@@ -129,6 +141,6 @@ mod tests {
                 assert_eq!(quick.finish(), slow.finish(), "{payload}");
             }
         }
-        assert_eq!(plain, 6, "two strings with three ends");
+        assert_eq!(plain, 2 * AFTER.len());
     }
 }

@@ -34,7 +34,7 @@ mod trim;
 pub mod wire_oracle;
 
 pub use additions::{Additions, SilentTurn, silent_turns, user_texts};
-pub use chunk_events::ChunkEvents;
+pub use chunk_events::{ChunkEvents, STOP_REASON};
 pub use circles::normalised;
 pub use client_program::ClientProgram;
 pub use correctable::correctable_calls;

@@ -133,6 +133,68 @@ async fn errors_have_the_shape_of_the_route() {
     fake.finish();
 }
 
+#[tokio::test]
+async fn a_client_of_anthropic_is_told_which_stop_sequence_the_model_wrote() {
+    let stopped = |mut chunk: Value| {
+        chunk["choices"][0]["stop_reason"] = "END".into();
+        chunk
+    };
+    let frames = || {
+        let finish = stopped(replies::chunk(&json!({}), Some("stop")));
+        let text = replies::frame(&replies::chunk(&json!({"content": "Hello"}), None));
+        [
+            replies::role_frame(),
+            text,
+            replies::frame(&finish),
+            replies::usage_frame(),
+            replies::DONE.to_owned(),
+        ]
+    };
+    let whole = Script::json(200, &stopped(replies::text("Hello")));
+    let fake = FakeVllm::start([Script::sse(frames()), Script::sse(frames()), whole]).await;
+    let respool = Respool::before(&fake).await;
+    let streamed =
+        other_wires::messages(&text(&post(&respool, "/v1/messages", &message_request(true, false)).await));
+    let collected = post(&respool, "/v1/messages", &message_request(false, false)).await.json();
+    let buffered = post(&respool, "/v1/messages", &message_request(false, true)).await.json();
+    for object in [streamed.object, collected, buffered] {
+        assert_eq!(
+            (&object["stop_reason"], &object["stop_sequence"]),
+            (&json!("stop_sequence"), &json!("END"))
+        );
+    }
+    fake.finish();
+}
+
+#[tokio::test]
+async fn truncation_auto_lets_the_oldest_results_go() {
+    let too_long = || {
+        let what = "This model's maximum context length is 8000 tokens. However, your request has 30000 input tokens. Please reduce the length of the input messages.";
+        Script::json(400, &replies::error(400, what, "BadRequestError"))
+    };
+    let fake = FakeVllm::start([too_long(), Script::json(200, &replies::text("Done.")), too_long()]).await;
+    let respool = Respool::before(&fake).await;
+    let mut body = response_request(false, true);
+    let turn = |number: usize| {
+        let id = format!("call{number:05}");
+        [
+            json!({"type": "function_call", "call_id": id, "name": "read", "arguments": "{\"path\":\"a\"}"}),
+            json!({"type": "function_call_output", "call_id": id, "output": "A line of some file.\n".repeat(500)}),
+        ]
+    };
+    let mut input = vec![json!({"role": "user", "content": "hi"})];
+    input.extend((0..10).flat_map(turn));
+    body["input"] = input.into();
+    body["truncation"] = "auto".into();
+    let reply = post(&respool, "/v1/responses", &body).await;
+    assert_eq!(reply.status, 200, "{}", text(&reply));
+    assert!(fake.requests()[1].body.len() < fake.requests()[0].body.len() / 2);
+    body["truncation"] = "disabled".into();
+    let reply = post(&respool, "/v1/responses", &body).await;
+    assert_eq!((reply.status, &reply.json()["error"]["code"]), (400, &json!("context_length_exceeded")));
+    fake.finish();
+}
+
 /// OpenClaw names itself in its prompt, whichever API it speaks.
 #[tokio::test]
 async fn openclaw_gets_what_it_does_not_repeat_on_every_route() {

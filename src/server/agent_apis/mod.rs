@@ -148,7 +148,8 @@ async fn turn(api: Api, app: App, mut parts: Parts, body: Incoming, peer: Option
             Ok(asked) => asked,
             Err(error) => return client.refused(error, &line),
         };
-    let origin = origin_of(api, parts.headers, &client, peer, received);
+    let origin =
+        Origin { may_trim: writer.may_trim(), ..origin_of(api, parts.headers, &client, peer, received) };
     let chat = Bytes::from(streaming(chat));
     if let Some(error) = client.given_up(&app, &chat, stream) {
         return client.refused(error, &line);
@@ -214,6 +215,7 @@ fn origin_of(
         peer,
         received,
         is_agent: false,
+        may_trim: false,
         waiting: Arc::default(),
     }
 }

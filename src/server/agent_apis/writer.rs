@@ -20,6 +20,11 @@ pub(super) enum Writer {
 }
 
 impl Writer {
+    /// `truncation: "auto"`.
+    pub(super) fn may_trim(&self) -> bool {
+        matches!(self, Self::Responses(events) if events.may_trim())
+    }
+
     pub(super) fn begin(&mut self, out: &mut Vec<u8>) {
         match self {
             Self::Responses(events) => events.begin(out),
@@ -107,6 +112,9 @@ impl Chunks {
     }
 
     pub(super) fn finish(&self, writer: &mut Writer, out: &mut Vec<u8>) {
+        if let (Writer::Messages(events, _), Some(sequence)) = (&mut *writer, self.events.stop_sequence()) {
+            events.stopped_by(sequence);
+        }
         writer.tell(&self.events.finish(), out);
     }
 }

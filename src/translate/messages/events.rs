@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::BufMut;
 
+use super::super::chunk_events::STOP_REASON;
 use super::super::ids::Ids;
 use super::super::sealed::Sealer;
 use super::super::synthesize::Reply;
@@ -14,7 +15,7 @@ use super::errors::error_json;
 use super::request::{AskedMessage, ShownThinking};
 use crate::sse::write_event;
 use crate::turn::{FinishReason, ToolCall, TurnEvent, Usage};
-use crate::wire::{ApiError, encode_string};
+use crate::wire::{ApiError, decode_string, encode_string};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Piece {
@@ -39,6 +40,8 @@ pub struct MessageEvents {
     blocks: Vec<String>,
     open: Option<OpenBlock>,
     refused: bool,
+    /// The stop sequence that the model wrote.
+    stopped_by: Option<String>,
     /// Nothing leaves any more.
     closed: bool,
     ended: Option<String>,
@@ -56,6 +59,7 @@ impl MessageEvents {
             blocks: vec![],
             open: None,
             refused: false,
+            stopped_by: None,
             closed: false,
             ended: None,
         }
@@ -92,7 +96,7 @@ impl MessageEvents {
             TurnEvent::Reasoning(text) => self.text(Piece::Thinking, text, out),
             TurnEvent::Content(text) => self.text(Piece::Text, text, out),
             TurnEvent::ToolCall(call) => self.call(call, out),
-            TurnEvent::Finish { reason, usage } => self.finish(*reason, None, usage.as_ref(), out),
+            TurnEvent::Finish { reason, usage } => self.finish(*reason, usage.as_ref(), out),
             TurnEvent::Progress(_) | TurnEvent::Note(_) => {}
         }
     }
@@ -100,7 +104,7 @@ impl MessageEvents {
     /// Tells a whole reply, its end included.
     pub fn tell_reply(&mut self, reply: &Reply, out: &mut impl BufMut) {
         let Some(choice) = reply.choices.first() else {
-            return self.finish(FinishReason::Stop, None, reply.usage.as_ref(), out);
+            return self.finish(FinishReason::Stop, reply.usage.as_ref(), out);
         };
         let turn = &choice.turn;
         self.text(Piece::Thinking, &turn.reasoning, out);
@@ -110,21 +114,23 @@ impl MessageEvents {
             self.refused = true;
         }
         turn.calls.iter().for_each(|call| self.call(call, out));
-        self.finish(turn.finish.unwrap_or(FinishReason::Stop), None, reply.usage.as_ref(), out);
+        let said = choice.kept.iter().find(|(key, _)| key == STOP_REASON);
+        self.stopped_by = said.and_then(|(_, json)| decode_string(json));
+        self.finish(turn.finish.unwrap_or(FinishReason::Stop), reply.usage.as_ref(), out);
     }
 
-    /// The end. `stop_sequence`: the one of the request's that the model wrote, if the server told.
-    pub fn finish(
-        &mut self,
-        reason: FinishReason,
-        stop_sequence: Option<&str>,
-        usage: Option<&Usage>,
-        out: &mut impl BufMut,
-    ) {
+    /// The model has written this one of the request's stop sequences: the server says so.
+    pub fn stopped_by(&mut self, sequence: &str) {
+        self.stopped_by = Some(sequence.to_owned());
+    }
+
+    fn finish(&mut self, reason: FinishReason, usage: Option<&Usage>, out: &mut impl BufMut) {
         if std::mem::replace(&mut self.closed, true) {
             return;
         }
         self.close(out);
+        let stopped_by = self.stopped_by.take();
+        let stop_sequence = stopped_by.as_deref().filter(|_| reason == FinishReason::Stop);
         let reason = match (reason, stop_sequence) {
             _ if self.refused => "\"refusal\"",
             (FinishReason::Stop, Some(_)) => "\"stop_sequence\"",

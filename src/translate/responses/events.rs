@@ -62,6 +62,11 @@ impl ResponseEvents {
         &self.head.id
     }
 
+    /// `truncation: "auto"`: the oldest items may go when the conversation does not fit.
+    pub fn may_trim(&self) -> bool {
+        self.asked.truncate
+    }
+
     /// The finished items, as JSON.
     pub fn output(&self) -> &[String] {
         &self.output
