@@ -208,27 +208,28 @@ impl Driver {
             EventKind::ApprovalRequested(_) | EventKind::HandedOver(_) => true,
             _ => false,
         };
-        let kind = self.apply(run, kind);
+        let at = now();
+        let kind = self.apply(run, kind, at);
         let body = serde_json::to_string(&kind).unwrap_or_default();
         let append = crate::store::Append {
             client_calls: run.awaited().iter().map(|call| call.id.clone()).collect(),
             approval: approval::change(&kind, awaited, run),
             child,
             synchronous,
-            ..self.journal.append(status_of(run))
+            ..self.journal.append(status_of(run), at)
         };
         let committed = self.journal.commit_event(kind.name(), body, append).await;
         self.committed(run, committed);
     }
 
     /// An event that does not fit ends the run: the same step would bring the same event again.
-    fn apply(&self, run: &mut Run, kind: EventKind) -> EventKind {
-        let Err(unexpected) = run.apply(Event { at: now(), kind: kind.clone() }) else { return kind };
+    fn apply(&self, run: &mut Run, kind: EventKind, at: u64) -> EventKind {
+        let Err(unexpected) = run.apply(Event { at, kind: kind.clone() }) else { return kind };
         let id = self.journal.run();
         tracing::error!(target: "respool::agent", run_id = id, error = unexpected.0, "the run is in a wrong state");
         let aborted = EventKind::Aborted(wrong_state(&unexpected));
         // This one fits every state.
-        let _ = run.apply(Event { at: now(), kind: aborted.clone() });
+        let _ = run.apply(Event { at, kind: aborted.clone() });
         aborted
     }
 

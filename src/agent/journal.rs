@@ -91,12 +91,12 @@ impl Journal {
 
     /// Commits a status alone.
     pub(super) async fn commit_status(&mut self, status: Status) -> Committed {
-        self.commit(self.append(status)).await
+        self.commit(self.append(status, now())).await
     }
 
-    /// A change of the status, to which an event may be added.
-    pub(super) fn append(&self, status: Status) -> Append {
-        Append::status(&self.run, self.epoch, now(), status)
+    /// A change of the status at this time, to which an event may be added.
+    pub(super) fn append(&self, status: Status, at: u64) -> Append {
+        Append::status(&self.run, self.epoch, at, status)
     }
 
     async fn commit(&mut self, append: Append) -> Committed {
