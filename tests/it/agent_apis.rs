@@ -178,8 +178,8 @@ async fn truncation_auto_lets_the_oldest_results_go() {
     let turn = |number: usize| {
         let id = format!("call{number:05}");
         [
-            json!({"type": "function_call", "call_id": id, "name": "read", "arguments": "{\"path\":\"a\"}"}),
-            json!({"type": "function_call_output", "call_id": id, "output": "A line of some file.\n".repeat(500)}),
+            json!({"type": "function_call", "call_id": id, "name": "read", "arguments": format!(r#"{{"path":"{number}"}}"#)}),
+            json!({"type": "function_call_output", "call_id": id, "output": format!("Line {number} of some file.\n").repeat(500)}),
         ]
     };
     let mut input = vec![json!({"role": "user", "content": "hi"})];
