@@ -183,17 +183,15 @@ impl RequestLine {
 
     /// A model is asked now.
     pub fn begin_attempt(&mut self) {
-        if self.trace.is_some() {
-            self.end_attempt(None, None);
-        }
+        self.end_attempt(None, None);
         if let Some(trace) = &mut self.trace {
             trace.begin_attempt();
         }
     }
 
     /// The header that says to the upstream what the attempt is part of; `None`: what the client sent.
-    pub fn traceparent(&self) -> Option<String> {
-        self.trace.as_ref().map(|trace| trace.traceparent())
+    pub fn traceparent(&self) -> Option<http::HeaderValue> {
+        self.trace.as_ref().and_then(|trace| http::HeaderValue::try_from(trace.traceparent()).ok())
     }
 
     fn end_attempt(&mut self, usage: Option<Usage>, error: Option<&str>) {

@@ -55,7 +55,7 @@ impl Record {
 
     /// What the upstream is told that the request is part of; `None`: what the client said.
     pub(super) fn traceparent(&self) -> Option<HeaderValue> {
-        self.0.with(|line| line.traceparent()).and_then(|text| HeaderValue::from_str(&text).ok())
+        self.0.with(|line| line.traceparent())
     }
 
     /// The upstream answered.

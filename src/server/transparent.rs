@@ -47,7 +47,7 @@ pub(super) async fn pass_on(app: App, parts: Parts, body: Body, line: SharedLine
         line.route = "transparent";
         (line.id.clone(), line.traceparent())
     });
-    if let Some(part_of) = part_of.and_then(|text| http::HeaderValue::from_str(&text).ok()) {
+    if let Some(part_of) = part_of {
         headers.insert(TRACEPARENT, part_of);
     }
     if let Ok(id) = http::HeaderValue::from_str(&id) {

@@ -149,18 +149,15 @@ impl Upstream {
         }
     }
 
-    /// Asks a server that can tell what its models write, for the models whose names do not.
+    /// Asks a server that can tell what its models write, where the name of one of them does not.
     async fn learn_dialects(&self, list: &[u8], headers: &HeaderMap) {
-        for model in listed(list) {
-            let (Some(server), true) = (model.server, model.prior.is_empty()) else { continue };
-            if !self.model_facts(&model.id).prior.is_empty() {
-                continue;
-            }
-            let answer =
-                timeout(WITHIN, Box::pin(self.get_json(server.describes_itself_at(), asking(headers))));
-            let Ok(Ok((StatusCode::OK, body))) = answer.await else { continue };
-            let prior = server.prior(&body);
-            self.learn_model(&model.id, |facts| facts.prior = prior);
+        let unnamed: Vec<Listed> = listed(list).into_iter().filter(|model| model.prior.is_empty()).collect();
+        let Some(server) = unnamed.iter().find_map(|model| model.server) else { return };
+        let asked = timeout(WITHIN, Box::pin(self.get_json(server.describes_itself_at(), asking(headers))));
+        let Ok(Ok((StatusCode::OK, body))) = asked.await else { return };
+        let prior = server.prior(&body);
+        for model in unnamed {
+            self.learn_model(&model.id, |facts| facts.prior = prior.or(facts.prior));
         }
     }
 

@@ -1,6 +1,7 @@
 // The plugin without a gateway: its jail under races, its environment, its limits. `node --test tests/openclaw/plugin.test.mjs`
 import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
+import { once } from "node:events";
 import { mkdirSync, mkdtempSync, readFileSync, realpathSync, renameSync, rmSync, symlinkSync, writeFileSync, existsSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
@@ -52,28 +53,35 @@ test("no race leads out", { skip: !existsSync("/proc/self/fd") }, async (t) => {
   // Another process changes a directory into a link that leads out, and back, as fast as it can.
   const script = `const fs = require("node:fs");
     const pause = () => Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1);
-    for (;;) {
+    for (const end = Date.now() + 120_000; Date.now() < end; ) {
       fs.renameSync("good", "kept");
       try { fs.symlinkSync("..", "good"); } catch {}
-      // A write may have made a directory meanwhile.
-      fs.rmSync("good", { recursive: true, force: true });
-      try { fs.renameSync("kept", "good"); } catch { fs.rmSync("good", { recursive: true, force: true }); fs.renameSync("kept", "good"); }
+      // A write may make a directory at any moment.
+      while (fs.existsSync("kept")) {
+        try { fs.rmSync("good", { recursive: true, force: true }); fs.renameSync("kept", "good"); } catch {}
+      }
       pause();
     }`;
   const racer = spawn(process.execPath, ["-e", script], { cwd: root, stdio: "ignore" });
-  t.after(() => racer.kill("SIGKILL"));
+  const ended = once(racer, "exit");
   const seen = { harmless: 0, refused: 0 };
   const begun = Date.now();
   // A loaded machine needs longer to meet both sides of the race.
   const goesOn = () => Date.now() - begun < 3000 || (Math.min(seen.harmless, seen.refused) <= 20 && Date.now() - begun < 60_000);
-  while (goesOn()) {
-    await call("host_read", { path: "good/secret" }).then((text) => {
-      assert.equal(text, "harmless");
-      seen.harmless += 1;
-    }, (error) => (assert.ok(!(error instanceof assert.AssertionError), error), (seen.refused += 1)));
-    await call("host_write", { path: "good/written", content: "x" }).catch(() => {});
-    const listed = await call("host_ls", { path: "good" }).catch(() => "");
-    assert.ok(!listed.includes("work/"), listed);
+  try {
+    while (goesOn()) {
+      await call("host_read", { path: "good/secret" }).then((text) => {
+        assert.equal(text, "harmless");
+        seen.harmless += 1;
+      }, (error) => (assert.ok(!(error instanceof assert.AssertionError), error), (seen.refused += 1)));
+      await call("host_write", { path: "good/written", content: "x" }).catch(() => {});
+      const listed = await call("host_ls", { path: "good" }).catch(() => "");
+      assert.ok(!listed.includes("work/"), listed);
+    }
+  } finally {
+    // The workspace is removed next: nothing may still be changing it.
+    racer.kill("SIGKILL");
+    await ended;
   }
   assert.ok(seen.harmless > 20 && seen.refused > 20, JSON.stringify(seen));
   assert.ok(!existsSync(path.join(outer, "written")));
