@@ -62,6 +62,11 @@ impl RawCall {
     }
 }
 
+/// A value as JSON. The value's own `to_string` goes through a formatter, and takes several times as long.
+pub(crate) fn json_text(value: &Value) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
+
 /// How much the surroundings say that a call is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trust {
@@ -118,7 +123,7 @@ fn keep_digits(text: &str, calls: &mut [RawCall]) {
     let mut integers = digits::find(text);
     for call in calls {
         if let (Args::Value(value), false) = (&call.arguments, integers.is_empty()) {
-            call.arguments = Args::Text(digits::restore(&value.to_string(), &mut integers));
+            call.arguments = Args::Text(digits::restore(&json_text(value), &mut integers));
         }
     }
 }

@@ -6,9 +6,10 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
 
-use super::calls::{Args, RawCall};
+use super::calls::{Args, RawCall, json_text};
 use super::repairs::Repair;
 use super::settle::{Ready, Settled};
+use super::scanner::is_space;
 use super::{Field, Options};
 use crate::event::{Dropped, Event, Note};
 
@@ -162,9 +163,9 @@ impl Ledger {
             return;
         }
         if field == Field::Reasoning {
-            self.has_reasoned |= !text.trim().is_empty();
+            self.has_reasoned |= !is_space(text);
             self.keep_reasoning(text);
-        } else if !text.trim().is_empty() {
+        } else if !is_space(text) {
             self.settle_repeat(false);
             self.has_content = true;
             if matches!(self.deferred.last(), Some(Deferred::Call(..))) {
@@ -348,6 +349,6 @@ impl Ledger {
 fn written(arguments: &Args) -> String {
     match arguments {
         Args::Text(text) => text.clone(),
-        Args::Value(value) => value.to_string(),
+        Args::Value(value) => json_text(value),
     }
 }

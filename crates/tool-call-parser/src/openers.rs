@@ -123,10 +123,10 @@ impl Openers {
         self.prefixes[usize::from(text[0])].openers(text)
     }
 
-    /// Whether a mark may begin in running text where these bytes stand.
+    /// Whether a mark of running text begins where these bytes stand, or as much of it as there is text.
     pub(super) fn may_begin(&self, bytes: &[u8]) -> bool {
-        let prefixes = &self.prefixes[usize::from(bytes[0])];
-        prefixes.cell(bytes).is_none_or(|cell| prefixes.running[cell])
+        let list = self.list(bytes[0]);
+        self.places(bytes).iter().any(|place| !list[*place].line && list[*place].begins(bytes))
     }
 
     /// The first byte at which something may begin.
@@ -143,13 +143,17 @@ impl Openers {
 
     /// The length of the suffix that may become a late mark whose pivot has not come yet.
     pub(super) fn partial_late(&self, tail: &[u8]) -> usize {
-        let tail = &tail[tail.len() - self.triggers.reach.min(tail.len())..];
-        let begins = |at: &usize| {
-            let suffix = &tail[*at..];
-            self.triggers.late_pairs.may_begin(suffix)
-                && self.beginnings[usize::from(suffix[0])].iter().any(|late| late.starts_with(suffix))
-        };
-        (0..tail.len()).find(begins).map_or(0, |at| tail.len() - at)
+        let mut suffix = &tail[tail.len() - self.triggers.reach.min(tail.len())..];
+        let pairs = &self.triggers.late_pairs;
+        while let Some(at) = suffix.iter().position(|byte| pairs.firsts[usize::from(*byte)]) {
+            suffix = &suffix[at..];
+            let begins = |late: &&[u8]| late.starts_with(suffix);
+            if pairs.may_begin(suffix) && self.beginnings[usize::from(suffix[0])].iter().any(begins) {
+                return suffix.len();
+            }
+            suffix = &suffix[1..];
+        }
+        0
     }
 }
 
@@ -272,8 +276,6 @@ struct Prefixes {
     width: usize,
     /// By both classes: places in the list of openers, in order.
     lists: Vec<Vec<usize>>,
-    /// Whether one of them may stand in running text.
-    running: Vec<bool>,
     /// All places.
     all: Vec<usize>,
 }
@@ -295,10 +297,8 @@ impl Prefixes {
             };
             (0..openers.len()).filter(|index| goes(&openers[*index])).collect::<Vec<usize>>()
         };
-        let lists: Vec<Vec<usize>> = (0..height * width).map(list).collect();
-        let running = |list: &Vec<usize>| list.iter().any(|index| !openers[*index].line);
-        let running = lists.iter().map(running).collect();
-        Self { seconds, thirds, width, lists, running, all: (0..openers.len()).collect() }
+        let lists = (0..height * width).map(list).collect();
+        Self { seconds, thirds, width, lists, all: (0..openers.len()).collect() }
     }
 
     /// The cell for a text; `None` while it is too short to tell.

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::calls::{Args, RawCall};
+use super::calls::{Args, RawCall, json_text};
 use super::digits;
 use super::lenient_json::{self, Unreadable};
 use super::repairs::{Repair, Repairs};
@@ -51,8 +51,8 @@ pub(crate) fn settle(call: &RawCall, tools: &Tools) -> Settled {
         return Settled::Refused(Dropped::MissingRequired);
     }
     let text = verbatim.unwrap_or_else(|| match &call.arguments {
-        Args::Text(written) => digits::restore(&fitted.to_string(), &mut digits::find(written)),
-        Args::Value(_) => fitted.to_string(),
+        Args::Text(written) => digits::restore(&json_text(&fitted), &mut digits::find(written)),
+        Args::Value(_) => json_text(&fitted),
     });
     let problems = schema::problems(&fitted, rules, rules);
     let meaning = if digits::find(&text).is_empty() { fitted } else { Value::String(text.clone()) };

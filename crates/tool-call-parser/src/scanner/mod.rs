@@ -23,6 +23,8 @@ const MAX_SPACE: usize = 1024;
 const MAX_CLOSING: usize = 256;
 /// Of a longer run of backticks the rest counts as another one.
 const MAX_RUN: usize = 64;
+/// A long text is taken in pieces of so many bytes, so that what is text leaves the buffer before more is copied into it.
+const PIECE: usize = 64 << 10;
 /// In place of a backtick run's length: the line is quoted and holds no calls.
 const QUOTED_LINE: usize = usize::MAX;
 /// Where text goes.
@@ -115,8 +117,13 @@ impl Scanner {
 
     /// Takes the next piece.
     pub(crate) fn push(&mut self, delta: &str, io: &mut Io<'_>) {
-        self.buffer.push_str(delta);
-        self.run(io);
+        let mut rest = delta;
+        while !rest.is_empty() {
+            let (head, tail) = rest.split_at(rest.floor_char_boundary(PIECE));
+            self.buffer.push_str(head);
+            self.run(io);
+            rest = tail;
+        }
     }
 
     /// Settles everything.
@@ -178,7 +185,11 @@ impl Scanner {
         }
         let blank = self.is_space_up_to(end);
         let text = &self.buffer[self.head..end];
-        let visible = if blank { 0 } else { text.trim_end().len() };
+        let visible = match text.as_bytes() {
+            _ if blank => 0,
+            [.., last] if is_plainly_no_space(*last) => text.len(),
+            _ => text.trim_end().len(),
+        };
         if self.after_call && visible == 0 {
             if last {
                 self.head = end;
@@ -253,6 +264,11 @@ impl Scanner {
 /// Whether a byte surely is, and begins, no white space.
 pub(crate) fn is_plainly_no_space(byte: u8) -> bool {
     byte.is_ascii_graphic()
+}
+
+/// Whether nothing but white space is in it.
+pub(crate) fn is_space(text: &str) -> bool {
+    !text.as_bytes().first().is_some_and(|byte| is_plainly_no_space(*byte)) && text.trim().is_empty()
 }
 
 /// Finding candidates.
