@@ -137,8 +137,12 @@ pub(super) fn forwarded(
         Some(error) => Err(error),
         None if !editor.has_choices => Err(without_choices(text, name, "it holds no choices")),
         None => {
-            let changed = pruned || matches!(valid, Cow::Owned(_));
-            Ok((if changed { out.into() } else { body }, editor.usage))
+            let leaves = match valid {
+                _ if pruned => out.into(),
+                Cow::Owned(valid) => valid.into(),
+                Cow::Borrowed(_) => body,
+            };
+            Ok((leaves, editor.usage))
         }
     }
 }

@@ -444,7 +444,7 @@ impl ReplyStream {
         self.out = std::mem::take(&mut self.held);
         match &mut self.reader {
             Reader::Passthrough(state) => {
-                state.missing_end().iter().for_each(|chunk| write_data(&mut self.out, chunk));
+                state.missing_end().iter().for_each(|chunk| write_line(&mut self.out, chunk));
                 self.out.extend_from_slice(b"data: [DONE]\n\n");
             }
             Reader::Live(turn) => {

@@ -215,6 +215,48 @@ impl UsageStore {
 const COLUMNS: &str = "at, request, route, key, model, upstream, agent, run, stream, status, prompt, cached, reasoning, completion,
     first_byte, duration, waited, attempts, dialects, repairs, recovery, loop_stopped, outcome, error_code, error";
 
+/// The texts of a row; the places of their columns among [`COLUMNS`] are in [`TEXT_PLACES`].
+fn texts(row: &UsageRow) -> [&str; 14] {
+    [
+        &row.id,
+        &row.route,
+        &row.key,
+        &row.model,
+        &row.upstream,
+        &row.agent,
+        &row.run,
+        &row.dialects,
+        &row.repairs,
+        &row.recovery,
+        &row.loop_stopped,
+        &row.outcome,
+        &row.error_code,
+        &row.error[..row.error.floor_char_boundary(LONGEST_ERROR)],
+    ]
+}
+
+const TEXT_PLACES: [usize; 14] = [2, 3, 4, 5, 6, 7, 8, 19, 20, 21, 22, 23, 24, 25];
+
+/// The numbers of a row; the places of their columns are in [`NUMBER_PLACES`].
+fn numbers(row: &UsageRow) -> [Option<i64>; 11] {
+    let usage = row.usage;
+    [
+        Some(signed(row.at)),
+        Some(i64::from(row.stream)),
+        Some(i64::from(row.status)),
+        usage.map(|usage| signed(usage.prompt)),
+        usage.and_then(|usage| usage.cached).map(signed),
+        usage.and_then(|usage| usage.reasoning).map(signed),
+        usage.map(|usage| signed(usage.completion)),
+        row.first_byte.map(millis),
+        Some(millis(row.duration)),
+        Some(millis(row.waited)),
+        Some(i64::from(row.attempts)),
+    ]
+}
+
+const NUMBER_PLACES: [usize; 11] = [1, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18];
+
 fn insert(connection: &mut Connection, rows: &[UsageRow]) -> rusqlite::Result<()> {
     let change = connection.transaction()?;
     {
@@ -222,36 +264,23 @@ fn insert(connection: &mut Connection, rows: &[UsageRow]) -> rusqlite::Result<()
             "INSERT INTO requests ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18,
              ?19, ?20, ?21, ?22, ?23, ?24, ?25)"
         ))?;
+        // A parameter keeps its value until it gets another one, and most of a row is as in the row before.
+        let (mut last_texts, mut last_numbers) = ([None; 14], [None; 11]);
         for row in rows {
-            let usage = row.usage;
-            let error = &row.error[..row.error.floor_char_boundary(LONGEST_ERROR)];
-            statement.execute(params![
-                signed(row.at),
-                row.id,
-                row.route,
-                row.key,
-                row.model,
-                row.upstream,
-                row.agent,
-                row.run,
-                row.stream,
-                row.status,
-                usage.map(|usage| signed(usage.prompt)),
-                usage.and_then(|usage| usage.cached).map(signed),
-                usage.and_then(|usage| usage.reasoning).map(signed),
-                usage.map(|usage| signed(usage.completion)),
-                row.first_byte.map(millis),
-                millis(row.duration),
-                millis(row.waited),
-                row.attempts,
-                row.dialects,
-                row.repairs,
-                row.recovery,
-                row.loop_stopped,
-                row.outcome,
-                row.error_code,
-                error,
-            ])?;
+            for ((place, text), last) in TEXT_PLACES.into_iter().zip(texts(row)).zip(&mut last_texts) {
+                if *last != Some(text) {
+                    statement.raw_bind_parameter(place, text)?;
+                    *last = Some(text);
+                }
+            }
+            for ((place, number), last) in NUMBER_PLACES.into_iter().zip(numbers(row)).zip(&mut last_numbers)
+            {
+                if *last != Some(number) {
+                    statement.raw_bind_parameter(place, number)?;
+                    *last = Some(number);
+                }
+            }
+            statement.raw_execute()?;
         }
     }
     change.commit()

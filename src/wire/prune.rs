@@ -68,8 +68,8 @@ pub trait Editor {
     fn keeps(&self, key: &str) -> bool;
 }
 
-/// Writes to `out` what is left of `json`, and tells whether anything was changed. `out` is cleared first. When nothing
-/// changed, the original text is what should be sent on.
+/// Writes to `out` what is left of `json`, and tells whether anything was changed. `out` is cleared first, and stays empty when
+/// nothing was: the original text is what should be sent on.
 pub fn prune(
     json: &str,
     shape: &Shape,
@@ -78,40 +78,42 @@ pub fn prune(
 ) -> Result<bool, Malformed> {
     out.clear();
     let mut scanner = Scanner::new(json);
-    let mut pruner = Pruner { editor, out, changed: false };
+    let mut pruner = Pruner { editor, json, out, copied: 0, changed: false };
     pruner.value(&mut scanner, shape)?;
     scanner.end()?;
+    if pruner.changed {
+        pruner.skip(json.len(), json.len());
+    }
     Ok(pruner.changed)
 }
 
 struct Pruner<'e, E> {
     editor: &'e mut E,
+    json: &'e str,
     out: &'e mut String,
+    /// What stands before this offset is in `out`, or is to go.
+    copied: usize,
     changed: bool,
+}
+
+/// How far the fields of one object have been seen.
+#[derive(Default)]
+struct Fields {
+    /// Where the last field that stays ends.
+    stays: Option<usize>,
+    /// Where the last field ends.
+    end: usize,
+    /// Where the text begins that is to go.
+    gap: Option<usize>,
 }
 
 impl<E: Editor> Pruner<'_, E> {
     fn value(&mut self, scanner: &mut Scanner<'_>, shape: &Shape) -> Result<(), Malformed> {
         match (shape, scanner.peek()) {
             (Shape::Fields(fields), b'{') => self.object(scanner, fields),
-            (Shape::Each(element), b'[') => self.array(scanner, element),
-            _ => {
-                self.out.push_str(scanner.value()?);
-                Ok(())
-            }
+            (Shape::Each(element), b'[') => scanner.array(|scanner| self.value(scanner, element)),
+            _ => scanner.value().map(drop),
         }
-    }
-
-    fn array(&mut self, scanner: &mut Scanner<'_>, element: &Shape) -> Result<(), Malformed> {
-        self.out.push('[');
-        let mut comma = "";
-        scanner.array(|scanner| {
-            self.out.push_str(comma);
-            comma = ",";
-            self.value(scanner, element)
-        })?;
-        self.out.push(']');
-        Ok(())
     }
 
     fn object(
@@ -119,68 +121,92 @@ impl<E: Editor> Pruner<'_, E> {
         scanner: &mut Scanner<'_>,
         fields: &'static [(&'static str, Tag, Shape)],
     ) -> Result<(), Malformed> {
-        self.out.push('{');
-        let mut comma = "";
+        let mut seen = Fields::default();
         scanner.object(|key, scanner| {
-            let kept = match fields.iter().find(|(name, ..)| *name == key) {
+            let key_at = scanner.key_at();
+            let stays = match fields.iter().find(|(name, ..)| *name == key) {
                 Some((_, Tag::Plain, shape)) => {
-                    self.key(comma, key);
+                    self.close_gap(&mut seen, key_at);
                     self.value(scanner, shape).map(|()| true)
                 }
-                Some((_, tag, shape)) => self.tagged(scanner, comma, key, *tag, shape),
-                None => self.unknown(scanner, comma, key),
+                Some((_, tag, shape)) => self.tagged(scanner, &mut seen, key, *tag, shape),
+                None => self.unknown(scanner, &mut seen, key),
             }?;
-            if kept {
-                comma = ",";
+            seen.end = scanner.position();
+            if stays {
+                seen.stays = Some(seen.end);
+            } else {
+                seen.gap.get_or_insert(seen.stays.unwrap_or(key_at));
             }
             Ok::<_, Malformed>(())
         })?;
-        self.out.push('}');
+        if let Some(from) = seen.gap {
+            self.skip(from, seen.end);
+        }
         Ok(())
+    }
+
+    /// A field stays whose key is at `key_at`: those before it that do not are left out, with one comma for each.
+    fn close_gap(&mut self, seen: &mut Fields, key_at: usize) {
+        if let Some(from) = seen.gap.take() {
+            self.skip(from, if seen.stays.is_some() { seen.end } else { key_at });
+        }
     }
 
     fn tagged(
         &mut self,
         scanner: &mut Scanner<'_>,
-        comma: &str,
+        seen: &mut Fields,
         key: &str,
         tag: Tag,
         shape: &Shape,
     ) -> Result<bool, Malformed> {
+        let key_at = scanner.key_at();
         let value = scanner.value()?;
-        let edit = self.editor.field(tag, value);
+        let (end, edit) = (scanner.position(), self.editor.field(tag, value));
         self.changed |= !matches!(&edit, Edit::Keep) && !matches!(&edit, Edit::Rename(name) if *name == key);
+        if edit == Edit::Drop {
+            return Ok(false);
+        }
+        self.close_gap(seen, key_at);
         match edit {
-            Edit::Drop => return Ok(false),
-            Edit::Keep => self.key(comma, key),
-            Edit::Rename(name) => self.key(comma, name),
+            Edit::Rename(name) => {
+                self.skip(key_at + 1, key_at + 1 + key.len());
+                self.out.push_str(name);
+            }
             Edit::Replace(text) => {
-                self.key(comma, key);
+                self.skip(end - value.len(), end);
                 self.out.push_str(&text);
                 return Ok(true);
             }
+            Edit::Keep | Edit::Drop => {}
         }
-        match shape {
-            Shape::Any => self.out.push_str(value),
-            _ => self.value(&mut Scanner::new(value), shape)?,
+        if !matches!(shape, Shape::Any) {
+            self.value(&mut Scanner::at(self.json, end - value.len()), shape)?;
         }
         Ok(true)
     }
 
-    fn unknown(&mut self, scanner: &mut Scanner<'_>, comma: &str, key: &str) -> Result<bool, Malformed> {
-        let value = scanner.value()?;
-        let kept = self.editor.keeps(key);
-        if kept {
-            self.key(comma, key);
-            self.out.push_str(value);
-        } else {
-            self.changed = true;
+    fn unknown(
+        &mut self,
+        scanner: &mut Scanner<'_>,
+        seen: &mut Fields,
+        key: &str,
+    ) -> Result<bool, Malformed> {
+        let key_at = scanner.key_at();
+        scanner.value()?;
+        let stays = self.editor.keeps(key);
+        if stays {
+            self.close_gap(seen, key_at);
         }
-        Ok(kept)
+        self.changed |= !stays;
+        Ok(stays)
     }
 
-    fn key(&mut self, comma: &str, key: &str) {
-        self.out.extend([comma, "\"", key, "\":"]);
+    /// Copies what stands before `from`, and leaves out what follows it up to `to`.
+    fn skip(&mut self, from: usize, to: usize) {
+        self.out.push_str(&self.json[self.copied..from]);
+        self.copied = to;
     }
 }
 
@@ -209,7 +235,7 @@ mod tests {
     fn check(edit: Edit, json: &str, expected: &str, changed: bool) {
         let mut out = String::from("old");
         assert_eq!(prune(json, &SHAPE, &mut Fixed(edit), &mut out), Ok(changed), "{json}");
-        assert_eq!(out, expected);
+        assert_eq!(if changed { &*out } else { json }, expected);
     }
 
     #[test]
@@ -222,6 +248,34 @@ mod tests {
         );
         check(Edit::Keep, r#"{"id":"i","list":null}"#, r#"{"id":"i","list":null}"#, false);
         check(Edit::Keep, r#"{"id":"i","kept":{"b":1}}"#, r#"{"id":"i","kept":{"b":1}}"#, false);
+    }
+
+    /// Whichever fields of an object stay, what is left is JSON, and nothing else is.
+    #[test]
+    fn any_fields_may_go() {
+        for stays in 0..16_u8 {
+            let field = |place: u8| {
+                let name = if stays & (1 << place) == 0 {
+                    "gone"
+                } else {
+                    ["id", "list", "role", "kept"][usize::from(place)]
+                };
+                format!(" \"{name}\" : [ {{ \"a\" : {place} , \"b\" : 0 }} ] ")
+            };
+            let json = format!("{{{}}}", [0, 1, 2, 3].map(field).join(","));
+            let mut out = String::new();
+            assert_eq!(
+                prune(&json, &SHAPE, &mut Fixed(Edit::Keep), &mut out),
+                Ok(stays != 15 || json.contains("list"))
+            );
+            let mut expected: serde_json::Value = serde_json::from_str(&json).unwrap();
+            let object = expected.as_object_mut().unwrap();
+            object.remove("gone");
+            if let Some(list) = object.get_mut("list") {
+                list[0].as_object_mut().unwrap().remove("b");
+            }
+            assert_eq!(serde_json::from_str::<serde_json::Value>(&out).unwrap(), expected, "{json}: {out}");
+        }
     }
 
     #[test]

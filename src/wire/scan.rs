@@ -40,13 +40,30 @@ impl std::error::Error for Malformed {}
 pub struct Scanner<'a> {
     text: &'a str,
     at: usize,
+    /// Where the last key begins, with its quote.
+    key_at: usize,
     depth: u8,
 }
 
 impl<'a> Scanner<'a> {
     /// Starts at the beginning of `text`.
     pub fn new(text: &'a str) -> Self {
-        Self { text, at: 0, depth: 0 }
+        Self::at(text, 0)
+    }
+
+    /// Starts at a place in `text`.
+    pub(super) fn at(text: &'a str, at: usize) -> Self {
+        Self { text, at, key_at: at, depth: 0 }
+    }
+
+    /// The offset of the next byte.
+    pub(super) fn position(&self) -> usize {
+        self.at
+    }
+
+    /// The offset of the key whose value comes next, at its quote.
+    pub(super) fn key_at(&self) -> usize {
+        self.key_at
     }
 
     /// The next byte that is not white space, not consumed; 0 at the end.
@@ -81,6 +98,7 @@ impl<'a> Scanner<'a> {
             if self.peek() != b'"' {
                 return Err(self.error("a key in double quotes").into());
             }
+            self.key_at = self.at;
             let key = self.string()?;
             self.expect(b':', "a colon")?;
             field(&key[1..key.len() - 1], self)?;
@@ -155,10 +173,14 @@ impl<'a> Scanner<'a> {
 
     fn scalar(&mut self) -> Result<(), Malformed> {
         let rest = &self.text.as_bytes()[self.at..];
-        let length = rest
-            .iter()
-            .position(|byte| !matches!(byte, b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | b'-' | b'+' | b'.'))
-            .unwrap_or(rest.len());
+        let is_word =
+            |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | b'-' | b'+' | b'.');
+        // By far the commonest.
+        if rest.starts_with(b"null") && !rest.get(4).is_some_and(is_word) {
+            self.at += 4;
+            return Ok(());
+        }
+        let length = rest.iter().position(|byte| !is_word(byte)).unwrap_or(rest.len());
         let word = &rest[..length];
         let starts = word.first().is_some_and(|byte| byte.is_ascii_digit() || *byte == b'-');
         let numeric =

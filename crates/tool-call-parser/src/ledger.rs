@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::calls::{Args, RawCall, json_text};
 use super::repairs::Repair;
-use super::settle::{Ready, Settled};
 use super::scanner::is_space;
+use super::settle::{Ready, Settled};
 use super::{Field, Options};
 use crate::event::{Dropped, Event, Note};
 

@@ -4,6 +4,7 @@
 //! `response.completed`. A repeated `response.in_progress` is the heartbeat: comments do not reset Codex's watchdog. Both
 //! forms of a reply come from the same events. Called by `server`.
 
+use std::io::Write as _;
 use std::sync::Arc;
 
 use bytes::BufMut;
@@ -33,6 +34,8 @@ struct OpenItem {
     piece: Piece,
     id: String,
     text: String,
+    /// What stands in each of its deltas before the event's number, and between that and the text.
+    delta: [String; 2],
 }
 
 /// Writes one response.
@@ -186,13 +189,15 @@ impl ResponseEvents {
             self.close("completed", out);
             self.start(piece, out);
         }
-        let index = self.output.len();
         let Some(open) = &mut self.open else { return };
         open.text.push_str(text);
-        let place = place(&open.id, index);
-        let logprobs = if piece == Piece::Text { r#","logprobs":[]"# } else { "" };
-        let fields = format!(r#"{place},"content_index":0,"delta":{}{logprobs}"#, encode_string(text));
-        self.event(out, piece.delta(), &fields);
+        // Nearly every event is one of these: it is written straight into the stream, where writing cannot fail.
+        let mut out = out.writer();
+        let [before, between] = &open.delta;
+        let _ = write!(out, "{before}{}{between}", self.sequence);
+        let _ = serde_json::to_writer(&mut out, text);
+        let _ = write!(out, "{}}}\n\n", piece.logprobs());
+        self.sequence += 1;
     }
 
     fn start(&mut self, piece: Piece, out: &mut impl BufMut) {
@@ -206,16 +211,19 @@ impl ResponseEvents {
             _ => message_item(&id, "in_progress", ""),
         };
         self.added(&item, out);
-        let fields =
-            format!(r#"{},"content_index":0,"part":{}"#, place(&id, self.output.len()), piece.part(""));
+        let place = place(&id, self.output.len());
+        let fields = format!(r#"{place},"content_index":0,"part":{}"#, piece.part(""));
         self.event(out, "response.content_part.added", &fields);
-        self.open = Some(OpenItem { piece, id, text: String::new() });
+        let name = piece.delta();
+        let before = format!("event: {name}\ndata: {{\"type\":\"{name}\",\"sequence_number\":");
+        let delta = [before, format!(r#"{place},"content_index":0,"delta":"#)];
+        self.open = Some(OpenItem { piece, id, text: String::new(), delta });
     }
 
     fn close(&mut self, status: &str, out: &mut impl BufMut) {
-        let Some(OpenItem { piece, id, text }) = self.open.take() else { return };
+        let Some(OpenItem { piece, id, text, .. }) = self.open.take() else { return };
         let place = place(&id, self.output.len());
-        let logprobs = if piece == Piece::Text { r#","logprobs":[]"# } else { "" };
+        let logprobs = piece.logprobs();
         let (field, encoded) = (piece.field(), encode_string(&text));
         self.event(out, piece.done(), &format!(r#"{place},"content_index":0,"{field}":{encoded}{logprobs}"#));
         let part = piece.part(&text);
@@ -331,6 +339,11 @@ impl Piece {
             Self::Text => "response.output_text.done",
             Self::Refusal => "response.refusal.done",
         }
+    }
+
+    /// The field that texts have and other pieces have not.
+    fn logprobs(self) -> &'static str {
+        if self == Self::Text { r#","logprobs":[]"# } else { "" }
     }
 
     fn field(self) -> &'static str {
