@@ -84,7 +84,7 @@ async fn status(respool: &Respool, run: &str) -> Status {
 }
 
 async fn ends_as(respool: &Respool, run: &str, expected: Status) {
-    for _ in 0..400 {
+    for _ in 0..2_000 {
         if status(respool, run).await == expected {
             return;
         }

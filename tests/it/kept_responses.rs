@@ -1,7 +1,7 @@
 //! Responses that clients keep: `previous_response_id`, reading, deleting and cancelling them, and those made in the background.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -147,15 +147,15 @@ async fn the_disk_holds_what_is_kept_and_no_longer_what_was_deleted() {
 
 /// Waits until a response has this status.
 async fn until(respool: &Respool, key: &str, id: &str, status: &str) -> Value {
-    let mut last = Value::Null;
-    for _ in 0..500 {
-        last = get(respool, key, id).await.1;
+    let late = Instant::now() + Duration::from_secs(30);
+    loop {
+        let last = get(respool, key, id).await.1;
         if last["status"] == status {
             return last;
         }
+        assert!(Instant::now() < late, "not {status}: {last}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("not {status}: {last}");
 }
 
 fn in_background() -> Value {

@@ -156,7 +156,7 @@ async fn where_clients_have_keys_an_operators_key_opens_the_page() {
     // Another key of the file opens nothing any more.
     std::fs::write(dir.path().join("keys.toml"), format!("alice = '{ALICE}'\n")).unwrap();
     let mut status = 200;
-    for _ in 0..100 {
+    for _ in 0..1_000 {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         status = get(&respool, "/", &cookie).await.status;
         if status == 303 {

@@ -46,7 +46,7 @@ async fn report(respool: &Respool) -> Value {
 
 /// Waits until so many requests are in the queue.
 async fn queued(respool: &Respool, count: u64) {
-    for _ in 0..200 {
+    for _ in 0..2_000 {
         if report(respool).await["queued"] == count {
             return;
         }

@@ -87,7 +87,7 @@ async fn standing(respool: &Respool, name: &str) -> Value {
 
 /// Waits until the models of all upstreams are known.
 async fn lists_known(respool: &Respool, names: &[&str]) {
-    for _ in 0..100 {
+    for _ in 0..1_000 {
         let mut known = true;
         for name in names {
             known &= standing(respool, name).await["models"].is_array();

@@ -33,7 +33,7 @@ pub fn forget_peak(id: u32) {
 
 /// Waits until no more descriptors are open than `before`, those of idle connections to the upstream left out.
 pub async fn descriptors_return(id: u32, before: Measured, bed: &Bed) -> Option<String> {
-    for _ in 0..100 {
+    for _ in 0..1_000 {
         if measure(id).descriptors <= before.descriptors + bed.upstream.open() {
             return None;
         }
