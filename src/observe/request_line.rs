@@ -450,6 +450,17 @@ fn list(names: &[&'static str]) -> Option<String> {
     (!names.is_empty()).then(|| names.join(","))
 }
 
+/// Each name once: a reply may hold thousands of calls with the same note. The metrics count them.
+fn distinct(names: &[&'static str]) -> Vec<&'static str> {
+    let mut seen = Vec::new();
+    for name in names {
+        if !seen.contains(name) {
+            seen.push(*name);
+        }
+    }
+    seen
+}
+
 /// What did not happen is not in the line.
 fn some<T: Default + PartialEq>(count: T) -> Option<T> {
     (count != T::default()).then_some(count)
@@ -492,8 +503,8 @@ impl Drop for RequestLine {
             heartbeats = some(self.heartbeats),
             calls = some(self.calls),
             dialect = list(&self.dialects),
-            repairs = list(&self.repairs),
-            dropped = list(&self.dropped),
+            repairs = list(&distinct(&self.repairs)),
+            dropped = list(&distinct(&self.dropped)),
             recovery = list(&self.recovery),
             prompt_tokens = usage.map(|usage| usage.prompt),
             completion_tokens = usage.map(|usage| usage.completion),
@@ -517,6 +528,13 @@ mod tests {
         let notes = dialects.iter().map(|name| Note::Dialect(name)).collect();
         let turn = Turn { calls: vec![ToolCall::default(); calls], notes, ..Turn::default() };
         assert_eq!(calls_by_dialect(&turn), expected);
+    }
+
+    #[test]
+    fn a_note_of_many_calls_is_in_the_line_once() {
+        let names = ["duplicate", "unreadable"].repeat(10_000);
+        assert_eq!(list(&distinct(&names)).as_deref(), Some("duplicate,unreadable"));
+        assert_eq!(list(&distinct(&[])), None);
     }
 
     /// Issue 10: three Hermes calls of one reply were counted as one of Hermes and two native ones.

@@ -433,6 +433,18 @@ fn a_native_call_and_its_copy_leave_once_in_either_order() {
 }
 
 #[test]
+fn two_calls_that_alternate_leave_once_each() {
+    let [read, look] =
+        [r#"{"name":"read","arguments":{"path":"a"}}"#, r#"{"name":"look","arguments":{"at":"b"}}"#];
+    let text = format!("<tool_call>{read}</tool_call><tool_call>{look}</tool_call>").repeat(3);
+    let turn = run_with(Options::default(), End::default(), Field::Content, &text);
+    assert_eq!(calls(&turn), r#"read{"path":"a"};look{"at":"b"}"#);
+    let copies =
+        turn.notes.iter().filter(|note| matches!(note, Note::Dropped { why: Dropped::Duplicate, .. }));
+    assert_eq!(copies.count(), 4);
+}
+
+#[test]
 fn digits_beyond_64_bits_stay() {
     let json = r#"{"name":"exec","arguments":{"command":"x","id":12345678901234567890123,}}"#;
     let call = r#"exec{"command":"x","id":12345678901234567890123}"#;

@@ -301,7 +301,11 @@ impl Ledger {
         let repeats = same.is_some() && same == self.last_text_call;
         match same {
             _ if !self.options.calls_wanted => return self.dropped(name, Dropped::NotWanted),
-            Some(_) if from_text && !repeats => return self.dropped(name, Dropped::Duplicate),
+            Some(_) if from_text && !repeats => {
+                // What follows this copy no longer repeats the call before it.
+                self.last_text_call = None;
+                return self.dropped(name, Dropped::Duplicate);
+            }
             _ if !from_text && self.sent.match_copy(&content) => {
                 return self.dropped(name, Dropped::Duplicate);
             }
