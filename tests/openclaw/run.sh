@@ -6,8 +6,8 @@
 #                                FORM=event in a stream; FALLBACK=backup with a fallback model; PARALLEL=4;
 #                                WORDS=FILE merges the outcome into such a file as measured-words.jsonl)
 #        run.sh DIR misbehaviours   every misbehaviour of a model or server, once and always; ROUTE=live for tools_mode = "live"
-#        run.sh DIR storms       servers that stay broken, that start late, replies that end a turn (storm-cases.mjs): the requests of one
-#                                user turn, and when the user knows. ROUTES="direct respool before" (default: direct respool), where
+#        run.sh DIR storms       servers that stay broken, that start late, replies that end a turn, calls that must not be made
+#                                (storm-cases.mjs): the requests of one user turn, and when the user knows. ROUTES="direct respool before" (default: direct respool), where
 #                                `before` is another binary, RESPOOL_BEFORE=PATH; ONLY=REGEX; ROUTE=live; PARALLEL=6; FALLBACK=backup
 #                                with a healthy fallback model
 #        run.sh DIR agents   an agent of respool's as OpenClaw's model: own tools, and own and OpenClaw's together
@@ -61,6 +61,7 @@ build_respool() {
 
 make_fixture() {
   export FIXTURE=fixture-$$-7731; echo "$FIXTURE" > "$dir/gateway/workspace/fixture.txt"
+  echo draft > "$dir/gateway/workspace/draft.txt"
 }
 
 start_gateway() { # NAME=BASE_URL...
@@ -158,6 +159,7 @@ TOML
     case " $ROUTES " in *" respool "*) build_respool ;; *) respool=${RESPOOL_BEFORE:-} ;; esac
     case " $ROUTES " in *" before "*) [ -x "${RESPOOL_BEFORE:-}" ] || fail "RESPOOL_BEFORE is no program: ${RESPOOL_BEFORE:-}" ;; esac
     [ "${ROUTE:-buffered}" != live ] || export RESPOOL__TOOLS_MODE=live
+    export RESPOOL__LIMITS__MAX_BODY=2MiB
     make_fixture
     # shellcheck disable=SC2086
     "$node" "$here/storm-upstream.mjs" $ROUTES > "$run/storms.log" 2>&1 & children+=($!)
@@ -171,6 +173,7 @@ TOML
       [ "$at" != warm ] || [ -z "${FALLBACK:-}" ] || providers+=("$FALLBACK=$base")
     done < <(grep -E '^([0-9]+|warm) ' "$run/storms.log")
     start_gateway "${providers[@]}"
+    export PROVIDERS="${providers[*]}"
     "$node" "$here/storms.mjs"
     exit ;;
   statuses)

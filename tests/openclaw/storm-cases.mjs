@@ -1,10 +1,12 @@
 // What a broken model server does for as long as a user turn lasts, for `run.sh DIR storms`: each case answers a request wrongly
-// through storm-upstream.mjs. Three groups:
+// through storm-upstream.mjs. Four groups:
 //   storm    it stays broken: how often is it asked, and when does the user know the true cause?
 //   waiting  it comes back after BACK seconds: does the user get the answer?
 //   dies     one reply is wrong in a way that used to end the turn, although something could be done about it
+//   final    every reply is a call that must not be made: nothing is done, and the user knows the cause
 // Fields: `wrong(reply)` writes one wrong reply; `health` is the status of GET /health while it is broken (200); `isDown` closes
-// the port; `cause` is what the user must read of the true cause; `result` is what the client's tool says to the wrong call.
+// the port; `cause` is what the user must read of the true cause; `result` is what the client's tool says to the wrong call; `at` is the
+// number of the only request that is answered wrongly; `metrics` are lines that respool's GET /metrics must hold afterwards.
 import { base, completion, error, events, json, plain, stream } from './replies.mjs';
 
 export const BACK = 20;
@@ -58,9 +60,17 @@ const noChoices = ({ res, body }) => {
   res.end();
 };
 
+// Calls in the text of a reply, as Hermes models write them.
+const written = (...calls) => say(() => ({
+  content: calls.map(([name, args]) => `<tool_call>\n${JSON.stringify({ name, arguments: args })}\n</tool_call>`).join('\n'), reasoning: null, finish: 'stop',
+}));
+// More than `limits.max_body` (run.sh sets 2 MiB), by which respool bounds a reply.
+const HUGE = () => ({ content: `${'far_too_much_'.repeat(10_000)} `.repeat(20), reasoning: null, finish: 'stop' });
+
 const storm = (name, wrong, more = {}) => ({ name, group: 'storm', wrong, health: 200, ...more });
 const waiting = (name, wrong, more = {}) => ({ name, group: 'waiting', wrong, health: 200, ...more });
 const dies = (name, wrong, more = {}) => ({ name, group: 'dies', wrong, health: 200, ...more });
+const final = (name, wrong, more = {}) => ({ name, group: 'final', wrong, health: 200, ...more });
 
 const all = [
   storm('429', status(429, 'scripted server: its queue is full'), { cause: /queue is full|limit|429|busy|too many/i }),
@@ -90,16 +100,31 @@ const all = [
   waiting('starts: 503 while it loads', status(503, 'scripted server: loading the model'), { health: 503 }),
   waiting('starts: 502 of a gateway', status(502, 'scripted gateway: no server behind it'), { health: 502 }),
 
-  dies('chunked body without end', endless(() => ({ 'transfer-encoding': 'chunked' })), { once: true }),
-  dies('content-length too large', endless((text) => ({ 'content-length': Buffer.byteLength(text) + 10 })), { once: true }),
-  dies('no choices, once', noChoices, { once: true }),
+  dies('chunked body without end', endless(() => ({ 'transfer-encoding': 'chunked' })), { at: 1 }),
+  dies('content-length too large', endless((text) => ({ 'content-length': Buffer.byteLength(text) + 10 })), { at: 1 }),
+  dies('no choices, once', noChoices, { at: 1 }),
   dies('undeclared tool', say(() => call('open_the_file', { name: FIXTURE_PATH }))),
   dies('required argument missing', say(() => call('exec', { title: 'list' }))),
+  dies('not renamed: two could be meant', say(() => call('read', { file: FIXTURE_PATH, filename: 'draft.txt' })), { result: /path/i, isNewOnly: true }),
   dies('renamed: file_path for path', say(() => call('read', { file_path: FIXTURE_PATH }))),
   dies('renamed: cmd for command', say(() => call('exec', { cmd: `cat ${FIXTURE_PATH}` }))),
+  dies('renamed: old_string for oldText', say(() => call('edit', { path: 'draft.txt', edits: [{ old_string: 'draft', new_string: 'draft.' }] })), { result: /replaced/i, isNewOnly: true }),
+  dies('arguments as a bare text', say(() => call('exec', `cat ${FIXTURE_PATH}`))),
   dies('arguments as path=fixture.txt', say(() => call('read', `path=${FIXTURE_PATH}`))),
   dies('arguments not closed, a whole value', say(() => call('read', `{"path": "${FIXTURE_PATH}"`))),
-  dies('arguments not closed, an open string, once', say(() => call('exec', '{"command": "cat fixt')), { once: true }),
+  dies('arguments not closed, an open string, once', say(() => call('exec', '{"command": "cat fixt')), { at: 1 }),
+  dies('kept connection closed under the next request', ({ res }) => res.socket.destroy(), { at: 2 }),
+  dies('three calls in one text', written(['read', { path: FIXTURE_PATH }], ['exec', { command: 'echo one' }], ['exec', { command: 'echo two' }]), {
+    metrics: [/^respool_tool_calls_total\{dialect="hermes"[^}]*\} 3$/m, /^respool_requests_total\{[^}]*model="gpt-oss-120b"/m, /^respool_tokens_total\{[^}]*model="gpt-oss-120b"[^}]*upstream="[^"]/m],
+  }),
+  dies('20,000 calls in one text, all but two repeated', written(...Array.from({ length: 20_000 }, (_, at) => at % 2 ? ['exec', { command: 'echo one' }] : ['read', { path: FIXTURE_PATH }]))),
+
+  final('arguments not closed, an open string', say(() => call('exec', `{"command": "cat ${FIXTURE_PATH}`)), { cause: /exec/ }),
+  final('a call cut by the token limit', say(() => call('exec', `{"command": "cat ${FIXTURE_PATH}`, 'length')), { cause: /limit/ }),
+  final('undeclared tool, named nearly as a declared one', say(() => call('execute_shell', { command: `cat ${FIXTURE_PATH}` })), { cause: /execute_shell/ }),
+  final('a reply larger than limits.max_body', say(HUGE), { cause: /more than/ }),
 ];
 
-export const CASES = all.filter(({ name }) => new RegExp(process.env.ONLY ?? '').test(name));
+// The old client's `read` and `edit` require no argument.
+const isOld = process.env.OC_VERSION === '2026.2.26';
+export const CASES = all.filter(({ name, isNewOnly }) => new RegExp(process.env.ONLY ?? '').test(name) && !(isNewOnly && isOld));

@@ -1,8 +1,9 @@
 // One scripted model server for each case of storm-cases.mjs and each ROUTE to it. usage: node storm-upstream.mjs ROUTE...
 // Stdout: `control URL`, then `CASE_NUMBER ROUTE URL` lines, then `ready`. On the control URL: POST /begin/NUMBER/ROUTE clears a case's
-// counts, GET /stats/NUMBER/ROUTE gives the times of its chat requests and the number of its other requests. Loopback only.
+// counts, GET /stats/NUMBER/ROUTE gives the times of its chat requests, the number of its other requests, and what the client's tool said
+// first. Loopback only.
 // The model of every case wants to `read` the fixture and tells what stands there. A case's server answers wrongly for ever, for
-// BACK seconds, once, or (what the model itself does wrong) until a tool's result tells it so.
+// BACK seconds, to one request, or (what the model itself does wrong) until a tool's result tells it so.
 import http from 'node:http';
 import { BACK, CASES, RIGHT_CALL, say } from './storm-cases.mjs';
 import { json, models } from './replies.mjs';
@@ -20,6 +21,7 @@ class CaseServer {
     this.test = test;
     this.times = [];
     this.others = 0;
+    this.result = undefined;
     this.began = Date.now();
   }
 
@@ -49,6 +51,7 @@ class CaseServer {
     this.began = Date.now();
     this.times = [];
     this.others = 0;
+    this.result = undefined;
     if (this.test.isDown && this.test.group === 'waiting') setTimeout(() => listen(this.server = this.make(), this.port), BACK * 1000);
   }
 
@@ -66,15 +69,18 @@ class CaseServer {
 
   chat(reply) {
     const results = reply.body.messages.filter(({ role }) => role === 'tool').map(({ content }) => typeof content === 'string' ? content : content.map(({ text }) => text).join(''));
+    this.result ??= results[0];
+    if (this.times.length === this.test.at) return this.test.wrong(reply);
     const fixture = results.findLast((result) => result.includes(process.env.FIXTURE));
     if (fixture && !this.isBroken()) return say(() => ({ content: `TOOL SAID ${fixture}`, reasoning: null, finish: 'stop' }))(reply);
     if (this.isWrong(results)) return this.test.wrong(reply);
+    if (this.test.group === 'final') return say(() => ({ content: `TOOL SAID ${results.join(' | ')}`, reasoning: null, finish: 'stop' }))(reply);
     return say(RIGHT_CALL)(reply);
   }
 
   isWrong(results) {
-    if (this.test.group !== 'dies') return this.isBroken();
-    return this.test.once ? this.times.length === 1 : !results.length;
+    const { group, at } = this.test;
+    return group === 'storm' || group === 'waiting' ? this.isBroken() : !at && !results.length;
   }
 }
 
@@ -86,14 +92,14 @@ for (const [at, test] of CASES.entries()) {
   }
 }
 // A healthy one: OpenClaw's first turn takes seconds longer than the others.
-const warm = new CaseServer({ group: 'dies', once: true, wrong: say(RIGHT_CALL) });
+const warm = new CaseServer({ group: 'dies', wrong: say(RIGHT_CALL) });
 await warm.open();
 const control = http.createServer((req, res) => {
   const [, what, key] = req.url.match(/^\/(begin|stats)\/(\d+\/\w+)$/) ?? [];
   const server = servers.get(key);
   if (!server) return json(res, 404, { detail: 'Not Found' });
   if (what === 'begin') server.begin();
-  json(res, 200, { times: server.times, others: server.others });
+  json(res, 200, { times: server.times, others: server.others, result: server.result });
 });
 console.log(`control http://127.0.0.1:${await listen(control)}`);
 for (const [key, { port }] of servers) console.log(`${key.replace('/', ' ')} http://127.0.0.1:${port}`);
