@@ -35,7 +35,7 @@ impl JsonText {
 
     /// The JSON string.
     pub(super) fn to_json(&self) -> String {
-        format!("\"{}\"", self.0)
+        ["\"", &self.0, "\""].concat()
     }
 
     /// The texts with an empty line between them.
@@ -45,7 +45,7 @@ impl JsonText {
 
     /// The text between two others, which are plain.
     pub(super) fn between(&self, before: &str, after: &str) -> Self {
-        Self(format!("{}{}{}", Self::plain(before).0, self.0, Self::plain(after).0))
+        Self([Self::plain(before).0.as_str(), &self.0, &Self::plain(after).0].concat())
     }
 }
 
@@ -134,9 +134,16 @@ impl ChatMessages {
     /// `id` and `arguments` are JSON strings.
     pub(super) fn assistant_call(&mut self, id: &str, name: &str, arguments: &str) {
         let name = encode_string(name);
-        let call = format!(
-            r#"{{"id":{id},"type":"function","function":{{"name":{name},"arguments":{arguments}}}}}"#
-        );
+        let call = [
+            r#"{"id":"#,
+            id,
+            r#","type":"function","function":{"name":"#,
+            &name,
+            r#","arguments":"#,
+            arguments,
+            "}}",
+        ];
+        let call = call.concat();
         self.assistant(|turn| turn.calls.push(call));
     }
 
@@ -183,77 +190,134 @@ impl ChatMessages {
     /// The `messages` array.
     pub(super) fn into_json(mut self) -> String {
         self.flush_media();
-        let system = JsonText::joined(&self.system);
-        let system =
-            (!system.is_empty()).then(|| format!(r#"{{"role":"system","content":{}}}"#, system.to_json()));
-        let messages = self.messages.iter().map(Message::to_json);
-        format!("[{}]", system.into_iter().chain(messages).collect::<Vec<_>>().join(","))
+        // A conversation may be long: it is written once, in one piece.
+        let mut out = String::with_capacity(self.size());
+        out.push('[');
+        if self.system.iter().any(|text| !text.is_empty()) {
+            out.push_str(r#"{"role":"system","content":"#);
+            write_joined(&self.system, &mut out);
+            out.push_str("},");
+        }
+        for message in &self.messages {
+            message.write(&mut out);
+            out.push(',');
+        }
+        if out.ends_with(',') {
+            out.pop();
+        }
+        out.push(']');
+        out
+    }
+
+    /// About so many bytes of JSON.
+    fn size(&self) -> usize {
+        let texts = |texts: &[JsonText]| texts.iter().map(|text| text.0.len() + 4).sum::<usize>();
+        let message = |message: &Message| match message {
+            Message::User(parts) => parts.iter().map(Part::size).sum(),
+            Message::Assistant(turn) => {
+                let calls: usize = turn.calls.iter().map(|call| call.len() + 1).sum();
+                texts(&turn.content) + texts(&turn.reasoning) + calls
+            }
+            Message::Tool { id, text } => id.len() + text.0.len(),
+        };
+        texts(&self.system) + self.messages.iter().map(|each| message(each) + 80).sum::<usize>() + 80
+    }
+}
+
+impl Part {
+    fn size(&self) -> usize {
+        match self {
+            Self::Text(text) => text.0.len() + 30,
+            Self::Media(json) => json.len() + 1,
+        }
     }
 }
 
 impl Message {
-    fn to_json(&self) -> String {
+    fn write(&self, out: &mut String) {
         match self {
-            Self::User(parts) => format!(r#"{{"role":"user","content":{}}}"#, content_json(parts)),
-            Self::Assistant(message) => message.to_json(),
+            Self::User(parts) => {
+                out.push_str(r#"{"role":"user","content":"#);
+                write_content(parts, out);
+                out.push('}');
+            }
+            Self::Assistant(message) => message.write(out),
             Self::Tool { id, text } => {
-                format!(r#"{{"role":"tool","tool_call_id":{id},"content":{}}}"#, text.to_json())
+                out.extend([r#"{"role":"tool","tool_call_id":"#, id, r#","content":""#, &text.0, "\"}"]);
             }
         }
     }
 }
 
 impl Assistant {
-    fn to_json(&self) -> String {
-        let content = match self.content.as_slice() {
-            [] => "null".to_owned(),
-            texts => JsonText::joined(texts).to_json(),
-        };
-        let mut out = format!(r#"{{"role":"assistant","content":{content}"#);
+    fn write(&self, out: &mut String) {
+        out.push_str(r#"{"role":"assistant","content":"#);
+        match self.content.as_slice() {
+            [] => out.push_str("null"),
+            texts => write_joined(texts, out),
+        }
         if !self.reasoning.is_empty() {
-            let reasoning = JsonText::joined(&self.reasoning).to_json();
-            out.extend([r#","reasoning_content":"#, &reasoning]);
+            out.push_str(r#","reasoning_content":"#);
+            write_joined(&self.reasoning, out);
         }
         if !self.calls.is_empty() {
             out.extend([r#","tool_calls":["#, &self.calls.join(","), "]"]);
         }
         out.push('}');
-        out
     }
 }
 
-/// A string where there is only text, which every template takes; else an array of parts.
-fn content_json(parts: &[Part]) -> String {
-    let texts: Option<Vec<JsonText>> = parts
-        .iter()
-        .map(|part| match part {
-            Part::Text(text) => Some(text.clone()),
-            Part::Media(_) => None,
-        })
-        .collect();
-    if let Some(texts) = texts {
-        return JsonText::joined(&texts).to_json();
+/// One JSON string of texts with an empty line between them.
+fn write_joined<'t>(texts: impl IntoIterator<Item = &'t JsonText>, out: &mut String) {
+    out.push('"');
+    for (place, text) in texts.into_iter().enumerate() {
+        out.extend([if place == 0 { "" } else { "\\n\\n" }, &text.0]);
     }
-    let parts = parts.iter().map(|part| match part {
-        Part::Text(text) => format!(r#"{{"type":"text","text":{}}}"#, text.to_json()),
-        Part::Media(json) => json.clone(),
+    out.push('"');
+}
+
+/// A string where there is only text, which every template takes; else an array of parts.
+fn write_content(parts: &[Part], out: &mut String) {
+    let texts = parts.iter().map(|part| match part {
+        Part::Text(text) => Some(text),
+        Part::Media(_) => None,
     });
-    format!("[{}]", parts.collect::<Vec<_>>().join(","))
+    if let Some(texts) = texts.collect::<Option<Vec<&JsonText>>>() {
+        return write_joined(texts, out);
+    }
+    let mut before = "[";
+    for part in parts {
+        out.push_str(before);
+        before = ",";
+        match part {
+            Part::Text(text) => out.extend([r#"{"type":"text","text":""#, &text.0, "\"}"]),
+            Part::Media(json) => out.push_str(json),
+        }
+    }
+    out.push(']');
 }
 
 /// A content part of the chat API for an image at this URL, a JSON string.
 pub(super) fn image_part(url: &str, detail: Option<&str>) -> Part {
     let detail = detail.map_or_else(String::new, |detail| format!(r#","detail":{detail}"#));
-    Part::Media(format!(r#"{{"type":"image_url","image_url":{{"url":{url}{detail}}}}}"#))
+    Part::Media([r#"{"type":"image_url","image_url":{"url":"#, url, &detail, "}}"].concat())
 }
 
 /// A function as the chat API declares it; `parameters` and `strict` are JSON texts.
 pub(super) fn function_json(name: &str, description: &str, parameters: &str, strict: Option<&str>) -> String {
     let strict = strict.map_or_else(String::new, |strict| format!(r#","strict":{strict}"#));
-    format!(
-        r#"{{"type":"function","function":{{"name":{},"description":{description},"parameters":{parameters}{strict}}}}}"#,
-        encode_string(name)
-    )
+    let name = encode_string(name);
+    [
+        r#"{"type":"function","function":{"name":"#,
+        &name,
+        r#","description":"#,
+        description,
+        r#","parameters":"#,
+        parameters,
+        &strict,
+        "}}",
+    ]
+    .concat()
 }
 
 #[cfg(test)]

@@ -229,9 +229,17 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Where the first quote or backslash is. Eight bytes at a time: most strings are so short, or so full of escapes, that
-/// calling a vectorised search costs more than it saves.
+/// Within so many bytes looking is quicker than calling a vectorised search: most strings are so short, or so full of escapes.
+const NEAR: usize = 32;
+
+/// Where the first quote or backslash is.
 fn quote_or_backslash(bytes: &[u8]) -> Option<usize> {
+    let (near, far) = bytes.split_at(bytes.len().min(NEAR));
+    near_quote_or_backslash(near).or_else(|| memchr::memchr2(b'"', b'\\', far).map(|at| near.len() + at))
+}
+
+/// The same, eight bytes at a time.
+fn near_quote_or_backslash(bytes: &[u8]) -> Option<usize> {
     let mut chunks = bytes.chunks_exact(8);
     let mut at = 0;
     for chunk in chunks.by_ref() {
