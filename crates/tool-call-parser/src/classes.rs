@@ -370,6 +370,24 @@ fn a_reply_that_begins_with_its_recipient_is_a_call() {
     }
 }
 
+/// Forms in which families that were known wrote calls that were missed.
+#[test]
+fn calls_of_known_families_in_their_rarer_forms() {
+    let read = r#"read{"path":"a"}"#;
+    let json = r#"{"name": "read", "arguments": {"path": "a"}}"#;
+    for text in [
+        format!("<|function_call|>{json}</s>"),
+        format!("<|message_sep|>\n\nfunction call<|role_sep|>\n{json}</s>"),
+        format!("<|tool_call_start|>[{json}]<|tool_call_end|>"),
+        "<｜DSML｜invoke name=\"read\"><｜DSML｜parameter name=\"path\" string=\"true\">a</｜DSML｜parameter></｜DSML｜invoke>".to_owned(),
+        format!("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>read\n```json\n{{\"path\":\"a\"}}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"),
+        format!("[TOOL_CALLS][{json}]"),
+        "[TOOL_CALLS]read[ARGS]{\"path\":\"a\"}".to_owned(),
+    ] {
+        check(&text, read, "");
+    }
+}
+
 #[test]
 fn nested_tags_are_objects_and_lists() {
     let m3 = "]<]minimax[>[";
