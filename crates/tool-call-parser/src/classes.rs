@@ -380,7 +380,7 @@ fn calls_of_known_families_in_their_rarer_forms() {
         format!("<|message_sep|>\n\nfunction call<|role_sep|>\n{json}</s>"),
         format!("<|tool_call_start|>[{json}]<|tool_call_end|>"),
         "<｜DSML｜invoke name=\"read\"><｜DSML｜parameter name=\"path\" string=\"true\">a</｜DSML｜parameter></｜DSML｜invoke>".to_owned(),
-        format!("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>read\n```json\n{{\"path\":\"a\"}}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"),
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>read\n```json\n{\"path\":\"a\"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>".to_owned(),
         format!("[TOOL_CALLS][{json}]"),
         "[TOOL_CALLS]read[ARGS]{\"path\":\"a\"}".to_owned(),
     ] {
