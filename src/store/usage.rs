@@ -212,10 +212,41 @@ impl UsageStore {
     }
 }
 
+/// As rows are read: see [`stored`].
 const COLUMNS: &str = "at, request, route, key, model, upstream, agent, run, stream, status, prompt, cached, reasoning, completion,
     first_byte, duration, waited, attempts, dialects, repairs, recovery, loop_stopped, outcome, error_code, error";
 
-/// The texts of a row; the places of their columns among [`COLUMNS`] are in [`TEXT_PLACES`].
+/// The columns of texts, and of numbers, in the order of [`texts`] and [`numbers`].
+const TEXTS: [&str; 14] = [
+    "request",
+    "route",
+    "key",
+    "model",
+    "upstream",
+    "agent",
+    "run",
+    "dialects",
+    "repairs",
+    "recovery",
+    "loop_stopped",
+    "outcome",
+    "error_code",
+    "error",
+];
+const NUMBERS: [&str; 11] = [
+    "at",
+    "stream",
+    "status",
+    "prompt",
+    "cached",
+    "reasoning",
+    "completion",
+    "first_byte",
+    "duration",
+    "waited",
+    "attempts",
+];
+
 fn texts(row: &UsageRow) -> [&str; 14] {
     [
         &row.id,
@@ -235,9 +266,6 @@ fn texts(row: &UsageRow) -> [&str; 14] {
     ]
 }
 
-const TEXT_PLACES: [usize; 14] = [2, 3, 4, 5, 6, 7, 8, 19, 20, 21, 22, 23, 24, 25];
-
-/// The numbers of a row; the places of their columns are in [`NUMBER_PLACES`].
 fn numbers(row: &UsageRow) -> [Option<i64>; 11] {
     let usage = row.usage;
     [
@@ -255,29 +283,24 @@ fn numbers(row: &UsageRow) -> [Option<i64>; 11] {
     ]
 }
 
-const NUMBER_PLACES: [usize; 11] = [1, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18];
-
 fn insert(connection: &mut Connection, rows: &[UsageRow]) -> rusqlite::Result<()> {
+    let columns = [TEXTS.join(", "), NUMBERS.join(", ")].join(", ");
+    let places = vec!["?"; TEXTS.len() + NUMBERS.len()].join(", ");
     let change = connection.transaction()?;
     {
-        let mut statement = change.prepare_cached(&format!(
-            "INSERT INTO requests ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18,
-             ?19, ?20, ?21, ?22, ?23, ?24, ?25)"
-        ))?;
+        let mut statement =
+            change.prepare_cached(&format!("INSERT INTO requests ({columns}) VALUES ({places})"))?;
         // A parameter keeps its value until it gets another one, and most of a row is as in the row before.
-        let (mut last_texts, mut last_numbers) = ([None; 14], [None; 11]);
+        let (mut last_texts, mut last_numbers) = ([None; TEXTS.len()], [None; NUMBERS.len()]);
         for row in rows {
-            for ((place, text), last) in TEXT_PLACES.into_iter().zip(texts(row)).zip(&mut last_texts) {
-                if *last != Some(text) {
-                    statement.raw_bind_parameter(place, text)?;
-                    *last = Some(text);
+            for (index, (text, last)) in texts(row).into_iter().zip(&mut last_texts).enumerate() {
+                if last.replace(text) != Some(text) {
+                    statement.raw_bind_parameter(1 + index, text)?;
                 }
             }
-            for ((place, number), last) in NUMBER_PLACES.into_iter().zip(numbers(row)).zip(&mut last_numbers)
-            {
-                if *last != Some(number) {
-                    statement.raw_bind_parameter(place, number)?;
-                    *last = Some(number);
+            for (index, (number, last)) in numbers(row).into_iter().zip(&mut last_numbers).enumerate() {
+                if last.replace(number) != Some(number) {
+                    statement.raw_bind_parameter(1 + TEXTS.len() + index, number)?;
                 }
             }
             statement.raw_execute()?;

@@ -96,9 +96,9 @@ struct Pruner<'e, E> {
     changed: bool,
 }
 
-/// How far the fields of one object have been seen.
+/// How far one object has been read.
 #[derive(Default)]
-struct Fields {
+struct Seen {
     /// Where the last field that stays ends.
     stays: Option<usize>,
     /// Where the last field ends.
@@ -121,7 +121,7 @@ impl<E: Editor> Pruner<'_, E> {
         scanner: &mut Scanner<'_>,
         fields: &'static [(&'static str, Tag, Shape)],
     ) -> Result<(), Malformed> {
-        let mut seen = Fields::default();
+        let mut seen = Seen::default();
         scanner.object(|key, scanner| {
             let key_at = scanner.key_at();
             let stays = match fields.iter().find(|(name, ..)| *name == key) {
@@ -147,7 +147,7 @@ impl<E: Editor> Pruner<'_, E> {
     }
 
     /// A field stays whose key is at `key_at`: those before it that do not are left out, with one comma for each.
-    fn close_gap(&mut self, seen: &mut Fields, key_at: usize) {
+    fn close_gap(&mut self, seen: &mut Seen, key_at: usize) {
         if let Some(from) = seen.gap.take() {
             self.skip(from, if seen.stays.is_some() { seen.end } else { key_at });
         }
@@ -156,7 +156,7 @@ impl<E: Editor> Pruner<'_, E> {
     fn tagged(
         &mut self,
         scanner: &mut Scanner<'_>,
-        seen: &mut Fields,
+        seen: &mut Seen,
         key: &str,
         tag: Tag,
         shape: &Shape,
@@ -187,12 +187,7 @@ impl<E: Editor> Pruner<'_, E> {
         Ok(true)
     }
 
-    fn unknown(
-        &mut self,
-        scanner: &mut Scanner<'_>,
-        seen: &mut Fields,
-        key: &str,
-    ) -> Result<bool, Malformed> {
+    fn unknown(&mut self, scanner: &mut Scanner<'_>, seen: &mut Seen, key: &str) -> Result<bool, Malformed> {
         let key_at = scanner.key_at();
         scanner.value()?;
         let stays = self.editor.keeps(key);
