@@ -66,9 +66,11 @@ pub(super) struct Changed {
 pub(super) fn apply(change: &Transaction<'_>, what: &Change) -> rusqlite::Result<Changed> {
     let count = |count| Changed { count, claimed: Vec::new() };
     match what {
+        // The messages of an entry are in the order in which they were posted, also within one millisecond.
         Change::Post { message, now } => change
             .prepare_cached(
-                "INSERT OR IGNORE INTO outbox (id, expert, entry, kind, created, due, body) VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6)",
+                "INSERT OR IGNORE INTO outbox (id, expert, entry, kind, created, due, body) VALUES (?1, ?2, ?3, ?4,
+                 coalesce((SELECT max(created) + 1 FROM outbox WHERE created >= ?5 AND entry = ?3), ?5), ?5, ?6)",
             )?
             .execute(params![message.id, message.expert, message.entry, message.kind, signed(*now), message.body])
             .map(count),

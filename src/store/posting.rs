@@ -88,6 +88,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn messages_of_one_millisecond_are_in_the_order_in_which_they_were_posted() {
+        let dir = tempfile::tempdir().unwrap();
+        let store =
+            Store::open(&StoreConfig { state_dir: dir.path().to_owned(), ..StoreConfig::default() }).unwrap();
+        for id in ["c", "a", "d", "b"] {
+            assert!(store.post(message(id), 1_000).await.unwrap());
+        }
+        let ids = |rows: Vec<MessageRow>| rows.into_iter().map(|row| row.message.id).collect::<String>();
+        assert_eq!(
+            ids(store.messages(MessageFilter::default(), 10).await.unwrap()),
+            "bdac",
+            "the newest first"
+        );
+        assert_eq!(
+            ids(store.claim_messages(1_000, 2_000, 10).await.unwrap()),
+            "cadb",
+            "they are due at once"
+        );
+    }
+
+    #[tokio::test]
     async fn a_message_is_posted_once_claimed_for_a_time_and_delivered() {
         let dir = tempfile::tempdir().unwrap();
         let config = StoreConfig { state_dir: dir.path().to_owned(), ..StoreConfig::default() };
