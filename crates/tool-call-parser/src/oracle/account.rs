@@ -107,7 +107,7 @@ static MARKS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
         Opens::Name => &[],
     });
     // A brace or a fence opens a dialect, but is no mark of its own.
-    opening.copied().chain(CLOSERS).filter(|mark| mark.len() > 4).collect()
+    opening.copied().chain(CLOSERS).filter(|mark| mark.len() > 3).collect()
 });
 
 fn space(rest: &[u8]) -> Option<usize> {

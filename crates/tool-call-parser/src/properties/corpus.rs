@@ -24,6 +24,13 @@ fn the_engine_holds_on_its_corpus() {
     }
 }
 
+/// Fuzzing took the `</s>` that goes between two openings of a turn for lost text.
+#[test]
+fn an_end_token_between_openings_is_accounted_for() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/parse");
+    oracle::check_account(&fs::read(folder.join("9c84a7ac9506d88549b3d4f14f2bb953e7a81091")).unwrap());
+}
+
 #[test]
 fn lenient_json_holds_on_its_corpus() {
     let texts = corpus("repair");
