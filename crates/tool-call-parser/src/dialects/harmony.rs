@@ -15,6 +15,8 @@ use crate::tools::is_noise;
 
 /// A header is never longer.
 const HEADER: usize = 320;
+/// A recipient is never longer.
+const LONGEST_NAME: usize = 128;
 const ENDS: &[&str] = &["<|call|>", "<|end|>", "<|return|>", "<|endoftext|>", "<|eom|>"];
 const BODY_ENDS: &[&str] =
     &["<|call|>", "<|end|>", "<|return|>", "<|start|>", "<|channel|>", "<|endoftext|>", "<|eom|>"];
@@ -89,8 +91,11 @@ fn from_recipient(view: &View<'_>) -> Step {
         return Step::Not(view.mark);
     }
     let name = view.body();
-    let Some(length) = name.find(['<', ' ', '{', '\n']) else {
-        return if name.len() > 128 { Step::Not(view.mark + 128) } else { view.unfinished(Wait::Any) };
+    // However much of the text there is: what ends the name stands right behind the longest one at the latest.
+    let window = name.floor_char_boundary(LONGEST_NAME + 1);
+    let Some(length) = name[..window].find(['<', ' ', '{', '\n']) else {
+        let is_over = name.len() > LONGEST_NAME;
+        return if is_over { Step::Not(view.mark + LONGEST_NAME) } else { view.unfinished(Wait::Any) };
     };
     let follows = &name[length..];
     let token = ["<|channel|>", "<|message|>", "<|constrain|>"];
