@@ -227,8 +227,8 @@ impl RequestLine {
             ("gen_ai.request.model", (&*self.model).into()),
             ("gen_ai.agent.name", (&*self.row.agent).into()),
             ("respool.run", (&*self.row.run).into()),
-            ("respool.dialects", (&*self.dialects.join(",")).into()),
-            ("respool.repairs", (&*self.repairs.join(",")).into()),
+            ("respool.dialects", (&*each_once(&self.dialects)).into()),
+            ("respool.repairs", (&*each_once(&self.repairs)).into()),
             ("respool.recovery", (&*self.recovery.join(",")).into()),
         ];
         if let Some(usage) = usage {
@@ -347,8 +347,8 @@ impl RequestLine {
             first_byte: self.first_byte,
             duration,
             waited: self.queued + self.waited,
-            dialects: self.dialects.join(","),
-            repairs: self.repairs.join(","),
+            dialects: each_once(&self.dialects),
+            repairs: each_once(&self.repairs),
             recovery: self.recovery.join(","),
             loop_stopped: self.loop_stopped.unwrap_or_default().to_owned(),
             outcome: self.outcome.as_str().into(),
@@ -451,14 +451,14 @@ fn list(names: &[&'static str]) -> Option<String> {
 }
 
 /// Each name once: a reply may hold thousands of calls with the same note. The metrics count them.
-fn distinct(names: &[&'static str]) -> Vec<&'static str> {
-    let mut seen = Vec::new();
+fn each_once(names: &[&'static str]) -> String {
+    let mut seen: Vec<&str> = Vec::new();
     for name in names {
         if !seen.contains(name) {
-            seen.push(*name);
+            seen.push(name);
         }
     }
-    seen
+    seen.join(",")
 }
 
 /// What did not happen is not in the line.
@@ -502,9 +502,9 @@ impl Drop for RequestLine {
             retries = some(self.retries),
             heartbeats = some(self.heartbeats),
             calls = some(self.calls),
-            dialect = list(&self.dialects),
-            repairs = list(&distinct(&self.repairs)),
-            dropped = list(&distinct(&self.dropped)),
+            dialect = some(each_once(&self.dialects)),
+            repairs = some(each_once(&self.repairs)),
+            dropped = some(each_once(&self.dropped)),
             recovery = list(&self.recovery),
             prompt_tokens = usage.map(|usage| usage.prompt),
             completion_tokens = usage.map(|usage| usage.completion),
@@ -531,10 +531,12 @@ mod tests {
     }
 
     #[test]
-    fn a_note_of_many_calls_is_in_the_line_once() {
+    fn a_note_of_many_calls_is_told_once() {
         let names = ["duplicate", "unreadable"].repeat(10_000);
-        assert_eq!(list(&distinct(&names)).as_deref(), Some("duplicate,unreadable"));
-        assert_eq!(list(&distinct(&[])), None);
+        assert_eq!(each_once(&names), "duplicate,unreadable");
+        let mut line = RequestLine::start("r".into(), "POST /".into());
+        line.repairs = names;
+        assert_eq!(line.take_row(Duration::ZERO, None).repairs, "duplicate,unreadable");
     }
 
     /// Issue 10: three Hermes calls of one reply were counted as one of Hermes and two native ones.
