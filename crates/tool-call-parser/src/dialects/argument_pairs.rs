@@ -52,8 +52,12 @@ pub(super) fn read(view: &View<'_>, from: usize, tags: &Tags, ends: &'static [&'
     let text = &view.text[from..];
     let head = text.find('<').map_or(text, |length| &text[..length]);
     let name = head.trim();
-    if name.len() > NAME || name.contains(|char: char| char.is_whitespace() || "{}()\"`".contains(char)) {
-        return Step::Not(from + head.len().min(2 * NAME));
+    let is_foreign = |char: char| char.is_whitespace() || "{}()\"`".contains(char);
+    let name_from = from + head.len() - head.trim_start().len();
+    match name.find(is_foreign) {
+        Some(at) => return Step::Not(name_from + at.min(NAME)),
+        None if name.len() > NAME => return Step::Not(name_from + NAME),
+        None => {}
     }
     let Some((length, mark)) = earliest(text, &[tags.end.as_str(), tags.call.as_str()]) else {
         return match view.eof {

@@ -132,7 +132,7 @@ fn peek(view: &View<'_>) -> Peek {
     let rest = text.get(key_from..).unwrap_or_default();
     let Some(length) = rest.find(|char: char| !(char.is_ascii_alphanumeric() || char == '_')) else {
         let may = FIRST_KEYS.iter().any(|key| key.starts_with(rest));
-        return if may { ended(view) } else { Peek::No(text.len().min(key_from + 16)) };
+        return if may { ended(view) } else { Peek::No(key_from + first_difference(rest)) };
     };
     let begins_a_key = |byte: &u8| FIRST_KEYS.iter().any(|known| known.as_bytes().first() == Some(byte));
     if length > 0 && !rest.as_bytes().first().is_some_and(begins_a_key) {
@@ -162,6 +162,7 @@ fn name(view: &View<'_>, from: usize) -> Peek {
     match value.find(['"', '\'']) {
         None if value.len() > 512 => Peek::No(view.text.len() - value.len() + 512),
         None => ended(view),
+        Some(end) if end > 512 => Peek::No(view.text.len() - value.len() + 512),
         Some(end) if view.tools.resolve(&value[..end]).is_some() => Peek::Maybe,
         Some(end) => Peek::No(view.text.len() - value.len() + end + 1),
     }

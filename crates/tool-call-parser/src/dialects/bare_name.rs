@@ -21,21 +21,22 @@ fn read(view: &View<'_>) -> Step {
     let end = text
         .find(|char: char| !(char.is_ascii_alphanumeric() || "_.-:".contains(char)))
         .unwrap_or(text.len());
+    // How much of the name was there is not told: that depends on how the text was split.
     if end == 0 || end > 128 {
-        return Step::Not(end.clamp(1, 128));
+        return Step::Not(1);
     }
     let bare = text[..end].strip_prefix("functions.").unwrap_or(&text[..end]);
     let Some(next) = text.as_bytes().get(end) else {
         let name = bare.split(':').next().unwrap_or(bare);
         let may = view.tools.begins(name) || "functions.".starts_with(bare);
-        return if may { view.unfinished(Wait::Any) } else { Step::Not(end) };
+        return if may { view.unfinished(Wait::Any) } else { Step::Not(1) };
     };
     let bare = match bare.rsplit_once(':') {
         Some((name, index)) if index.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => bare,
     };
     if !b"({[\n".contains(next) || view.tools.get(bare).is_none() || view.quoted() {
-        return Step::Not(end);
+        return Step::Not(1);
     }
     soft(match next {
         b'\n' => next_line(view, bare, end + 1),

@@ -18,7 +18,7 @@ pub(super) static DIALECT: Dialect = Dialect {
 fn read(view: &View<'_>) -> Step {
     let rest = view.body();
     let Some(length) = rest.find(|char: char| !(char.is_alphanumeric() || "_-.:".contains(char))) else {
-        return if rest.len() > 128 { Step::Not(128) } else { view.unfinished(Wait::Any) };
+        return if rest.len() > 128 { Step::Not(128 + 1) } else { view.unfinished(Wait::Any) };
     };
     let name = &rest[..length];
     if length == 0 || length > 128 || !rest[length..].starts_with(']') {

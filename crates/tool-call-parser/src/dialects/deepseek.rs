@@ -69,9 +69,10 @@ fn with_type(view: &View<'_>, from: usize) -> Step {
     let rest = &view.text[from..];
     match rest.find(['\n', '{', '`']) {
         Some(length) if length <= 256 => arguments(view, rest[..length].trim(), from + length),
+        None if rest.len() > 256 => Step::Not(from),
         None if view.cut => named_json::truncated(view, rest.trim()),
-        None if rest.len() <= 256 => view.unfinished(Wait::Any),
-        _ => Step::Not(from),
+        None => view.unfinished(Wait::Any),
+        Some(_) => Step::Not(from),
     }
 }
 

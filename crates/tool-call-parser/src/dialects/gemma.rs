@@ -74,8 +74,8 @@ fn braces(view: &View<'_>, name: &str, at: usize, marked: bool) -> Step {
     let end = match balanced(&view.text[at..]) {
         Some(length) if at + length > LIMIT => return Step::Not(LIMIT),
         Some(length) => at + length,
-        None if view.cut => return named_json::truncated(view, name),
         None if view.text.len() > LIMIT => return Step::Not(LIMIT),
+        None if view.cut => return named_json::truncated(view, name),
         None => return view.unfinished(Wait::Mark(view.text.len(), &["}"])),
     };
     let Some(fields) = fields(&view.text[at + 1..end - 1]) else { return Step::Not(end) };

@@ -37,7 +37,7 @@ fn read(view: &View<'_>) -> Step {
     };
     let name = rest[..length].trim();
     if length > 128 || name.contains([' ', '(', '{', '"']) || view.tools.resolve(name).is_none() {
-        return Step::Not(start + length);
+        return Step::Not(start + length.min(128));
     }
     pairs(view, name, start + length)
 }

@@ -122,7 +122,9 @@ fn header(view: &View<'_>) -> Result<(usize, usize), Step> {
     match (brace, message) {
         (Some(at), _) if text[..at].contains("to=") => Ok((at, at)),
         (None, Some(at)) => Ok((at, at + "<|message|>".len())),
-        (None, None) if view.text.len() < HEADER && !view.eof => Err(Step::More(Wait::Any)),
+        // Before anything else: what a longer text is does not depend on how it ends.
+        (None, None) if view.text.len() >= HEADER => Err(Step::Not(end)),
+        (None, None) if !view.eof => Err(Step::More(Wait::Any)),
         (None, None) if view.cut => Err(named_json::truncated(view, recipient(text).unwrap_or_default())),
         _ => Err(Step::Not(end)),
     }

@@ -38,8 +38,8 @@ fn read(view: &View<'_>) -> Step {
     match end(view, view.mark + length) {
         Some(end) if end > LIMIT => Step::Not(LIMIT),
         Some(end) => arguments(view, name, view.mark + length + 1, end),
-        None if view.cut => truncated(view, name),
         None if view.text.len() > LIMIT => Step::Not(LIMIT),
+        None if view.cut => truncated(view, name),
         None => view.unfinished(Wait::Mark(view.text.len().saturating_sub(1), &["]"])),
     }
 }

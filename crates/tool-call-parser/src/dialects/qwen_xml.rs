@@ -36,7 +36,7 @@ fn read(view: &View<'_>) -> Step {
     let head = &rest["<function=".len()..];
     let Some(length) = head.find(['>', '\n', '<']) else {
         return match head.len() {
-            length if length > 128 => Step::Not(start + 128),
+            length if length > 128 => Step::Not(start + 10 + 128),
             _ if view.cut && wrapped => named_json::truncated(view, head),
             _ => view.unfinished(Wait::Any),
         };

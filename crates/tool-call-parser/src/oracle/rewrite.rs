@@ -67,6 +67,10 @@ pub(crate) fn is_writable(writer: &Writer, calls: &[Call]) -> bool {
     };
     // Kimi K3's texts have types, but no quotes.
     let closes = |value: &Value| writer.dialect == "kimi_k3" && value.to_string().contains("<|close|>");
+    let is_plain = |name: &String| name.chars().all(|char| char.is_alphanumeric() || "_-.$ ".contains(char));
+    if writer.tags && !calls.iter().flat_map(|(_, arguments)| arguments.keys()).all(is_plain) {
+        return false;
+    }
     let mut values = calls.iter().flat_map(|(_, arguments)| arguments.values());
     values.all(|value| !closes(value) && (!writer.untyped || plain(value)))
 }

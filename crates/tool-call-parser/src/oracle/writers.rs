@@ -14,6 +14,8 @@ pub(crate) struct Writer {
     pub(crate) untyped: bool,
     /// True for dialects that hold one line per value or cannot nest.
     pub(crate) flat: bool,
+    /// True for dialects that write names of arguments into tags, where nothing quotes them.
+    pub(crate) tags: bool,
 }
 
 pub(crate) type Calls = [(String, Map<String, Value>)];
@@ -73,15 +75,15 @@ pub(crate) fn gemma(value: &Value) -> String {
 }
 
 pub(crate) fn typed(name: &'static str, write: fn(&Calls) -> String) -> Writer {
-    Writer { dialect: name, write, untyped: false, flat: false }
+    Writer { dialect: name, write, untyped: false, flat: false, tags: false }
 }
 
 pub(crate) fn untyped(name: &'static str, write: fn(&Calls) -> String) -> Writer {
-    Writer { dialect: name, write, untyped: true, flat: false }
+    Writer { dialect: name, write, untyped: true, flat: false, tags: false }
 }
 
 pub(crate) fn flat(name: &'static str, write: fn(&Calls) -> String) -> Writer {
-    Writer { dialect: name, write, untyped: true, flat: true }
+    Writer { dialect: name, write, untyped: true, flat: true, tags: false }
 }
 
 /// Every dialect that has a writer.
@@ -89,7 +91,7 @@ pub(crate) fn all() -> Vec<Writer> {
     let mut writers = json_writers();
     writers.extend(wrapped_writers());
     writers.extend(token_writers());
-    writers.extend(tag_writers::all());
+    writers.extend(tag_writers::all().into_iter().map(|writer| Writer { tags: true, ..writer }));
     writers
 }
 
