@@ -98,7 +98,7 @@ impl Reloading {
         let prepared = if found.is_empty() { self.prepared(settings).await } else { Err(found) };
         let prepared = prepared.map_err(|found| new.problems(found).to_string())?;
         let settings = change.settings.clone();
-        self.put_into_effect(&settings, prepared);
+        self.put_into_effect(&settings, prepared).await;
         if !self.sources.holds_only(&change.settings.tools.policy) {
             change.waiting.push("tools.policy (what it permits; what it forbids holds)".to_owned());
         }
@@ -121,7 +121,7 @@ impl Reloading {
         Ok(Prepared { terms, upstreams, policy, agents })
     }
 
-    fn put_into_effect(&mut self, settings: &Settings, prepared: Prepared) {
+    async fn put_into_effect(&mut self, settings: &Settings, prepared: Prepared) {
         let Prepared { terms, upstreams, policy, agents } = prepared;
         let app = self.app();
         let (fleet, bounds) = (&upstreams.fleet, bounds(settings));
@@ -135,7 +135,7 @@ impl Reloading {
         if settings.server.asks_for_keys() && !asked_for_keys {
             tokio::spawn(Arc::clone(&app.access).watch(self.stop.clone()));
         }
-        app.usage.change(terms);
+        app.usage.change(terms).await;
         if settings.alerts != self.holds.alerts {
             app.alerts.change(settings.alerts.clone());
         }

@@ -11,9 +11,9 @@ use super::Failure;
 use super::say::{flat, say, tell};
 use super::serve::runtime;
 use crate::config::{Loaded, Settings};
-use crate::store::{UsageQuery, UsageStore};
+use crate::store::{Dimension, UsageQuery, UsageStore};
 use crate::units::{Unusable, parse_duration};
-use crate::usage::{Ledger, Line, Prices, Report, Terms, dimensions, of_store};
+use crate::usage::{Comparison, Ledger, Line, PriceSource, Prices, Report, Terms, dimensions, of_store};
 
 #[derive(Args, Debug)]
 pub(super) struct UsageArgs {
@@ -74,9 +74,12 @@ fn prices(settings: &Settings) -> Result<Prices, Vec<Unusable>> {
             .map_err(|error| fault(format!("{} cannot be read: {error}; correct the path", path.display())))
     });
     let list = list.transpose()?;
-    Prices::new(&settings.prices, list.as_deref()).map_err(|why| {
+    let relay = &settings.relay;
+    let aliases = relay.models.keys().map(|id| (id.clone(), relay.target(id).to_owned()));
+    let prices = Prices::new(&settings.prices, list.as_deref()).map_err(|why| {
         fault(format!("the list of prices cannot be read: {why}; docs/operating.md shows its form"))
-    })
+    })?;
+    Ok(prices.with_aliases(aliases.collect()))
 }
 
 pub(super) fn usage(loaded: &Loaded, arguments: &UsageArgs) -> Result<(), Failure> {
@@ -109,7 +112,10 @@ fn cells(report: &Report, costs: bool) -> Vec<Vec<String>> {
     let names = report.by.iter().map(|dimension| dimension.as_str());
     let counts = ["requests", "failed", "calls", "repeats", "prompt", "cached", "completion", "reasoning"];
     let money: &[&str] = if costs { &["paid", "own", "cost"] } else { &[] };
-    let head = names.chain(counts).chain(money.iter().copied()).map(str::to_owned).collect();
+    // What each day would have cost elsewhere, less what it cost.
+    let by_day = costs && report.by.contains(&Dimension::Day);
+    let elsewhere = report.total.compared.iter().filter(|_| by_day).map(|it| format!("vs {}", it.model));
+    let head = names.chain(counts).chain(money.iter().copied()).map(str::to_owned).chain(elsewhere).collect();
     let row = |line: &Line| {
         let usage = line.usage;
         let counts = [
@@ -125,22 +131,27 @@ fn cells(report: &Report, costs: bool) -> Vec<Vec<String>> {
         let names = line.names.iter().map(|name| if name.is_empty() { "-".to_owned() } else { name.clone() });
         let money = [line.cost.paid, line.cost.own, line.cost.total()];
         let money = money.iter().filter(|_| costs).map(ToString::to_string);
-        names.chain(counts.iter().map(ToString::to_string)).chain(money).collect::<Vec<_>>()
+        let saved = |it: &Comparison| it.saved.map_or_else(|| "-".to_owned(), |saved| saved.to_string());
+        let elsewhere = line.compared.iter().filter(|_| by_day).map(saved);
+        names.chain(counts.iter().map(ToString::to_string)).chain(money).chain(elsewhere).collect::<Vec<_>>()
     };
     std::iter::once(head).chain(report.lines.iter().map(row)).collect()
 }
 
 fn csv(report: &Report, costs: bool) -> Vec<String> {
-    let quoted = |cell: &String| {
-        // A spreadsheet takes a cell that begins so for a formula.
-        let cell = if cell.starts_with(['=', '+', '@']) { format!("'{cell}") } else { cell.clone() };
+    let quoted = |(column, cell): (usize, &String)| {
+        // A spreadsheet takes a name that begins so for a formula.
+        let is_formula =
+            column < report.by.len() && cell != "-" && cell.starts_with(['=', '+', '-', '@', '\t', '\r']);
+        let cell = if is_formula { format!("'{cell}") } else { cell.clone() };
         if cell.contains([',', '"', '\n', '\r']) {
             format!("\"{}\"", cell.replace('"', "\"\""))
         } else {
             cell
         }
     };
-    cells(report, costs).iter().map(|row| row.iter().map(quoted).collect::<Vec<_>>().join(",")).collect()
+    let row = |row: &Vec<String>| row.iter().enumerate().map(quoted).collect::<Vec<_>>().join(",");
+    cells(report, costs).iter().map(row).collect()
 }
 
 /// Names to the left, numbers to the right, and the sum below.
@@ -181,9 +192,12 @@ fn table(report: &Report, costs: bool) -> Vec<String> {
 fn compared(report: &Report) -> Vec<String> {
     let mut lines =
         vec![String::new(), format!("It cost {}. The same tokens elsewhere:", report.total.cost.total())];
-    for it in &report.compared {
+    for it in &report.total.compared {
         lines.push(match (it.cost, it.saved) {
-            (Some(cost), Some(saved)) => format!("  {:<28} {cost:>12}   difference {saved:>12}", it.model),
+            (Some(cost), Some(saved)) => {
+                let source = it.source.as_ref().map(PriceSource::describe).unwrap_or_default();
+                format!("  {:<28} {cost:>12}   difference {saved:>12}   price: {source}", it.model)
+            }
             _ => format!("  {:<28}   its price is not known: add [prices.\"{}\"]", it.model, it.model),
         });
     }
@@ -195,11 +209,10 @@ fn compared(report: &Report) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Dimension;
 
     fn sample() -> Report {
         let line = |name: &str, requests| Line { names: vec![name.into()], requests, ..Line::default() };
-        let lines = vec![line("a,b", 1), line("=x", 22)];
+        let lines = vec![line("a,b", 1), line("=x", 22), line("-1", 0), line("", 0)];
         Report { by: vec![Dimension::Model], lines, total: line("", 23), ..Report::default() }
     }
 
@@ -211,10 +224,10 @@ mod tests {
             "model  requests  failed  calls  repeats  prompt  cached  completion  reasoning"
         );
         assert_eq!(
-            lines[3],
+            lines[5],
             "all          23       0      0        0       0       0           0          0"
         );
-        assert_eq!(lines.len(), 4);
+        assert_eq!(lines.len(), 6);
         assert!(table(&sample(), true)[0].ends_with("paid   own  cost"));
     }
 
@@ -222,5 +235,6 @@ mod tests {
     fn a_cell_is_no_formula_and_no_two_cells() {
         let lines = csv(&sample(), false);
         assert!(lines[1].starts_with("\"a,b\",1,") && lines[2].starts_with("'=x,22,"), "{lines:?}");
+        assert!(lines[3].starts_with("'-1,0,") && lines[4].starts_with("-,0,"), "{lines:?}");
     }
 }

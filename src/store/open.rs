@@ -21,6 +21,8 @@ pub(super) const BUSY: Duration = Duration::from_secs(5);
 const LARGEST_LOG: u32 = 4 << 20;
 /// A database up to this size is read whole before it is used, in bytes: that takes some ten milliseconds.
 const LARGEST_READ: u64 = 16 << 20;
+/// So many statements are kept prepared: more than there are. With fewer, each would be parsed anew by the time that it is needed again.
+const STATEMENTS: usize = 256;
 /// `auto_vacuum` of a database that can give space back in bites.
 const INCREMENTAL: u32 = 2;
 /// The schema, as the steps from each version to the next.
@@ -181,6 +183,7 @@ pub(super) fn check_later(path: &Path) {
 fn connection(path: &Path) -> Result<Connection, Fault> {
     let connection = Connection::open(path)?;
     connection.busy_timeout(BUSY)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
     // Holds for a file that is new, and for an older one once `make_over` has written it anew. To set it writes to the file.
     if auto_vacuum(&connection)? != INCREMENTAL {
         connection.pragma_update(None, "auto_vacuum", INCREMENTAL)?;

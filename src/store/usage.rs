@@ -169,12 +169,12 @@ impl UsageStore {
         self.work(&self.reader, "read", move |connection| sums(connection, &query)).await
     }
 
-    /// For how long at least one model call was under way between two times.
+    /// For how long at least one model call was under way between two times, calls of these models left out.
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub async fn busy(&self, span: (u64, u64)) -> Result<Duration, StoreError> {
-        self.work(&self.reader, "read", move |connection| busy(connection, span)).await
+    pub async fn busy(&self, span: (u64, u64), without: Vec<String>) -> Result<Duration, StoreError> {
+        self.work(&self.reader, "read", move |connection| busy(connection, span, without)).await
     }
 
     /// The newest rows, the newest first.
@@ -384,11 +384,17 @@ fn sum(row: &Row<'_>, width: usize) -> rusqlite::Result<UsageSum> {
 }
 
 /// The length of the union of the times in which calls were under way.
-fn busy(connection: &Connection, (since, until): (u64, u64)) -> rusqlite::Result<Duration> {
+fn busy(
+    connection: &Connection,
+    (since, until): (u64, u64),
+    without: Vec<String>,
+) -> rusqlite::Result<Duration> {
     let mut statement = connection.prepare_cached(
-        "SELECT at, at + duration FROM requests WHERE at >= ?1 AND at < ?2 AND upstream <> '' AND route <> 'agent' ORDER BY at",
+        "SELECT at, at + duration FROM requests WHERE at >= ?1 AND at < ?2 AND upstream <> '' AND route <> 'agent'
+             AND model NOT IN (SELECT value FROM json_each(?3)) ORDER BY at",
     )?;
-    let mut rows = statement.query(params![signed(since), signed(until)])?;
+    let without = serde_json::Value::from(without).to_string();
+    let mut rows = statement.query(params![signed(since), signed(until), without])?;
     let (mut sum, mut end) = (0, i64::MIN);
     while let Some(row) = rows.next()? {
         let (begin, until): (i64, i64) = (row.get(0)?, row.get(1)?);
@@ -503,7 +509,15 @@ mod tests {
         let of_alice = UsageQuery { key: Some("alice".into()), ..query(&[]) };
         assert_eq!(store.sums(of_alice).await.unwrap().iter().map(|sum| sum.requests).sum::<u64>(), 2);
         // 1 to 1,500 together, then the two of the second day, which overlap but for 5 ms.
-        assert_eq!(store.busy((0, u64::MAX)).await.unwrap(), Duration::from_millis(1_499 + 1_005));
+        assert_eq!(
+            store.busy((0, u64::MAX), Vec::new()).await.unwrap(),
+            Duration::from_millis(1_499 + 1_005)
+        );
+        assert_eq!(
+            store.busy((0, u64::MAX), vec!["m".into()]).await.unwrap(),
+            Duration::from_secs(1),
+            "the calls of `m` are left out"
+        );
     }
 
     #[tokio::test]

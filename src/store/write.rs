@@ -130,12 +130,13 @@ pub(super) fn work(
     counts: &CommitCounts,
 ) {
     let mut group = Vec::new();
+    let mut waits_for_disk = false;
     while let Ok(first) = queue.recv() {
         group.push(first);
         group.extend(queue.try_iter().take(LARGEST_GROUP - 1));
         counts.all.fetch_add(1, Ordering::Relaxed);
         counts.synchronised.fetch_add(group.iter().any(Job::is_synchronous).into(), Ordering::Relaxed);
-        commit(&mut connection, &mut group, path);
+        commit(&mut connection, &mut waits_for_disk, &mut group, path);
     }
 }
 
@@ -147,10 +148,12 @@ pub(super) struct CommitCounts {
     pub(super) synchronised: AtomicU64,
 }
 
-/// Jobs in one transaction. When it fails, each is tried alone, so that one bad job fails by itself.
-fn commit(connection: &mut Connection, group: &mut Vec<Job>, path: &Path) {
+/// Jobs in one transaction. When it fails, each is tried alone, so that one bad job fails by itself. `waits_for_disk`: how the
+/// connection commits now.
+fn commit(connection: &mut Connection, waits_for_disk: &mut bool, group: &mut Vec<Job>, path: &Path) {
     let synchronous = group.iter().any(Job::is_synchronous);
-    let done = set_synchronous(connection, synchronous).and_then(|()| together(connection, group));
+    let done =
+        set_synchronous(connection, waits_for_disk, synchronous).and_then(|()| together(connection, group));
     let alone = group.len() == 1;
     match done {
         Ok(replies) => {
@@ -169,8 +172,12 @@ fn commit(connection: &mut Connection, group: &mut Vec<Job>, path: &Path) {
     }
 }
 
-fn set_synchronous(connection: &Connection, synchronous: bool) -> rusqlite::Result<()> {
-    connection.pragma_update(None, "synchronous", if synchronous { "full" } else { "normal" })
+fn set_synchronous(connection: &Connection, current: &mut bool, wanted: bool) -> rusqlite::Result<()> {
+    if *current != wanted {
+        connection.pragma_update(None, "synchronous", if wanted { "full" } else { "normal" })?;
+        *current = wanted;
+    }
+    Ok(())
 }
 
 fn together(connection: &mut Connection, group: &[Job]) -> rusqlite::Result<Vec<Reply>> {

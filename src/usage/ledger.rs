@@ -11,7 +11,7 @@ use super::budget::{Exhausted, Owner, Spending, Warning};
 use super::config::{BudgetsConfig, UsageConfig};
 use super::money::Money;
 use super::prices::Prices;
-use super::report::{Report, report};
+use super::report::{OwnUse, Report, report};
 use crate::observe::{InFlight, UsageRow, UsageSink, metrics};
 use crate::store::{Dimension, StoreError, StoredUsage, UsageQuery, UsageStore, UsageSum};
 use crate::wire::ErrorCode;
@@ -136,9 +136,14 @@ impl Ledger {
         Arc::clone(&self.terms.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// From now on these prices and budgets hold. How long rows are kept changes only with a restart.
-    pub fn change(&self, terms: Terms) {
+    /// From now on these prices and budgets hold: a budget counts what was spent today before it was set. How long rows are kept changes
+    /// only with a restart.
+    pub async fn change(&self, terms: Terms) {
+        let had_budgets = self.has_budgets();
         *self.terms.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(terms);
+        if !had_budgets {
+            self.load().await;
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -154,6 +159,7 @@ impl Ledger {
     pub async fn load(&self) {
         let terms = self.terms();
         let Some(store) = self.store.as_ref().filter(|_| !terms.budgets.is_empty()) else { return };
+        self.flush().await;
         let now = now();
         let query = UsageQuery {
             since: now - now % 86_400_000,
@@ -169,6 +175,7 @@ impl Ledger {
             }
         };
         let mut state = self.state();
+        state.spending = Spending::default();
         for sum in sums {
             let seconds = Duration::from_millis(sum.busy).as_secs_f64();
             let cost = terms.prices.request(&sum.model, sum.usage, seconds);
@@ -324,12 +331,18 @@ pub async fn of_store(
     compare: &[String],
 ) -> Result<Report, StoreError> {
     let (span, by) = ((query.since, query.until.min(now())), query.by.clone());
-    let busy = store.busy(span).await?;
+    // The hardware is everybody's, also in a report on one key.
+    let everybody = UsageQuery { by: Vec::new(), key: None, ..query.clone() };
+    let all = store.sums(everybody).await?;
     let sums = store.sums(query).await?;
-    let first = sums.iter().map(|sum| sum.first).min().unwrap_or(span.1);
+    let (paid, own): (Vec<&UsageSum>, Vec<&UsageSum>) =
+        all.iter().partition(|sum| prices.paid(&sum.model).is_some());
+    let busy = store.busy(span, paid.iter().map(|sum| sum.model.clone()).collect()).await?;
+    let own_use = OwnUse { busy: busy.as_secs_f64(), tokens: own.iter().map(|sum| sum.usage.total()).sum() };
+    let first = all.iter().map(|sum| sum.first).min().unwrap_or(span.1);
     // Hardware that stood there before the first request is not counted.
     let span = (span.0.max(first.min(span.1)), span.1);
-    Ok(report(span, &by, &sums, busy.as_secs_f64(), prices, compare))
+    Ok(report(span, &by, &sums, own_use, prices, compare))
 }
 
 impl UsageSink for Ledger {
@@ -393,6 +406,7 @@ mod tests {
 
     use super::*;
     use crate::store::refuse_usage;
+    use crate::turn::Usage;
 
     fn ledger(dir: &std::path::Path) -> Ledger {
         let prices = Prices::new(&BTreeMap::new(), None).unwrap();
@@ -421,6 +435,67 @@ mod tests {
         assert!(!ledger.is_broken());
         let kept = ledger.newest(usize::MAX).await.unwrap();
         assert_eq!((kept.len(), kept.last().map(|row| row.at)), (MOST_WAITING, Some(0)));
+    }
+
+    fn used(key: &str, model: &str, tokens: u64, seconds: u64) -> UsageRow {
+        UsageRow {
+            key: key.into(),
+            model: model.into(),
+            route: "live".into(),
+            upstream: "gpu".into(),
+            usage: Some(Usage { prompt: tokens, ..Usage::default() }),
+            duration: Duration::from_secs(seconds),
+            ..row(now() - 1_000 * seconds)
+        }
+    }
+
+    fn prices() -> Prices {
+        let text = "[paid]\ninput = 1.0\n[own]\nwatts = 1000.0\nkwh = 1.0";
+        let aliases = BTreeMap::from([("cheap".to_owned(), "paid".to_owned())]);
+        Prices::new(&toml::from_str(text).unwrap(), None).unwrap().with_aliases(aliases)
+    }
+
+    #[tokio::test]
+    async fn a_key_pays_its_share_and_a_paid_model_costs_no_electricity() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(UsageStore::open(dir.path()).unwrap());
+        let ledger = Ledger::new(Terms { prices: prices(), ..Terms::default() }, Some(store));
+        // Half an hour of one's own model, of which alice has a quarter; then an hour of one that is paid, under another name.
+        let rows = [
+            used("alice", "mine", 1_000, 900),
+            used("bob", "mine", 3_000, 1_800),
+            used("bob", "cheap", 2_000_000, 3_600),
+        ];
+        rows.into_iter().for_each(|row| ledger.record(row));
+        let report = async |key: Option<&str>| {
+            let key = key.map(str::to_owned);
+            ledger
+                .report(UsageQuery { since: 0, until: u64::MAX, by: vec![Dimension::Key], key })
+                .await
+                .unwrap()
+        };
+        let everybody = report(None).await;
+        let alice = report(Some("alice")).await;
+        let own = |report: &Report, line: usize| report.lines[line].cost.own.units();
+        assert!((own(&everybody, 0) - 0.125).abs() < 1e-3, "{everybody:?}");
+        assert!((own(&alice, 0) - own(&everybody, 0)).abs() < 1e-9, "{alice:?}");
+        assert!(
+            (everybody.lines[1].cost.paid.units() - 2.0).abs() < 1e-9,
+            "the name stands for a paid model"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_budget_that_is_set_later_counts_what_was_spent_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(UsageStore::open(dir.path()).unwrap());
+        let ledger = Ledger::new(Terms { prices: prices(), ..Terms::default() }, Some(store));
+        ledger.record(used("alice", "paid", 1_500_000, 0));
+        let budgets = BudgetsConfig { day: Some(1.0), ..BudgetsConfig::default() };
+        ledger.change(Terms { prices: prices(), budgets, ..Terms::default() }).await;
+        assert!(ledger.check_budget(Owner::default()).is_err(), "1.5 of 1.0 are spent");
+        let spent: Vec<Money> = ledger.reached_budgets().iter().map(|reached| reached.spent).collect();
+        assert_eq!(spent, [Money::from_units(1.5)]);
     }
 
     #[test]

@@ -15,4 +15,4 @@ pub use config::{BudgetsConfig, PriceConfig, UsageConfig};
 pub use ledger::{Ledger, Problem, Recent, Terms, of_store};
 pub use money::Money;
 pub use prices::{OwnBox, Price, PriceSource, Prices};
-pub use report::{Comparison, Cost, Line, Report, dimensions, report};
+pub use report::{Comparison, Cost, Line, OwnUse, Report, dimensions, report};

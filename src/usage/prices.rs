@@ -77,6 +77,8 @@ pub enum PriceSource {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Prices {
     configured: BTreeMap<String, Price>,
+    /// Other names of models, and the model that each stands for in the end.
+    aliases: BTreeMap<String, String>,
     own: Option<OwnBox>,
     public: BTreeMap<String, Price>,
     date: String,
@@ -123,6 +125,7 @@ impl Prices {
             (name.clone(), Price { input, cached_input, output: price.output.unwrap_or_default() })
         };
         Ok(Self {
+            aliases: BTreeMap::new(),
             configured: configured.iter().filter(|(name, _)| *name != OWN).map(paid).collect(),
             own,
             public: list.models.into_iter().map(public).collect(),
@@ -131,9 +134,16 @@ impl Prices {
         })
     }
 
+    /// The same prices, with other names of models: each costs what the model costs for which it stands, unless it has a price of its own.
+    #[must_use]
+    pub fn with_aliases(self, aliases: BTreeMap<String, String>) -> Self {
+        Self { aliases, ..self }
+    }
+
     /// What is paid for a model; `None`: it runs on one's own hardware, as far as is known.
     pub fn paid(&self, model: &str) -> Option<Price> {
-        self.configured.get(model).copied()
+        let of = |model: &str| self.configured.get(model).copied();
+        of(model).or_else(|| of(self.aliases.get(model)?))
     }
 
     /// One's own hardware, where it is configured.

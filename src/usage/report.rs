@@ -21,8 +21,6 @@ pub struct Report {
     pub lines: Vec<Line>,
     /// All of it.
     pub total: Line,
-    /// What the same tokens would have cost elsewhere.
-    pub compared: Vec<Comparison>,
     /// How each number was made, for people.
     pub notes: Vec<String>,
 }
@@ -46,6 +44,17 @@ pub struct Line {
     pub busy: u64,
     /// What it cost.
     pub cost: Cost,
+    /// What the same tokens would have cost elsewhere.
+    pub compared: Vec<Comparison>,
+}
+
+/// One's own hardware in the time of a report, whoever used it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct OwnUse {
+    /// For how many seconds it had anything to do.
+    pub busy: f64,
+    /// How many tokens it read and wrote.
+    pub tokens: u64,
 }
 
 /// What something cost.
@@ -69,7 +78,9 @@ impl Cost {
 pub struct Comparison {
     /// The model.
     pub model: String,
-    /// The amount; `None`: no price of it is known.
+    /// Who says what it costs; `None`: no price of it is known.
+    pub source: Option<PriceSource>,
+    /// The amount.
     pub cost: Option<Money>,
     /// What was saved, less than nothing where it would have been cheaper.
     pub saved: Option<Money>,
@@ -90,29 +101,29 @@ pub fn dimensions(text: &str) -> Result<Vec<Dimension>, String> {
     words.map(named).collect()
 }
 
-/// The report over these sums. `busy`: for how many seconds one's own models had anything to do.
+/// The report over these sums.
 pub fn report(
     span: (u64, u64),
     by: &[Dimension],
     sums: &[UsageSum],
-    busy: f64,
+    own_use: OwnUse,
     prices: &Prices,
     compare: &[String],
 ) -> Report {
-    let own = own_cost(span, busy, prices);
-    let own_tokens: u64 =
-        sums.iter().filter(|sum| prices.paid(&sum.model).is_none()).map(|sum| sum.usage.total()).sum();
+    let own = own_cost(span, own_use.busy, prices);
     let mut lines: BTreeMap<Vec<String>, Line> = BTreeMap::new();
     let mut total = Line::default();
     for sum in sums {
-        let cost = cost(sum, own, own_tokens, prices);
+        let cost = cost(sum, own, own_use.tokens, prices);
         let line = lines.entry(sum.names.clone()).or_default();
         line.names.clone_from(&sum.names);
         [line, &mut total].into_iter().for_each(|line| line.add(sum, cost));
     }
-    let compared = compare.iter().map(|model| compared(model, &total, prices)).collect();
-    let notes = notes(span, busy, prices);
-    Report { span, by: by.to_vec(), lines: lines.into_values().collect(), total, compared, notes }
+    for line in lines.values_mut().chain([&mut total]) {
+        line.compared = compare.iter().map(|model| compared(model, line, prices)).collect();
+    }
+    let notes = notes(span, own_use.busy, prices);
+    Report { span, by: by.to_vec(), lines: lines.into_values().collect(), total, notes }
 }
 
 impl Line {
@@ -146,10 +157,11 @@ fn cost(sum: &UsageSum, own: Money, own_tokens: u64, prices: &Prices) -> Cost {
     }
 }
 
-fn compared(model: &str, total: &Line, prices: &Prices) -> Comparison {
-    let cost = prices.compared(model).map(|(price, _)| price.of(total.usage));
-    let saved = cost.map(|cost| cost - total.cost.total());
-    Comparison { model: model.to_owned(), cost, saved }
+fn compared(model: &str, line: &Line, prices: &Prices) -> Comparison {
+    let (price, source) = prices.compared(model).unzip();
+    let cost = price.map(|price| price.of(line.usage));
+    let saved = cost.map(|cost| cost - line.cost.total());
+    Comparison { model: model.to_owned(), source, cost, saved }
 }
 
 fn notes((since, until): (u64, u64), busy: f64, prices: &Prices) -> Vec<String> {
@@ -189,6 +201,7 @@ impl Report {
             }
             if costs {
                 body["cost"] = json!({"paid": line.cost.paid.units(), "own": line.cost.own.units(), "total": line.cost.total().units()});
+                body["compared"] = line.compared.iter().map(Comparison::json).collect();
             }
             body
         };
@@ -198,11 +211,17 @@ impl Report {
             "data": self.lines.iter().map(line).collect::<Vec<_>>(), "total": line(&self.total),
         });
         if costs {
-            let elsewhere = |it: &Comparison| json!({"model": it.model, "cost": it.cost.map(Money::units), "saved": it.saved.map(Money::units)});
-            body["compared"] = self.compared.iter().map(elsewhere).collect();
+            body["compared"] = self.total.compared.iter().map(Comparison::json).collect();
             body["notes"] = self.notes.clone().into();
         }
         body
+    }
+}
+
+impl Comparison {
+    fn json(&self) -> Value {
+        let source = self.source.as_ref().map(PriceSource::describe);
+        json!({"model": self.model, "price": source, "cost": self.cost.map(Money::units), "saved": self.saved.map(Money::units)})
     }
 }
 
@@ -247,7 +266,7 @@ mod tests {
             (0, DAY),
             &[Dimension::Key],
             &sums,
-            3_600.0,
+            OwnUse { busy: 3_600.0, tokens: 4_000 },
             &prices,
             &["gpt-5-nano".into(), "nobody".into()],
         );
@@ -260,9 +279,13 @@ mod tests {
         assert_eq!(costs, [("alice", 1.0, 9.375), ("bob", 0.0, 3.125)]);
         assert_eq!(found.total.cost.total(), Money::from_units(13.5));
         assert_eq!((found.total.requests, found.total.usage.total()), (3, 1_004_000));
-        let elsewhere: Vec<_> = found.compared.iter().map(|it| it.cost.is_some()).collect();
+        let elsewhere: Vec<_> = found.total.compared.iter().map(|it| it.cost.is_some()).collect();
         assert_eq!(elsewhere, [true, false]);
-        assert!(found.compared[0].saved.unwrap() < Money::default(), "it would have been cheaper");
+        let [nano, _] = &found.total.compared[..] else { panic!("{:?}", found.total) };
+        assert!(nano.saved.unwrap() < Money::default(), "it would have been cheaper");
+        assert!(matches!(nano.source, Some(PriceSource::Public(_))));
+        let by_line: Money = found.lines.iter().map(|line| line.compared[0].saved.unwrap()).sum();
+        assert_eq!(Some(by_line), nano.saved, "each line has its difference");
         assert!(found.notes.iter().any(|note| note.contains("1.00 h")), "{:?}", found.notes);
     }
 

@@ -9,7 +9,7 @@ use url::form_urlencoded;
 use super::chart::{Bar, bars};
 use super::{App, format, layout, now, page, viewer};
 use crate::store::{Dimension, StoreError, UsageQuery};
-use crate::usage::{Line, Report};
+use crate::usage::{Comparison, Line, PriceSource, Report};
 
 /// A day, in milliseconds.
 const DAY: u64 = 86_400_000;
@@ -92,12 +92,27 @@ fn charts(report: &Report, first: u64, last: u64) -> Markup {
 
 fn elsewhere(report: &Report) -> Markup {
     let rows = html! {
-        @for it in &report.compared {
+        @for it in &report.total.compared {
             tr {
                 th scope="row" { (it.model) }
                 @if let (Some(cost), Some(saved)) = (it.cost, it.saved) {
                     td class="number" { (cost) } td class="number" { (saved) }
-                } @else { td class="number" colspan="2" { "price not known" } }
+                    td { (it.source.as_ref().map(PriceSource::describe).unwrap_or_default()) }
+                } @else { td class="number" colspan="3" { "price not known" } }
+            }
+        }
+    };
+    let known: Vec<&Comparison> = report.total.compared.iter().filter(|it| it.saved.is_some()).collect();
+    let heads: Vec<(&str, bool)> = [("Day", false), ("Cost", true)]
+        .into_iter()
+        .chain(known.iter().map(|it| (&*it.model, true)))
+        .collect();
+    let days = html! {
+        @for line in report.lines.iter().take(MOST) {
+            tr {
+                th scope="row" { (line.names.first().map_or("", String::as_str)) }
+                td class="number" { (line.cost.total()) }
+                @for saved in line.compared.iter().filter_map(|it| it.saved) { td class="number" { (saved) } }
             }
         }
     };
@@ -105,7 +120,10 @@ fn elsewhere(report: &Report) -> Markup {
         section {
             h2 { "What it cost, and what it would have cost" }
             p { "It cost " strong { (report.total.cost.total()) } ": " (report.total.cost.paid) " paid by the token, " (report.total.cost.own) " for one's own hardware." }
-            (layout::table("The same tokens elsewhere", &[("The same tokens at", false), ("Cost", true), ("Difference", true)], &rows))
+            (layout::table("The same tokens elsewhere", &[("The same tokens at", false), ("Cost", true), ("Difference", true), ("Price", false)], &rows))
+            @if !known.is_empty() {
+                details { summary { "The difference by day" } (layout::table("The difference by day", &heads, &days)) }
+            }
             details { summary { "How these numbers are made" } ul { @for note in &report.notes { li { (note) } } } }
         }
     }

@@ -71,6 +71,10 @@ pub(crate) fn is_writable(writer: &Writer, calls: &[Call]) -> bool {
     if writer.tags && !calls.iter().flat_map(|(_, arguments)| arguments.keys()).all(is_plain) {
         return false;
     }
+    // A marker without arguments is text.
+    if writer.dialect == "marker" && calls.iter().any(|(_, arguments)| arguments.is_empty()) {
+        return false;
+    }
     let mut values = calls.iter().flat_map(|(_, arguments)| arguments.values());
     values.all(|value| !closes(value) && (!writer.untyped || plain(value)))
 }
