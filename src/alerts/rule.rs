@@ -71,12 +71,12 @@ macro_rules! rules {
 rules! {
     UpstreamDown = "upstream_down", Critical,
         "The model server does not answer. Requests to it fail unless another server has the model.",
-        "Look whether the server runs and what its log says; start it again. `respool check` tries it.";
+        "Check whether the server is running, read its log, and restart it. `respool check` tries it.";
     CircuitOpen = "circuit_open", Critical,
         "The model server answers, but its replies fail. It is tried again with growing pauses.",
         "Look at the log of the model server: it may have run out of memory or lost its GPU.";
     KeyRefused = "key_refused", Critical,
-        "The model server refuses the key that it was sent.",
+        "The model server rejects the key that it was sent.",
         "Correct `api_key` of this upstream, or the key that the clients send.";
     CertificateRefused = "certificate_refused", Critical,
         "No secure connection to the model server can be made: its certificate is not trusted or has expired.",
@@ -110,9 +110,9 @@ rules! {
         "Approve or reject it on the page, or by `respool expert approvals`.";
     BudgetReached = "budget_reached", Warning,
         "A budget of this day is nearly spent. When it is, requests are refused until the next UTC day.",
-        "Raise it in `[budgets]`, or see on the page who uses how much.";
+        "Raise it in `[budgets]`, or check the page to see who spent it.";
     StateNotWritable = "state_not_writable", Critical,
-        "What is used cannot be written to the disk. Requests are answered all the same.",
+        "Usage records cannot be written to the disk. Requests are answered all the same.",
         "Make room on the disk of `state_dir`, or give respool the right to write there.";
     ReloadFailed = "reload_failed", Warning,
         "The changed configuration is wrong. The old one still holds.",
@@ -148,7 +148,8 @@ pub(super) struct Signals {
     pub(super) approvals: Vec<(String, String)>,
     /// Runs that failed of late: the id and the agent.
     pub(super) failed_runs: Vec<(String, String)>,
-    pub(super) dead_letters: usize,
+    /// Tasks that failed permanently: the id and the expert.
+    pub(super) dead_letters: Vec<(String, String)>,
     /// Why the changed configuration does not hold.
     pub(super) reload_problem: Option<String>,
 }
@@ -197,15 +198,12 @@ pub(super) fn findings(signals: &Signals, now: u64) -> Vec<Finding> {
     for (id, agent) in &signals.failed_runs {
         all.push(finding(Rule::RunFailed, id, format!("The run `{id}` of `{agent}` has failed.")));
     }
-    if signals.dead_letters > 0 {
-        all.push(finding(
-            Rule::DeadLetter,
-            "",
-            format!("{} piece(s) of work were given up.", signals.dead_letters),
-        ));
+    for (id, expert) in &signals.dead_letters {
+        let what = format!("A task of the expert `{expert}` failed permanently (`{id}`).");
+        all.push(finding(Rule::DeadLetter, id, what));
     }
     if signals.is_state_broken {
-        all.push(finding(Rule::StateNotWritable, "", "The rows of what is used cannot be written."));
+        all.push(finding(Rule::StateNotWritable, "", "Usage records cannot be written."));
     }
     if let Some(why) = &signals.reload_problem {
         all.push(finding(
@@ -260,7 +258,7 @@ fn of_requests(recent: &[Recent], now: u64) -> Vec<Finding> {
     );
     add(Rule::FirstByteSlow, slow(recent, now));
     for (rule, code, what) in [
-        (Rule::KeyRefused, "upstream_credentials_refused", "refuses its key"),
+        (Rule::KeyRefused, "upstream_credentials_refused", "rejects respool's key"),
         (Rule::CertificateRefused, "upstream_tls", "cannot be reached securely"),
     ] {
         let mut names: Vec<&str> =
@@ -366,7 +364,7 @@ mod tests {
         let signals = Signals {
             approvals: vec![("a1".into(), "helper".into())],
             failed_runs: vec![("run-1".into(), "helper".into())],
-            dead_letters: 2,
+            dead_letters: vec![("entry-1".into(), "sales".into())],
             is_state_broken: true,
             reload_problem: Some("line 3".into()),
             ..Signals::default()

@@ -58,8 +58,12 @@ impl Sink {
                     deliver(&sender, &sink, &message).await;
                 }
             };
-            let _: Option<()> = stop.run_until_cancelled(work).await;
+            if stop.run_until_cancelled(work).await.is_none() {
+                let lost = std::iter::from_fn(|| waiting.try_recv().ok()).count();
+                (0..lost).for_each(|_| metrics::alert_lost(&sink));
+            }
         });
+        metrics::alert_sink(&name);
         Ok(Self { sender: queue, name })
     }
 
@@ -159,10 +163,14 @@ impl Sender {
     }
 
     async fn post(&self, request: reqwest::RequestBuilder) -> Result<(), String> {
+        self.answer(request).await.map(drop)
+    }
+
+    async fn answer(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, String> {
         // The address may hold a secret.
         let reply = request.send().await.map_err(|error| error.without_url().to_string())?;
         let status = reply.status();
-        if status.is_success() { Ok(()) } else { Err(format!("it answered HTTP {}", status.as_u16())) }
+        if status.is_success() { Ok(reply) } else { Err(format!("it answered HTTP {}", status.as_u16())) }
     }
 
     fn ntfy(&self, message: &Message) -> Result<reqwest::RequestBuilder, String> {
@@ -194,7 +202,18 @@ impl Sender {
             }
         }
         let body = json!({"tool": "message", "args": arguments});
-        self.post(self.authorized(self.client.post(endpoint)).json_body(&body)).await
+        let reply = self.answer(self.authorized(self.client.post(endpoint)).json_body(&body)).await?;
+        let text = reply.text().await.map_err(|error| error.without_url().to_string())?;
+        // A tool that failed is answered with 200 too.
+        let answer: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        if answer["ok"] == false || answer["error"].is_object() {
+            let why = answer["error"]["message"].as_str().unwrap_or("it does not say why");
+            return Err(format!(
+                "OpenClaw's `message` tool failed: {}",
+                &why[..why.floor_char_boundary(300)]
+            ));
+        }
+        Ok(())
     }
 
     async fn command(&self, message: &Message) -> Result<(), String> {

@@ -1,6 +1,7 @@
 //! Looks every few seconds at all that the rules are about, and hands what is to be told to the sinks. Called by `cli`; `server` shows
 //! what holds.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -49,6 +50,10 @@ pub struct Alerts {
     state_dir: PathBuf,
     stop: CancellationToken,
     board: Mutex<Board>,
+    /// The list as the command line finds it; `None`: not written by this process yet.
+    written: Mutex<Option<Vec<OpenAlert>>>,
+    /// The upstreams that the last probes did not reach.
+    unreachable: Mutex<BTreeSet<String>>,
     reloaded: Mutex<Reloaded>,
 }
 
@@ -95,8 +100,15 @@ impl Alerts {
     /// Starts the sinks, which end with `stop`. One that cannot work at all is said and left out.
     pub fn new(config: AlertsConfig, state_dir: PathBuf, stop: &CancellationToken) -> Self {
         let told = RwLock::new(Arc::new(Told::new(config, stop.child_token())));
-        let (board, reloaded) = (Mutex::default(), Mutex::default());
-        Self { told, state_dir, stop: stop.clone(), board, reloaded }
+        Self {
+            told,
+            state_dir,
+            stop: stop.clone(),
+            board: Mutex::default(),
+            written: Mutex::default(),
+            unreachable: Mutex::default(),
+            reloaded: Mutex::default(),
+        }
     }
 
     fn told(&self) -> Arc<Told> {
@@ -123,6 +135,27 @@ impl Alerts {
             }
         };
         let _: Option<()> = stop.run_until_cancelled(work).await;
+        // Nobody looks any more, so nothing is known to hold.
+        self.write(Vec::new());
+    }
+
+    /// Keeps the list for the command line, where it has changed; tried again the next time if it cannot be written.
+    fn write(&self, open: Vec<OpenAlert>) {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        if written.as_ref() == Some(&open) {
+            return;
+        }
+        match write_open(&self.state_dir, &open) {
+            Ok(()) => *written = Some(open),
+            Err(error) => {
+                tracing::debug!(target: "respool::alerts", %error, "the list of alerts cannot be written");
+            }
+        }
+    }
+
+    /// True when the last probe did not reach the upstream of this name.
+    pub fn is_unreachable(&self, upstream: &str) -> bool {
+        self.unreachable.lock().unwrap_or_else(PoisonError::into_inner).contains(upstream)
     }
 
     async fn look(&self, watched: &Watched) {
@@ -132,17 +165,12 @@ impl Alerts {
         let findings: Vec<_> = findings(&signals, now).into_iter().filter(is_wanted).collect();
         let pace = Pace { repeat: millis(config.repeat), group: millis(config.group), quiet: config.quiet };
         let silences = Silences::read(&self.state_dir);
-        let (message, before, open) = {
+        let (message, open) = {
             let mut board = self.board();
-            let before = board.open(now, &silences);
             let message = board.step(now, findings, pace, &silences);
-            (message, before, board.open(now, &silences))
+            (message, board.open(now, &silences))
         };
-        if before != open
-            && let Err(error) = write_open(&self.state_dir, &open)
-        {
-            tracing::debug!(target: "respool::alerts", %error, "the list of alerts cannot be written");
-        }
+        self.write(open);
         if let Some(message) = message {
             self.tell(&message);
         }
@@ -168,6 +196,8 @@ impl Alerts {
             }
         });
         let upstreams = join_all(probes).await;
+        let unreachable = upstreams.iter().filter(|it| it.is_down).map(|it| it.name.clone()).collect();
+        *self.unreachable.lock().unwrap_or_else(PoisonError::into_inner) = unreachable;
         let approvals = watched.agents.approvals(MOST).await.unwrap_or_default();
         let (failed_runs, dead_letters) = of_store(&watched.agents).await;
         Signals {
@@ -219,13 +249,13 @@ impl Alerts {
     }
 }
 
-/// Runs that failed of late, and how much work was given up.
-async fn of_store(agents: &Agents) -> (Vec<(String, String)>, usize) {
-    let Some(store) = agents.store() else { return (Vec::new(), 0) };
+/// Ids of runs that failed of late and their agents; ids of tasks that failed permanently and their experts.
+async fn of_store(agents: &Agents) -> (Vec<(String, String)>, Vec<(String, String)>) {
+    let Some(store) = agents.store() else { return (Vec::new(), Vec::new()) };
     let rows = store.newest(Whose::Clients, MOST).await.unwrap_or_default();
     let is_fresh =
         |row: &crate::store::RunRow| row.status == Status::Failed && row.updated + FAILED_FOR > now();
     let failed = rows.into_iter().filter(is_fresh).map(|row| (row.id, row.agent)).collect();
     let letters = store.entries(None, EntryState::DeadLetter, MOST).await.unwrap_or_default();
-    (failed, letters.len())
+    (failed, letters.into_iter().map(|row| (row.id, row.queue)).collect())
 }

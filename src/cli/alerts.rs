@@ -8,8 +8,8 @@ use clap::Subcommand;
 use super::Failure;
 use super::say::{flat, say, tell};
 use super::serve::runtime;
-use crate::alerts::{Alerts, OpenAlert, Rule, Silence, Silences, read_open};
-use crate::config::Loaded;
+use crate::alerts::{Alerts, AlertsConfig, OpenAlert, Rule, Silence, Silences, read_open};
+use crate::config::{Loaded, Settings};
 use crate::units::parse_duration;
 
 #[derive(Debug, Subcommand)]
@@ -22,7 +22,7 @@ pub(super) enum AlertsCommand {
     },
     /// Send a test to every sink, and say how each went.
     Test,
-    /// Do not tell an alert for a while.
+    /// Silence an alert for a while.
     Silence {
         /// The rule, as `list` names it
         rule: String,
@@ -43,13 +43,31 @@ pub(super) fn alerts(loaded: &Loaded, command: AlertsCommand) -> Result<(), Fail
     }
 }
 
+/// `[alerts]`, with a link to the page at the listen address unless another one is configured.
+pub(super) fn config(settings: &Settings) -> AlertsConfig {
+    let mut config = settings.alerts.clone();
+    if config.link.is_none() {
+        config.link = page_address(&settings.server.listen.to_string());
+    }
+    config
+}
+
+/// Where the page is reached; `None` where the system chooses the port, or this machine has no name.
+fn page_address(listen: &str) -> Option<String> {
+    let (host, port) = listen.rsplit_once(':').filter(|(_, port)| *port != "0")?;
+    let host = match host {
+        // Every address of this machine.
+        "0.0.0.0" | "[::]" => nix::unistd::gethostname().ok()?.into_string().ok()?,
+        host => host.to_owned(),
+    };
+    Some(format!("http://{host}:{port}"))
+}
+
 fn list(loaded: &Loaded, json: bool) -> Result<(), Failure> {
     let dir = &loaded.settings.store.state_dir;
     let Some(open) = read_open(dir) else {
-        let what = format!(
-            "No server has kept alerts in {}. `respool serve` does when the first one begins.",
-            dir.display()
-        );
+        let what =
+            format!("No alerts have been recorded in {} yet: `respool serve` records them.", dir.display());
         tell(&what);
         return Ok(());
     };
@@ -72,7 +90,7 @@ fn line(alert: &OpenAlert) -> String {
 }
 
 fn test(loaded: &Loaded) -> Result<(), Failure> {
-    let config = &loaded.settings.alerts;
+    let config = &config(&loaded.settings);
     if config.sink.is_empty() {
         return Err("there is no sink: add [[alerts.sink]] to respool.toml (docs/operating.md)"
             .to_owned()
@@ -99,4 +117,20 @@ fn silence(loaded: &Loaded, rule: &str, subject: String, span: Duration) -> Resu
     let dir = &loaded.settings.store.state_dir;
     let added = std::fs::create_dir_all(dir).and_then(|()| Silences::add(dir, silence, now));
     added.map_err(|error| format!("the silence cannot be kept in {}: {error}", dir.display()).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_where_the_server_listens() {
+        let check = |listen, expected: Option<&str>| assert_eq!(page_address(listen).as_deref(), expected);
+        check("127.0.0.1:8003", Some("http://127.0.0.1:8003"));
+        check("[::1]:8003", Some("http://[::1]:8003"));
+        check("box.lan:80", Some("http://box.lan:80"));
+        check("127.0.0.1:0", None);
+        let named = page_address("0.0.0.0:8003").unwrap();
+        assert!(named.ends_with(":8003") && !named.contains("0.0.0.0"), "{named}");
+    }
 }

@@ -137,7 +137,7 @@ impl Reloading {
         }
         app.usage.change(terms).await;
         if settings.alerts != self.holds.alerts {
-            app.alerts.change(settings.alerts.clone());
+            app.alerts.change(super::alerts::config(settings));
         }
         app.agents.change(made(settings, &relay, fleet, bounds, agents));
         if let (Some(experts), Some(models)) = (&app.experts, model_accesses(settings, &relay, fleet, bounds))

@@ -193,7 +193,7 @@ async fn assembled(
     let relay = Arc::new(Relay::new(settings.relay.clone(), Arc::clone(&fleet), bounds));
     let agents = agents(settings, &relay, &fleet, bounds, equipped, abort.clone());
     agents.tell_accounts(access.clone());
-    let alerts = Alerts::new(settings.alerts.clone(), settings.store.state_dir.clone(), abort);
+    let alerts = Alerts::new(super::alerts::config(settings), settings.store.state_dir.clone(), abort);
     let alerts = Arc::new(alerts);
     let recording = Recording {
         content: settings.log.content,

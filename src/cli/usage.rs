@@ -40,8 +40,13 @@ pub(super) struct UsageArgs {
 /// When the list of prices is of no use.
 pub(super) async fn ledger(settings: &Settings) -> Result<Arc<Ledger>, Vec<Unusable>> {
     let terms = terms(settings)?;
-    let store = if settings.usage.keep.is_zero() { None } else { opened(settings) };
+    let keeps_rows = !settings.usage.keep.is_zero();
+    let store = if keeps_rows { opened(settings) } else { None };
+    let cannot_keep_rows = keeps_rows && store.is_none();
     let ledger = Ledger::new(terms, store);
+    if cannot_keep_rows {
+        ledger.cannot_keep_rows();
+    }
     ledger.load().await;
     Ok(Arc::new(ledger))
 }

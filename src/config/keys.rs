@@ -253,7 +253,7 @@ pub const KEYS: &[Key] = &[
     Key::new("alerts.group", Scalar::Duration(true), r#""5s""#, "Alerts that begin within this time are one message."),
     Key::optional("alerts.quiet", QUIET, "no quiet hours", r#""22:00-07:00""#, "Hours, in UTC, in which nothing is sent; what still holds at their end is told then."),
     Key::new("alerts.disabled", RULE, "[]", "Rules that are not looked at (docs/operating.md lists them).").of(Shape::List).example(r#"["first_byte_slow"]"#),
-    Key::optional("alerts.link", HTTP_URL, "messages have no link", r#""http://box.lan:8003""#, "Where the page is reached, for the link in messages."),
+    Key::optional("alerts.link", HTTP_URL, "the listen address", r#""http://box.lan:8003""#, "Where the page is reached, for the link in messages."),
     Key::required("alerts.sink[].type", Scalar::Word(SinkKind::NAMES), r#""ntfy""#, "Where alerts go."),
     Key::optional("alerts.sink[].url", Scalar::Text, "`command` needs none", r#""https://ntfy.example.org/respool""#, "The webhook, the topic of ntfy, OpenClaw's gateway, or the mail server (`smtps://HOST`, `smtp://HOST?tls=required`)."),
     Key::optional("alerts.sink[].token", HEADER, "none is sent", r#""secret""#, "The token that is sent as `authorization: Bearer`, or the password of the mail server.").secret(),

@@ -76,6 +76,7 @@ pub fn install() {
         let builder = builder.set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS).ok()?;
         let handle = builder.install_recorder().ok()?;
         describe();
+        begin_at_zero();
         super::agent_metrics::describe();
         COMMON.get_or_init(Common::registered);
         Some(handle)
@@ -270,6 +271,22 @@ fn tidy() {
     {
         handle.run_upkeep();
     }
+}
+
+/// The kinds of loops, as the metrics name them.
+pub const LOOP_KINDS: [&str; 5] = ["too_many_results", "repeated", "alternating", "drifting", "unknown_tool"];
+
+/// Counters that alerts are made of are there from the start: a rule sees no increase in one that begins with 1.
+fn begin_at_zero() {
+    counter!(USAGE_LOST).increment(0);
+    for kind in LOOP_KINDS {
+        counter!(LOOPS_STOPPED, "kind" => kind).increment(0);
+    }
+}
+
+/// A sink of alerts that has lost none yet.
+pub fn alert_sink(name: &str) {
+    counter!(ALERTS_LOST, "sink" => name.to_owned()).increment(0);
 }
 
 fn describe() {

@@ -194,6 +194,18 @@ fn answered_calls<'a>(messages: &'a [Message<'_>]) -> Vec<Answered<'a>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_kind_is_counted_from_the_start() {
+        let kinds = [
+            LoopKind::TooManyResults,
+            LoopKind::Repeated,
+            LoopKind::Alternating,
+            LoopKind::Drifting,
+            LoopKind::UnknownTool,
+        ];
+        assert_eq!(kinds.map(LoopKind::as_str), crate::observe::metrics::LOOP_KINDS);
+    }
     use crate::wire::{ChatRequest, encode_string};
 
     const LIMITS: GuardLimits = GuardLimits { max_tool_results: 200, max_repeats: 8 };

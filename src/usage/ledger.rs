@@ -67,7 +67,7 @@ struct State {
 pub struct Recent {
     /// When it ended, in milliseconds since 1970.
     pub at: u64,
-    /// It failed.
+    /// It failed, and not by its own fault.
     pub failed: bool,
     /// Its model was asked again.
     pub asked_again: bool,
@@ -89,9 +89,10 @@ impl Recent {
     fn of(row: &UsageRow, now: u64) -> Self {
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let failed = row.outcome == "error";
+        let is_own_fault = ErrorCode::from_name(&row.error_code).is_some_and(ErrorCode::is_of_the_request);
         Self {
             at: now,
-            failed,
+            failed: failed && !is_own_fault,
             asked_again: !row.recovery.is_empty(),
             loop_stopped: !row.loop_stopped.is_empty(),
             overflowed: row.error_code == ErrorCode::ContextLengthExceeded.as_str(),
@@ -130,6 +131,11 @@ impl Ledger {
     pub fn new(terms: Terms, store: Option<Arc<UsageStore>>) -> Self {
         let terms = RwLock::new(Arc::new(terms));
         Self { terms, store, state: Mutex::default(), in_flight: Arc::default() }
+    }
+
+    /// Rows are to be kept and cannot be: told by alerts and on the page for as long as this process lives.
+    pub fn cannot_keep_rows(&self) {
+        self.state().is_broken = true;
     }
 
     fn terms(&self) -> Arc<Terms> {
@@ -496,6 +502,21 @@ mod tests {
         assert!(ledger.check_budget(Owner::default()).is_err(), "1.5 of 1.0 are spent");
         let spent: Vec<Money> = ledger.reached_budgets().iter().map(|reached| reached.spent).collect();
         assert_eq!(spent, [Money::from_units(1.5)]);
+    }
+
+    #[test]
+    fn a_request_at_fault_is_a_problem_but_no_failure_of_the_server() {
+        let ledger = Ledger::new(Terms::default(), None);
+        for code in ["model_not_found", "upstream_timeout"] {
+            ledger.record(UsageRow {
+                outcome: "error".into(),
+                model: "m".into(),
+                error_code: code.into(),
+                ..row(1)
+            });
+        }
+        assert_eq!(ledger.recent().iter().map(|it| it.failed).collect::<Vec<_>>(), [false, true]);
+        assert_eq!(ledger.problems().len(), 2);
     }
 
     #[test]

@@ -185,6 +185,40 @@ impl ErrorCode {
     }
 }
 
+impl ErrorCode {
+    /// The request itself is at fault, or whoever sent it: nothing that the owner of the server has to repair.
+    pub fn is_of_the_request(self) -> bool {
+        use ErrorCode as Code;
+        matches!(
+            self,
+            Code::AdministrativeRoute
+                | Code::BadPath
+                | Code::BudgetSpent
+                | Code::ContextLengthExceeded
+                | Code::ForeignOrigin
+                | Code::IncompleteBody
+                | Code::InvalidApiKey
+                | Code::InvalidJson
+                | Code::InvalidType
+                | Code::InvalidValue
+                | Code::ItemNotFound
+                | Code::KeyLimitReached
+                | Code::MethodNotAllowed
+                | Code::MissingRequiredParameter
+                | Code::ModelNotFound
+                | Code::PreviousResponseNotFound
+                | Code::RequestTimeout
+                | Code::RequestTooLarge
+                | Code::ResponseNotFound
+                | Code::RunNotFound
+                | Code::TooManyWrongKeys
+                | Code::UnsupportedContentEncoding
+                | Code::UnsupportedValue
+                | Code::UntrustedHost
+        )
+    }
+}
+
 impl fmt::Display for ErrorCode {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(self.as_str())

@@ -411,6 +411,16 @@ fn attributes_types_and_character_data() {
         r#"set{"text":"<a>&</param>"}"#,
         "",
     );
+    check(
+        "<function name=\"set\"><param name=\"text\"><![CDATA[a</param></function>\n<param name=\"b]]]]><![CDATA[></param></function>c]]></param></function>",
+        r#"set{"text":"a</param></function>\n<param name=\"b]]></param></function>c"}"#,
+        "",
+    );
+    check(
+        "<function name=\"set\"><param name=\"text\"><![CDATA[a</param></function>",
+        "",
+        "<function name=\"set\"><param name=\"text\"><![CDATA[a</param></function>",
+    );
     for text in [
         "<function name=\"read\"><param name=\"path\">a</param>",
         "<function name=\"read\"><param name=\"path\">a</param><param name=\"path\">b</param></function>",

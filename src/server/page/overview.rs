@@ -90,6 +90,7 @@ fn upstreams(app: &App) -> Markup {
                 th scope="row" { (upstream.name) }
                 td {
                     @match circuit {
+                        _ if app.alerts.is_unreachable(&upstream.name) => (layout::badge("bad", "does not answer")),
                         "closed" => (layout::badge("good", "works")),
                         "half_open" => (layout::badge("middling", "is tried again")),
                         _ => (layout::badge("bad", "fails")),
@@ -98,7 +99,7 @@ fn upstreams(app: &App) -> Markup {
                 td class="number" { (at_work) }
                 td class="number" { (waiting) }
                 td class="number" { @if let Some(mean) = upstream.standing.mean_time() { (format::duration(mean)) } @else { "–" } }
-                td { @if let Some(models) = upstream.standing.models() { (models.join(", ")) } @else { "not asked yet" } }
+                td { @if let Some(models) = upstream.standing.models() { (models.join(", ")) } @else { "not known yet" } }
             }
         }
     };

@@ -45,6 +45,7 @@ fn body_end(view: &View<'_>, from: usize, tags: Tags) -> Result<(usize, usize), 
     let first_open = text[from..].find(tags.open).map_or(text.len(), |at| from + at);
     let closed = |end: usize| first_open >= end || text[from..end].trim_end().ends_with(tags.close);
     let mut at = from;
+    let mut data_from = from;
     for _ in 0..FALSE_ENDS {
         let rest = &text[at..];
         let Some((found, length)) = earliest(rest, tags.ends) else {
@@ -53,6 +54,15 @@ fn body_end(view: &View<'_>, from: usize, tags: Tags) -> Result<(usize, usize), 
             return if whole { Ok((text.len(), text.len())) } else { Err(wait) };
         };
         let end = at + found;
+        match character_data_over(text, &mut data_from, end, tags) {
+            Some(Some(beyond)) => {
+                at = beyond;
+                continue;
+            }
+            Some(None) if view.eof => return Err(None),
+            Some(None) => return Err(Some(Step::More(Wait::Mark(end, &[DATA_END])))),
+            None => {}
+        }
         let after = text[end + length..].trim_start();
         if !closed(end) && after.is_empty() && !view.eof {
             return Err(Some(Step::More(Wait::Any)));
@@ -132,6 +142,31 @@ impl Written {
 const DATA: &str = "<![CDATA[";
 const DATA_END: &str = "]]>";
 
+/// Where the sections of character data end that stand one behind the other at the beginning of a value, in bytes from its beginning; zero
+/// without any. `None`: the last one has no end.
+fn character_data_end(value: &str) -> Option<usize> {
+    let mut end = 0;
+    while value[end..].trim_start().starts_with(DATA) {
+        end += value[end..].find(DATA_END)? + DATA_END.len();
+    }
+    Some(end)
+}
+
+/// Where the character data ends that covers the place `end`; `Some(None)` while its end is missing. `from`: no parameter before it is of
+/// interest any more.
+fn character_data_over(text: &str, from: &mut usize, end: usize, tags: Tags) -> Option<Option<usize>> {
+    while let Some(open) = text.get(*from..end).and_then(|text| text.find(tags.open)) {
+        let head = *from + open + tags.open.len();
+        let value = head + text[head..end].find('>')? + 1;
+        let Some(length) = character_data_end(&text[value..]) else { return Some(None) };
+        *from = value + length;
+        if length > 0 && *from > end {
+            return Some(Some(*from));
+        }
+    }
+    None
+}
+
 /// What stands in XML's sections of character data, when the value is nothing else.
 fn character_data(text: &str) -> Option<String> {
     let mut inside = String::new();
@@ -146,8 +181,7 @@ fn character_data(text: &str) -> Option<String> {
 
 /// The value and what follows it.
 fn split_value(text: &str, tags: Tags) -> (&str, &str) {
-    let data = text.trim_start().starts_with(DATA).then(|| text.find(DATA_END)).flatten();
-    let begin = data.map_or(0, |end| end + DATA_END.len());
+    let begin = character_data_end(text).unwrap_or_default();
     let mut at = begin;
     while let Some(found) = text[at..].find(tags.close) {
         let end = at + found;
@@ -155,15 +189,16 @@ fn split_value(text: &str, tags: Tags) -> (&str, &str) {
         if after.is_empty() || after.starts_with(tags.open) {
             // The first closing tag there is: if another parameter begins before it, this one's is missing.
             if at == begin
-                && let Some(next) = text[..end].find(&format!("\n{}", tags.open))
+                && let Some(next) = text[begin..end].find(&format!("\n{}", tags.open))
             {
+                let next = begin + next;
                 return (trimmed(&text[..next], tags), &text[next + 1..]);
             }
             return (trimmed(&text[..end], tags), after);
         }
         at = end + tags.close.len();
     }
-    match text.find(&format!("\n{}", tags.open)) {
+    match text[begin..].find(&format!("\n{}", tags.open)).map(|next| begin + next) {
         Some(next) => (trimmed(&text[..next], tags), &text[next + 1..]),
         None => (trimmed(text, tags), ""),
     }
