@@ -12,6 +12,8 @@ pub(super) enum State {
     New,
     Still,
     Resolved,
+    /// Nothing is wrong: the sinks are tried.
+    Test,
 }
 
 impl State {
@@ -20,6 +22,7 @@ impl State {
             Self::New => "new",
             Self::Still => "still",
             Self::Resolved => "resolved",
+            Self::Test => "test",
         }
     }
 }
@@ -45,20 +48,16 @@ impl Message {
     /// A message that says that it is a test.
     pub(super) fn test(at: u64) -> Self {
         let what = "This is a test of respool's alerts; nothing is wrong.".to_owned();
-        let entry = Entry {
-            rule: Rule::UpstreamDown,
-            subject: "test".into(),
-            what,
-            since: at,
-            state: State::Resolved,
-        };
+        let entry =
+            Entry { rule: Rule::UpstreamDown, subject: "test".into(), what, since: at, state: State::Test };
         Self { at, entries: vec![entry] }
     }
 
     /// True when somebody should look now.
     pub(super) fn is_urgent(&self) -> bool {
-        let is_urgent =
-            |entry: &Entry| entry.state != State::Resolved && entry.rule.severity() == Severity::Critical;
+        let is_urgent = |entry: &Entry| {
+            matches!(entry.state, State::New | State::Still) && entry.rule.severity() == Severity::Critical
+        };
         self.entries.iter().any(is_urgent)
     }
 
@@ -94,7 +93,7 @@ impl Message {
 
 fn headline(entry: &Entry) -> String {
     match entry.state {
-        State::New => entry.what.clone(),
+        State::New | State::Test => entry.what.clone(),
         State::Still => format!("Still: {}", entry.what),
         State::Resolved => format!("Over: {}", entry.what),
     }
@@ -103,6 +102,7 @@ fn headline(entry: &Entry) -> String {
 fn paragraph(entry: &Entry) -> String {
     let since = time(entry.since);
     match entry.state {
+        State::Test => headline(entry),
         State::Resolved => format!("{} It began {since}.", headline(entry)),
         _ => format!(
             "{}\nSince: {since}\nIt means: {}\nTo do: {}",
@@ -137,7 +137,7 @@ mod tests {
         for part in [
             "Since: 2026-11-21T01:14:58Z",
             "It means: The model server",
-            "To do: Look whether",
+            "To do: Check whether",
             "Over: The",
             "http://box:8003",
         ] {

@@ -144,7 +144,11 @@ impl Sender {
     }
 
     fn plain(&self, message: &Message) -> String {
-        format!("{}\n\n{}", message.title(), message.text(self.link()))
+        match message.entries.len() {
+            // The text begins with what the title says.
+            0 | 1 => format!("respool: {}", message.text(self.link())),
+            _ => format!("{}\n\n{}", message.title(), message.text(self.link())),
+        }
     }
 
     fn url(&self) -> Result<&str, String> {

@@ -114,6 +114,21 @@ async fn sinks_are_tested_one_by_one() {
     );
 }
 
+/// OpenClaw answers a tool that failed with 200 too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_openclaw_could_not_send_is_not_delivered() {
+    let answer = || async { r#"{"ok":false,"error":{"type":"tool_error","message":"no such channel"}}"# };
+    let router = axum::Router::new().route("/tools/invoke", axum::routing::post(answer));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let toml = format!("[[alerts.sink]]\ntype = \"openclaw\"\nurl = \"{url}\"\ntoken = \"t\"\nto = \"me\"\n");
+    let (status, out, err) =
+        tokio::task::spawn_blocking(move || run(&["alerts", "test"], Some(&toml), &[])).await.unwrap();
+    assert_eq!(status, 1, "{out}{err}");
+    assert!(out.contains("not delivered: ") && out.contains("no such channel"), "{out}");
+}
+
 #[test]
 fn silence_is_kept_and_names_are_checked() {
     let (status, _, err) = run(&["alerts", "silence", "upstream_down", "--for", "1h"], None, &[]);

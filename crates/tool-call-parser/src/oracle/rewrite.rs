@@ -17,7 +17,7 @@ pub(super) fn calls_written_back_are_the_same(tools: &Arc<Tools>, turn: &Parsed)
     let Some(calls) = exact_calls(turn) else { return };
     let read_as = |dialect: &str| turn.notes.iter().any(|note| *note == Note::Dialect(name_of(dialect)));
     for writer in writers::all().iter().filter(|writer| read_as(writer.dialect)) {
-        if !is_writable(writer, &calls) || writer.untyped && !are_declared(tools, &calls) {
+        if !is_writable(writer, &calls) || (writer.untyped || writer.tags) && !are_declared(tools, &calls) {
             continue;
         }
         let text = (writer.write)(&calls);
@@ -43,7 +43,7 @@ fn exact_calls(turn: &Parsed) -> Option<Vec<Call>> {
     calls.collect::<Option<Vec<Call>>>().filter(|calls| !calls.is_empty())
 }
 
-/// Without quotes only the schema tells what a value is.
+/// Without quotes only the schema tells what a value is, and where a name ends.
 fn are_declared(tools: &Tools, calls: &[Call]) -> bool {
     calls.iter().all(|(name, arguments)| {
         let declared = tools.get(name).and_then(|tool| schema::properties(tool.schema()));
@@ -67,10 +67,6 @@ pub(crate) fn is_writable(writer: &Writer, calls: &[Call]) -> bool {
     };
     // Kimi K3's texts have types, but no quotes.
     let closes = |value: &Value| writer.dialect == "kimi_k3" && value.to_string().contains("<|close|>");
-    let is_plain = |name: &String| name.chars().all(|char| char.is_alphanumeric() || "_-.$ ".contains(char));
-    if writer.tags && !calls.iter().flat_map(|(_, arguments)| arguments.keys()).all(is_plain) {
-        return false;
-    }
     // A marker without arguments is text.
     if writer.dialect == "marker" && calls.iter().any(|(_, arguments)| arguments.is_empty()) {
         return false;

@@ -14,7 +14,7 @@ pub(crate) struct Writer {
     pub(crate) untyped: bool,
     /// True for dialects that hold one line per value or cannot nest.
     pub(crate) flat: bool,
-    /// True for dialects that write names of arguments into tags, where nothing quotes them.
+    /// True for dialects that write arguments into tags, where nothing quotes their names and not every value has quotes.
     pub(crate) tags: bool,
 }
 
