@@ -8,6 +8,7 @@ pub mod alerts;
 pub mod chat;
 pub mod cli;
 pub mod config;
+mod diff;
 pub mod expert;
 pub mod observe;
 pub mod otlp;

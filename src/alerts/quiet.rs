@@ -31,7 +31,7 @@ impl FromStr for QuietHours {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} are no quiet hours: write them in UTC, as \"22:00-07:00\"");
+        let wrong = || format!("{text:?} is not a valid range of hours: write it in UTC, as \"22:00-07:00\"");
         let minute = |part: &str| {
             let (hours, minutes) = part.trim().split_once(':')?;
             let (hours, minutes): (u64, u64) = (hours.parse().ok()?, minutes.parse().ok()?);

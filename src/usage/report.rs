@@ -95,7 +95,7 @@ pub fn dimensions(text: &str) -> Result<Vec<Dimension>, String> {
     let named = |word: &str| {
         Dimension::named(word).ok_or_else(|| {
             let known: Vec<_> = Dimension::ALL.iter().map(|dimension| dimension.as_str()).collect();
-            format!("`{}` is nothing to group by. Known are: {}", word.escape_default(), known.join(", "))
+            format!("cannot group by `{}`. Choose from: {}", word.escape_default(), known.join(", "))
         })
     };
     words.map(named).collect()

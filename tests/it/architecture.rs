@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// Modules by layer, lowest first; a module imports only from lower layers.
 const LAYERS: [&[&str]; 13] = [
-    &["turn", "units", "pattern", "visible"],
+    &["turn", "units", "pattern", "visible", "diff"],
     &["wire", "sse"],
     &["observe"],
     &["tokens"],

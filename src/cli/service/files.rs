@@ -9,8 +9,8 @@ const ENVIRONMENT: &str = include_str!("../../../deploy/respool.env");
 /// What stands in the unit for the program.
 const PROGRAM: &str = "%h/.local/bin/respool";
 
-const UPSTREAM: &str = "RESPOOL__UPSTREAM__0__URL";
-const LISTEN: &str = "RESPOOL__LISTEN";
+pub(super) const UPSTREAM: &str = "RESPOOL__UPSTREAM__0__URL";
+pub(super) const LISTEN: &str = "RESPOOL__LISTEN";
 
 /// The systemd unit that runs this program.
 pub(super) fn unit(program: &Path) -> String {

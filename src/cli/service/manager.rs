@@ -37,7 +37,7 @@ impl State {
 impl fmt::Display for State {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Running => out.write_str("The service runs."),
+            Self::Running => out.write_str("The service is running."),
             Self::Starting => out.write_str("The service is starting."),
             Self::Stopped => out.write_str("The service is stopped. `respool service install` starts it."),
             Self::Failed(Some(78)) => out.write_str(

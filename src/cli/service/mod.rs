@@ -18,6 +18,7 @@ use super::say::say;
 use super::serve::runtime;
 use super::{Configured, Failure};
 use crate::server::Listen;
+use crate::upstream::Address;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ServiceCommand {
@@ -45,7 +46,7 @@ pub(super) struct InstallArgs {
     upstream: Option<String>,
     /// Where to listen, put into the environment file
     #[arg(long, value_name = "HOST:PORT")]
-    listen: Option<String>,
+    listen: Option<Listen>,
     /// Show what would be written, and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -91,8 +92,10 @@ fn install(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> Result<(
         std::env::current_exe().map_err(|error| format!("the path of this program is not known: {error}"))?;
     let unit = manager.unit(&program, &paths.home);
     let present = read(&paths.environment)?;
+    let listen = arguments.listen.as_ref().map(ToString::to_string);
     let environment =
-        files::environment(present.as_deref(), arguments.upstream.as_deref(), arguments.listen.as_deref());
+        files::environment(present.as_deref(), arguments.upstream.as_deref(), listen.as_deref());
+    check(&environment, paths)?;
     if arguments.dry_run {
         say(&format!(
             "{}:\n\n{unit}\n{} (mode 0600):\n\n{environment}",
@@ -118,6 +121,18 @@ fn install(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> Result<(
     manager.start(&paths.unit)?;
     wait(manager, paths)?;
     manager.advise();
+    Ok(())
+}
+
+/// A service that runs already must not be given settings with which it could not start.
+fn check(environment: &str, paths: &Paths) -> Result<(), Failure> {
+    let place = |name: &str| format!("{name} in {}", paths.environment.display());
+    if let Some(text) = files::value(environment, files::LISTEN) {
+        text.parse::<Listen>().map_err(|why| format!("{}: {why}", place(files::LISTEN)))?;
+    }
+    if let Some(text) = files::value(environment, files::UPSTREAM) {
+        text.parse::<Address>().map_err(|why| format!("{}: {why}", place(files::UPSTREAM)))?;
+    }
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use toml_edit::{DocumentMut, Item, Table, value};
 /// The clients that can be set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Client {
-    /// OpenClaw; its file is edited by the code of its own.
+    /// OpenClaw; edits openclaw.json.
     Openclaw,
     /// OpenAI's Codex.
     Codex,
@@ -82,6 +82,16 @@ impl Client {
         .map_err(|why| format!("{} cannot be edited: {why}", file.display()))
     }
 
+    /// Whether a text has the form of the client's settings.
+    pub(super) fn can_read(self, text: &str) -> bool {
+        match self {
+            Self::Codex => text.parse::<DocumentMut>().is_ok(),
+            Self::ClaudeCode | Self::Opencode => serde_json::from_str::<Map<String, Value>>(text).is_ok(),
+            Self::Openclaw => super::openclaw::can_read(text),
+            Self::QwenCode | Self::Cline => true,
+        }
+    }
+
     /// What to type instead, where there is no file to edit.
     pub(super) fn commands(self, target: &Target) -> String {
         let Target { url, model, key_env, .. } = target;
@@ -143,6 +153,10 @@ fn claude_code(settings: &mut Map<String, Value>, target: &Target) -> Result<(),
         None => settings.remove("apiKeyHelper"),
     };
     let environment = table(settings, "env")?;
+    if target.key_env.is_some() {
+        // It would be sent instead of the key.
+        environment.remove("ANTHROPIC_AUTH_TOKEN");
+    }
     let mut set = |name: &str, text: String| environment.insert(name.to_owned(), json!(text));
     set("ANTHROPIC_BASE_URL", target.url.clone());
     set("ANTHROPIC_MODEL", target.model.clone());
@@ -229,6 +243,8 @@ mod tests {
         let settings: Value = serde_json::from_str(&edited(Client::ClaudeCode, "", Some("K"))).unwrap();
         assert_eq!(settings["apiKeyHelper"], "printenv K");
         assert_eq!(settings["env"].get("ANTHROPIC_AUTH_TOKEN"), None);
+        let settings: Value = serde_json::from_str(&edited(Client::ClaudeCode, &text, Some("K"))).unwrap();
+        assert_eq!(settings["env"].get("ANTHROPIC_AUTH_TOKEN"), None, "a key that came later goes first");
     }
 
     #[test]

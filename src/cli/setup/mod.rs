@@ -1,7 +1,8 @@
 //! `respool setup CLIENT`: makes an agent client ask respool, shows what changes in its settings, tries one real turn, and undoes
 //! it.
 //!
-//! The settings as they were stand beside the file until they are restored.
+//! The settings as they were, and as they were written, stand beside the file until they are restored: what was changed since stays, as far
+//! as it does not touch what respool wrote.
 
 mod clients;
 mod openclaw;
@@ -23,6 +24,10 @@ const TURN_WITHIN: Duration = Duration::from_mins(5);
 
 /// Ends the name of the file with the settings as they were.
 const BEFORE: &str = "before-respool";
+/// Ends the name of the file with the settings as they were written.
+const AFTER: &str = "after-respool";
+/// Ends the name of the file with later changes that could not stay.
+const UNDONE: &str = "before-undo";
 
 #[derive(Args, Debug)]
 pub(super) struct SetupArgs {
@@ -80,9 +85,7 @@ fn respool(args: &SetupArgs) -> Result<Respool, Failure> {
     let url = args.url.trim_end_matches('/').trim_end_matches("/v1").to_owned();
     let key = match &args.key_env {
         Some(name) => Some(std::env::var(name).map_err(|_| {
-            format!(
-                "the environment variable `{name}` is not set: export one of respool's `client_keys` in it"
-            )
+            format!("the environment variable `{name}` is not set: set it to one of respool's `client_keys`")
         })?),
         None => None,
     };
@@ -114,32 +117,57 @@ fn edit(client: Client, target: &Target, file: &Path, dry_run: bool) -> Result<(
     };
     let text = client.edited(present.as_deref().unwrap_or_default(), target, file)?;
     if present.as_deref() == Some(&text) {
-        say::say(&format!("{} asks respool already.", file.display()));
+        say::say(&format!("{} already points to respool.", file.display()));
         return Ok(());
     }
     say::say_piece(&difference(present.as_deref().unwrap_or_default(), &text, file));
     if dry_run {
         return Ok(());
     }
-    let before = before(file);
-    if !before.exists() {
-        // An empty copy says that there was no file.
-        replace(&before, present.as_deref().unwrap_or_default())
-            .map_err(|error| failed("saved first", error))?;
-    }
-    replace(file, &text).map_err(|error| failed("written", error))?;
+    write(client, file, present.as_deref().unwrap_or_default(), &text)?;
     say::say(&format!("Written. `respool setup {} --undo` restores it.", name_of(client)));
     Ok(())
 }
 
 fn difference(present: &str, text: &str, file: &Path) -> String {
     let name = file.display().to_string();
-    similar::TextDiff::from_lines(present, text).unified_diff().header(&name, &name).to_string()
+    crate::diff::unified(&name, present, text)
 }
 
-fn before(file: &Path) -> PathBuf {
+/// Writes new settings, and what undoing them needs first. An empty copy says that there was no file.
+fn write(client: Client, file: &Path, present: &str, text: &str) -> Result<(), String> {
+    let failed = |what: &str, error: io::Error| format!("{} cannot be {what}: {error}", file.display());
+    let as_it_was = match without_respool(client, file, present) {
+        Some(Restored::Merged(text)) => text,
+        // What respool wrote is not in it any more, or cannot be told from later changes.
+        Some(Restored::Conflict(_)) | None => present.to_owned(),
+    };
+    replace(&beside(file, BEFORE), &as_it_was).map_err(|error| failed("saved first", error))?;
+    replace(&beside(file, AFTER), text).map_err(|error| failed("saved first", error))?;
+    replace(file, text).map_err(|error| failed("written", error))
+}
+
+/// Settings without what respool wrote.
+enum Restored {
+    /// What was changed since is in them.
+    Merged(String),
+    /// As they were before; later changes touch what respool wrote.
+    Conflict(String),
+}
+
+/// Takes what respool wrote out of the present settings; `None` where it wrote none.
+fn without_respool(client: Client, file: &Path, present: &str) -> Option<Restored> {
+    let before = fs::read_to_string(beside(file, BEFORE)).ok()?;
+    let after = fs::read_to_string(beside(file, AFTER)).unwrap_or_default();
+    let is_whole = |text: &String| text.is_empty() || client.can_read(text);
+    let merged =
+        if present == after { Some(before.clone()) } else { diffy::merge(&after, present, &before).ok() };
+    Some(merged.filter(is_whole).map_or(Restored::Conflict(before), Restored::Merged))
+}
+
+fn beside(file: &Path, end: &str) -> PathBuf {
     let mut name = file.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{BEFORE}"));
+    name.push(format!(".{end}"));
     file.with_file_name(name)
 }
 
@@ -167,15 +195,36 @@ fn undo(client: Client, file: Option<&Path>) -> Result<(), Failure> {
         ));
         return Ok(());
     };
-    let before = before(file);
-    let text = fs::read_to_string(&before).map_err(|error| {
-        format!("{} cannot be read: {error}. Perhaps it was restored already", before.display())
-    })?;
-    say::say_piece(&difference(&fs::read_to_string(file).unwrap_or_default(), &text, file));
-    let restored = if text.is_empty() { fs::remove_file(file) } else { replace(file, &text) };
-    restored.map_err(|error| format!("{} cannot be restored: {error}", file.display()))?;
-    fs::remove_file(&before).map_err(|error| format!("{} cannot be removed: {error}", before.display()))?;
-    say::say(&format!("{} is as it was.", file.display()));
+    let present = fs::read_to_string(file).unwrap_or_default();
+    let nothing = || format!("there is nothing to undo: {} is not there", beside(file, BEFORE).display());
+    let restored = without_respool(client, file, &present).ok_or_else(nothing)?;
+    let failed = |error: io::Error| format!("{} cannot be restored: {error}", file.display());
+    let text = match restored {
+        Restored::Merged(text) => text,
+        Restored::Conflict(text) => {
+            let kept = beside(file, UNDONE);
+            replace(&kept, &present).map_err(failed)?;
+            say::say(&format!(
+                "{} was changed where respool had written. It becomes what it was before; with the changes it is kept as {}.",
+                file.display(),
+                kept.display()
+            ));
+            text
+        }
+    };
+    say::say_piece(&difference(&present, &text, file));
+    let done = if text.is_empty() { fs::remove_file(file) } else { replace(file, &text) };
+    done.map_err(failed)?;
+    for end in [BEFORE, AFTER] {
+        let copy = beside(file, end);
+        match fs::remove_file(&copy) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(format!("{} cannot be removed: {error}", copy.display()).into());
+            }
+            _ => {}
+        }
+    }
+    say::say(&format!("{} has been restored.", file.display()));
     Ok(())
 }
 
@@ -270,12 +319,42 @@ mod tests {
         edit(Client::Codex, &target, &file, false).unwrap();
         assert!(fs::read_to_string(&file).unwrap().contains("[model_providers.respool]"));
         undo(Client::Codex, Some(&file)).unwrap();
-        assert!(!file.exists() && !before(&file).exists());
+        assert!(!file.exists() && !beside(&file, BEFORE).exists() && !beside(&file, AFTER).exists());
         fs::write(&file, "# mine\n").unwrap();
         edit(Client::Codex, &target, &file, false).unwrap();
         edit(Client::Codex, &Target { model: "n".into(), ..target }, &file, false).unwrap();
         undo(Client::Codex, Some(&file)).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "# mine\n");
         assert!(undo(Client::Codex, Some(&file)).is_err());
+    }
+
+    #[test]
+    fn later_changes_survive_undoing() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config.toml");
+        let target =
+            Target { url: "http://127.0.0.1:1".into(), model: "m".into(), window: None, key_env: None };
+        let (mine, later) = ("# mine\nmodel = \"gpt\"\n\n[a]\nx = 1\n", "\n[trusted]\npath = true\n");
+        let text = || fs::read_to_string(&file).unwrap();
+        fs::write(&file, mine).unwrap();
+        edit(Client::Codex, &target, &file, false).unwrap();
+        let changed = text().replace("x = 1", "x = 2");
+        fs::write(&file, &changed).unwrap();
+        undo(Client::Codex, Some(&file)).unwrap();
+        assert_eq!(text(), mine.replace("x = 1", "x = 2"));
+        // Undone by hand and changed: the next time that is what is restored.
+        edit(Client::Codex, &target, &file, false).unwrap();
+        let by_hand = format!("{mine}{later}");
+        fs::write(&file, &by_hand).unwrap();
+        edit(Client::Codex, &target, &file, false).unwrap();
+        undo(Client::Codex, Some(&file)).unwrap();
+        assert_eq!(text(), by_hand);
+        // What touches respool's own lines is kept beside the file.
+        edit(Client::Codex, &target, &file, false).unwrap();
+        let other = text().replace("model = \"m\"", "model = \"n\"");
+        fs::write(&file, &other).unwrap();
+        undo(Client::Codex, Some(&file)).unwrap();
+        assert_eq!(text(), by_hand);
+        assert_eq!(fs::read_to_string(beside(&file, UNDONE)).unwrap(), other);
     }
 }

@@ -106,7 +106,9 @@ async fn read_form(body: Body) -> Result<Form, Box<Response>> {
 fn refused(denied: &Denied) -> Response {
     match denied {
         Denied::NoSession => redirect("/ui/login"),
-        Denied::Foreign(why) => page(StatusCode::FORBIDDEN, layout::message("Not from here", why)),
+        Denied::Foreign(why) => {
+            page(StatusCode::FORBIDDEN, layout::message("Request from another site", why))
+        }
         Denied::Forged => {
             let text = "This button was not pressed on respool's own page, or the page is older than this process. Load it again.";
             page(StatusCode::FORBIDDEN, layout::message("Not accepted", text))

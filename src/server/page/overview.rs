@@ -54,11 +54,13 @@ fn notices(app: &App, waiting: usize) -> Markup {
         }
         @for reached in &budgets {
             p class="notice" role="status" {
-                "Budget: " (reached.scope.describe()) " used " (reached.spent) " of " (reached.budget) " today. When it is spent, requests are refused until the next UTC day."
+                "Budget: " (reached.scope.describe()) " used " (reached.spent) " of " (reached.budget) " today. "
+                @if reached.spent >= reached.budget { "It is spent: requests are refused until the next UTC day." }
+                @else { "When it is spent, requests are refused until the next UTC day." }
             }
         }
         @if app.usage.is_broken() {
-            p class="notice bad" role="status" { "The rows of what is used cannot be written; requests are answered all the same. Look for `respool::usage` in the log: the disk may be full." }
+            p class="notice bad" role="status" { "Usage records cannot be written; requests are answered all the same. Look for `respool::usage` in the log: the disk may be full." }
         }
         @if waiting > 0 {
             p class="notice" role="status" { a href="/ui/approvals" { (waiting) " call(s) of agents wait for your approval" } }

@@ -29,8 +29,21 @@ pub(super) fn remedy(code: &str) -> &'static str {
         Some(Code::UpstreamTimeout | Code::ModelTimeout) => {
             "The model server was too slow. Look at its load and its GPU; raise `timeout` of the upstream if such times are expected."
         }
-        Some(Code::NoUpstream) => {
-            "No upstream serves this model. Compare its name with `respool check`; the model may have been renamed."
+        Some(Code::NoUpstream | Code::ModelNotFound | Code::NotFound) => {
+            "No upstream serves this model; it may have been renamed. `/v1/models` and `respool check` list the names that are there: correct the \
+             client's model, or set an alias in `[models]`."
+        }
+        Some(Code::UpstreamCredentialsRefused) => {
+            "The model server rejects the key that it was sent. Correct `api_key` of this upstream, or the key that the client sends."
+        }
+        Some(
+            Code::UpstreamUnreachable | Code::UpstreamDns | Code::UpstreamUnavailable | Code::UpstreamClosed,
+        ) => {
+            "The model server does not answer. Check whether it is running and whether the `url` of this upstream is right; its log says why it \
+             stopped."
+        }
+        Some(Code::UpstreamTls) => {
+            "No secure connection to the model server can be made. Renew its certificate, or correct the host name in the `url` of this upstream."
         }
         Some(Code::BrokenReply | Code::UpstreamNotJson | Code::UpstreamInvalidJson) => {
             "The model server broke its reply off or sent something else. Look at its log: it may have run out of memory or been restarted."

@@ -3,10 +3,8 @@
 use std::borrow::Cow;
 use std::io::{self, Write as _};
 use std::path::Path;
-use std::time::Duration;
 
 use cap_std::fs::OpenOptions;
-use similar::TextDiff;
 
 use super::super::contract::{ToolError, ToolOutput};
 use super::read::{open, whole};
@@ -60,8 +58,7 @@ fn change(place: &Place, before: Option<String>, content: &str) -> Option<String
 /// The change as a unified diff, whole: somebody may be asked about it.
 pub(super) fn diff(path: &Path, before: &str, after: &str) -> String {
     let path = path.display().to_string().replace('\n', "\\n");
-    let changes = TextDiff::configure().timeout(Duration::from_millis(500)).diff_lines(before, after);
-    changes.unified_diff().context_radius(3).header(&path, &path).to_string()
+    crate::diff::unified(&path, before, after)
 }
 
 /// A diff of what was done.

@@ -51,6 +51,8 @@ pub(in crate::cli::setup) struct Edited {
 
 /// `present` with respool in it; it is empty where there is no file yet.
 pub(in crate::cli::setup) fn edited(present: &str, wanted: &Wanted) -> Result<Edited, String> {
+    // JSON5 allows a byte order mark; it stays where it is.
+    let (mark, present) = present.strip_prefix('\u{feff}').map_or(("", present), |rest| ("\u{feff}", rest));
     let text = if present.trim().is_empty() { "{}\n" } else { present };
     let root = CstRootNode::parse(text, &ParseOptions::default())
         .map_err(|error| format!("it is not valid JSON5: {error}"))?;
@@ -62,7 +64,13 @@ pub(in crate::cli::setup) fn edited(present: &str, wanted: &Wanted) -> Result<Ed
     let primary = format!("{provider}/{id}");
     let defaults = child(&child(&object, "agents")?, "defaults")?;
     let replaced = write_primary(&defaults, &before["agents"]["defaults"], &primary)?;
-    Ok(Edited { text: root.to_string(), primary, replaced, fallbacks: fallbacks(&before) })
+    Ok(Edited { text: format!("{mark}{root}"), primary, replaced, fallbacks: fallbacks(&before) })
+}
+
+/// Whether a text is JSON5 that holds an object.
+pub(super) fn can_read(text: &str) -> bool {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    CstRootNode::parse(text, &ParseOptions::default()).is_ok_and(|root| root.object_value().is_some())
 }
 
 /// The name of the provider that asks respool or the model server already.
@@ -71,7 +79,11 @@ fn provider_of(config: &Value, wanted: &Wanted) -> String {
     let asks = |url: &str| {
         let of =
             |provider: &Value| provider["baseUrl"].as_str().is_some_and(|base| is_same_server(base, url));
-        providers.into_iter().flatten().find(|(_, provider)| of(provider)).map(|(name, _)| name.clone())
+        // Of several the one that answers first now.
+        let in_use = primary_of(&config["agents"]["defaults"])
+            .and_then(|primary| Some(providers?.get_key_value(primary.split_once('/')?.0)?));
+        let found = in_use.into_iter().chain(providers.into_iter().flatten()).find(|(_, it)| of(it));
+        found.map(|(name, _)| name.clone())
     };
     let found = asks(&wanted.url).or_else(|| asks(wanted.upstream.as_deref()?));
     // For the name `vllm` OpenClaw discovers models on its own and changes requests.
@@ -295,14 +307,32 @@ mod tests {
     }
 
     #[test]
+    fn of_two_providers_of_one_server_the_one_in_use_is_turned() {
+        let two = r#"{"models": {"providers": {"gpu1": {"baseUrl": "http://gpu:8000/v1", "models": []},
+            "gpu2": {"baseUrl": "http://gpu:8000/v1", "models": []}}},
+            "agents": {"defaults": {"model": {"primary": "gpu2/m"}}}}"#;
+        let found = edited(&format!("\u{feff}{two}"), &wanted(&[("m", None)])).unwrap();
+        assert_eq!((found.primary.as_str(), found.replaced), ("gpu2/m", None));
+        let text = found.text.strip_prefix('\u{feff}').unwrap();
+        let config: Value = serde_json::from_str(text).unwrap();
+        let url = |name: &str| config["models"]["providers"][name]["baseUrl"].clone();
+        assert_eq!(
+            (url("gpu1"), url("gpu2")),
+            (json!("http://gpu:8000/v1"), json!("http://127.0.0.1:8003/v1"))
+        );
+    }
+
+    #[test]
     fn a_grown_file_keeps_its_comments_and_its_provider() {
         let edited = edited(GROWN, &wanted(&[("gpt-oss-120b", Some(131_072))])).unwrap();
         assert_eq!((edited.primary.as_str(), edited.replaced.as_deref()), ("gptoss/gpt-oss-120b", None));
         assert_eq!(edited.fallbacks, ["anthropic/claude"]);
-        let changed: Vec<String> = similar::TextDiff::from_lines(GROWN, &edited.text)
-            .iter_all_changes()
-            .filter(|change| change.tag() != similar::ChangeTag::Equal)
-            .map(|change| format!("{}{}", change.tag(), change.value().trim()))
+        let diff = crate::diff::unified("openclaw.json", GROWN, &edited.text);
+        let is_change = |line: &&str| line.starts_with(['-', '+']) && !line.ends_with(" openclaw.json");
+        let changed: Vec<String> = diff
+            .lines()
+            .filter(is_change)
+            .map(|line| format!("{}{}", &line[..1], line[1..].trim()))
             .collect();
         assert_eq!(
             changed,

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use self::edit::{Edited, Model, Wanted, edited};
 use self::installed::{OpenClaw, Verdict};
-use super::{Respool, SetupArgs, before, difference, replace};
+use super::{Respool, SetupArgs, difference, write};
 use crate::cli::Failure;
 use crate::cli::say::say;
 use crate::cli::serve::runtime;
@@ -75,14 +75,13 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
     let edited =
         edited(&present, &wanted).map_err(|why| format!("{} cannot be edited: {why}", file.display()))?;
     if edited.text == present {
-        say(&format!("{} asks respool already.", file.display()));
+        say(&format!("{} already points to respool.", file.display()));
     } else {
         say(difference(&present, &edited.text, file).trim_end());
         validate(installed.as_ref(), &present, &edited.text, file)?;
         if !arguments.dry_run {
-            keep(file, &present).map_err(|error| failed("saved first", error))?;
-            replace(file, &edited.text).map_err(|error| failed("written", error))?;
-            say("Written. `respool setup openclaw --undo` restores the file as it was.");
+            write(arguments.client, file, &present, &edited.text)?;
+            say("Written. `respool setup openclaw --undo` restores the file.");
             forget_copies(places)?;
         }
     }
@@ -91,6 +90,11 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
         try_a_turn(&respool, &edited, upstream).await?;
     }
     Ok(())
+}
+
+/// Whether a text is JSON5 that holds an object.
+pub(super) fn can_read(text: &str) -> bool {
+    edit::can_read(text)
 }
 
 /// What the model server serves, or respool where no server was named.
@@ -168,12 +172,6 @@ fn validate(installed: Option<&OpenClaw>, present: &str, text: &str, file: &Path
     Ok(())
 }
 
-/// An empty copy says that there was no file.
-fn keep(file: &Path, present: &str) -> io::Result<()> {
-    let kept = before(file);
-    if kept.exists() { Ok(()) } else { replace(&kept, present) }
-}
-
 fn forget_copies(places: &Places) -> Result<(), String> {
     for copy in places.copies() {
         fs::remove_file(&copy).map_err(|error| format!("{} cannot be removed: {error}", copy.display()))?;
@@ -188,7 +186,7 @@ fn forget_copies(places: &Places) -> Result<(), String> {
 fn explain(edited: &Edited, installed: Option<&OpenClaw>) {
     if let Some(replaced) = &edited.replaced {
         say(&format!(
-            "The primary model was {replaced}, and is {} now. `/model {replaced}` in a chat still asks the other.",
+            "The primary model was {replaced}, and is {} now. `/model` in a chat still chooses another.",
             edited.primary
         ));
     }
@@ -208,7 +206,10 @@ fn explain(edited: &Edited, installed: Option<&OpenClaw>) {
 async fn try_a_turn(respool: &Respool, edited: &Edited, upstream: Option<&str>) -> Result<(), Failure> {
     if respool.models().await.is_err() {
         let upstream = upstream.map(|url| format!(" --upstream {}", root(url))).unwrap_or_default();
-        say(&format!("respool does not run at {} yet. Start it: respool serve{upstream}", respool.url));
+        say(&format!(
+            "respool is not running at {} yet. Start it with: respool serve{upstream}",
+            respool.url
+        ));
         return Ok(());
     }
     let model = edited.primary.split_once('/').map_or(edited.primary.as_str(), |(_, model)| model);
