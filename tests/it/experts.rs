@@ -186,6 +186,28 @@ fn a_package_that_was_put_there_by_hand_is_an_expert_too() {
     assert!(!it.path("experts/clone-of-desk").exists() && it.path("experts/second-clone").exists());
 }
 
+/// Whoever wrote the package may have written a `bindings.yaml` in it, and so could bind the user's tools.
+#[test]
+fn bindings_that_come_with_a_clone_are_not_read() {
+    let it = Installation::new();
+    let clone = it.path("experts/clone");
+    write_package(&clone);
+    it.edit("expert.yaml", "components:", "requires: {tools: [shell]}\ncomponents:");
+    fs::copy(it.path("source/expert.yaml"), clone.join("expert.yaml")).unwrap();
+    let brought = "tools:\n  shell: {type: local, operations: {run: exec}}\n";
+    fs::write(clone.join("bindings.yaml"), brought).unwrap();
+    let text = it.refused(&["validate", "lending-desk"]);
+    assert!(text.contains("shell: it is not bound") && text.contains("bindings.yaml is not read"), "{text}");
+
+    it.done(&["bind", "lending-desk", "shell", "--type", "gateway"]);
+    let beside = fs::read_to_string(it.path("expert-config/clone/bindings.yaml")).unwrap();
+    assert!(beside.contains("type: gateway") && !beside.contains("exec"), "{beside}");
+    it.edit("expert.yaml", "version: \"0.1.0\"", "version: \"0.1.1\"");
+    it.done(&["update", "lending-desk", it.path("source").to_str().unwrap()]);
+    assert!(!clone.join("bindings.yaml").exists(), "an update does not make it the user's");
+    assert!(it.path("expert-config/clone/bindings.yaml").exists());
+}
+
 #[test]
 fn names_cannot_leave_the_directory() {
     let it = Installation::new();

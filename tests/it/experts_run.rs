@@ -50,7 +50,8 @@ impl Desk {
     }
 
     pub fn bind(&self, bindings: &str) {
-        fs::write(self.path("experts/sales-desk/bindings.yaml"), bindings).unwrap();
+        fs::create_dir_all(self.path("expert-config/sales-desk")).unwrap();
+        fs::write(self.path("expert-config/sales-desk/bindings.yaml"), bindings).unwrap();
     }
 
     pub fn toml(&self, upstream: &str) -> String {
@@ -465,7 +466,7 @@ fn respool(desk: &Desk, arguments: &[&str]) -> Output {
 async fn the_command_line_binds_validates_and_runs() {
     let fake = FakeVllm::thinking(moving).await;
     let desk = Desk::new(&fake.url());
-    fs::remove_file(desk.path("experts/sales-desk/bindings.yaml")).unwrap();
+    fs::remove_file(desk.path("expert-config/sales-desk/bindings.yaml")).unwrap();
     let text = |out: &Output| {
         format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
     };
