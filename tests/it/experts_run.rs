@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use respool::agent::Decision;
+use respool::agent::{Decision, report};
 use respool::expert::{Invocation, InvocationLane, Origin, message_json};
-use respool::store::{EntryRow, EntryState, MessageFilter, Queue as _, Store};
+use respool::store::{EntryRow, EntryState, MessageFilter, Queue as _, Store, Whose};
 use serde_json::{Value, json};
 
 use crate::support::client::{Request, exchange};
@@ -360,6 +360,13 @@ async fn consent_is_asked_survives_a_restart_and_holds_the_lane() {
     assert_eq!(waiting.len(), 1);
     assert_eq!(waiting[0].1.calls[0].arguments, json!({"deal_id": "d-1", "stage": "4"}).to_string());
     respool.agents.decide(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
+    let run = &store.newest(Whose::Everybody, 1).await.unwrap()[0].id;
+    let shown = report::breakdown(&store.run(run).await.unwrap().unwrap())["approval"].clone();
+    let call = &shown["calls"][0];
+    assert_eq!(call["tool"], "crm__update_deal_stage");
+    for text in [&shown["reason"], &call["arguments"]] {
+        assert!(text.as_str().unwrap().starts_with("[withheld"), "it may quote private knowledge: {shown}");
+    }
     let row = until(store, "i1", is_over).await;
     assert_eq!((row.state, row.attempt), (EntryState::Done, 1));
     assert_eq!(desk.effects(), ["update_deal_stage"]);
