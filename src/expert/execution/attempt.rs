@@ -199,9 +199,9 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Whether its runs may read private knowledge.
+    /// Whether its runs may quote private knowledge.
     pub(super) fn is_private(&self) -> bool {
-        Workspace::new(Path::new(""), Arc::clone(&self.package), "", &self.context()).reads_private()
+        Workspace::new(Path::new(""), Arc::clone(&self.package), "", &self.context()).may_quote_private()
     }
 
     pub(super) fn task(&self, files: &Workspace, log: &[MadeCall], failure: Option<&str>) -> String {
