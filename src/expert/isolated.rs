@@ -43,6 +43,11 @@ pub(super) fn call_name(function: &str) -> String {
     function_name(CALL, function)
 }
 
+/// True for the name of a tool that calls an isolated function.
+pub(super) fn is_call(name: &str) -> bool {
+    name.strip_prefix(CALL).is_some_and(|rest| rest.starts_with("__"))
+}
+
 /// The isolated functions of one run.
 pub(super) struct IsolatedFunctions {
     pub(super) base: AgentBase,

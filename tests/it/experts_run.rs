@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use respool::agent::{Decision, report};
-use respool::expert::{Invocation, InvocationLane, Origin, message_json};
+use respool::expert::{DryRun, Invocation, InvocationLane, Origin, message_json};
 use respool::store::{EntryRow, EntryState, MessageFilter, Queue as _, Store, Whose};
 use serde_json::{Value, json};
 
@@ -528,6 +528,34 @@ async fn the_command_line_binds_validates_and_runs() {
         "{}",
         text(&queue)
     );
+}
+
+/// The person who looks at a dry run sees what would be done, and nothing of private knowledge.
+#[tokio::test]
+async fn a_dry_run_reports_no_private_knowledge() {
+    let model = |request: &Value| match results(request).len() {
+        0 => calls(&[
+            ("read", json!({"path": "knowledge/margins.md"})),
+            ("crm__get_contact", json!({"email": "a"})),
+        ]),
+        _ => calls(&[("finish_process", json!({"summary": "s"}))]),
+    };
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    let margins = fs::read_to_string(desk.path("experts/sales-desk/knowledge/margins.md")).unwrap();
+    let respool = desk.started(&fake).await;
+    let run = DryRun {
+        expert: "sales-desk".into(),
+        process: "move-deal".into(),
+        payload: json!({}),
+        state: desk.path("copy"),
+    };
+    let report = run.run(respool.experts.as_ref().unwrap()).await.unwrap();
+    let told = results(&fake.requests().last().unwrap().json());
+    assert_eq!(told[0], margins, "the model reads it");
+    assert!(report["calls"][0]["result"].as_str().unwrap().starts_with("[withheld"), "{report}");
+    assert_eq!(report["calls"][1]["result"], told[1].as_str(), "{report}");
+    respool.killed().await;
 }
 
 /// The command of docs/experts.md.
