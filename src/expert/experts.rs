@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::Notify;
@@ -83,15 +84,15 @@ impl fmt::Debug for Experts {
 }
 
 impl Experts {
-    /// Binds what is installed.
-    pub async fn open(
+    /// Binds what is installed. Servers are started and not waited for.
+    pub fn open(
         config: ExpertsConfig,
         agents: Arc<Agents>,
         sources: Arc<Sources>,
         models: ModelAccesses,
         catalog: Arc<Catalog>,
     ) -> Arc<Self> {
-        let gateway = sources.select(&["sessions_send".to_owned()]).await.ok();
+        let gateway = sources.select_now(&["sessions_send".to_owned()]).ok();
         let experts = Arc::new(Self {
             config,
             agents,
@@ -105,8 +106,8 @@ impl Experts {
             delivery_stirred: Notify::new(),
             tasks: TaskTracker::new(),
         });
-        experts.follow_catalog().await;
-        experts.look_at_servers().await;
+        experts.follow_catalog();
+        experts.look_at_servers();
         experts
     }
 
@@ -140,10 +141,10 @@ impl Experts {
     }
 
     /// Looks which experts are ready. What changes is told.
-    pub(super) async fn look_at_servers(&self) {
+    pub(super) fn look_at_servers(&self) {
         let mut now = BTreeSet::new();
         for expert in self.iter() {
-            let problems = self.problems(&expert).await;
+            let problems = self.problems(&expert);
             let was_ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner).contains(expert.name());
             if problems.is_empty() {
                 now.insert(expert.name().to_owned());
@@ -157,14 +158,14 @@ impl Experts {
     }
 
     /// Binds what the catalog has in service since it was looked last.
-    pub async fn follow_catalog(&self) {
+    pub fn follow_catalog(&self) {
         let current = self.catalog.current();
         if *self.generation.lock().unwrap_or_else(PoisonError::into_inner) == Some(current.generation) {
             return;
         }
         let mut now = BTreeMap::new();
         for snapshot in current.experts.values() {
-            let expert = self.bound(snapshot).await;
+            let expert = self.bound(snapshot);
             now.insert(expert.name().to_owned(), expert);
         }
         *self.by_name.lock().unwrap_or_else(PoisonError::into_inner) = now;
@@ -172,7 +173,7 @@ impl Experts {
     }
 
     /// The expert of a package; the one before where nothing has changed and nothing was wrong.
-    async fn bound(&self, snapshot: &Snapshot) -> Arc<Expert> {
+    fn bound(&self, snapshot: &Snapshot) -> Arc<Expert> {
         let (bindings, mut problems) = bound::read(&snapshot.bindings);
         let before = self.get(snapshot.name()).filter(|before| {
             before.digest == snapshot.digest && before.bindings == bindings && before.problems.is_empty()
@@ -182,7 +183,7 @@ impl Experts {
         }
         problems.extend(snapshot.bindings_problem.as_deref().map(unreadable));
         let package = Arc::clone(&snapshot.package);
-        let (bound, unbound) = bound::bind(&package, &bindings, &self.sources).await;
+        let (bound, unbound) = bound::bind(&package, &bindings, &self.sources);
         problems.extend(unbound);
         let (digest, folder) = (snapshot.digest.clone(), snapshot.folder());
         Arc::new(Expert { package, digest, bindings, problems, bound: Arc::new(bound), folder })
@@ -190,7 +191,20 @@ impl Experts {
 
     /// Whether an expert's triggers are held until somebody changes something: a tool is not bound, or not configured.
     pub fn is_held(&self, name: &str) -> bool {
-        self.get(name).is_none_or(|expert| !expert.problems.is_empty())
+        self.get(name).is_none_or(|expert| self.problems(&expert).iter().any(|problem| problem.is_final))
+    }
+
+    /// True while a server of an expert starts for the first time: what it offers is not known yet.
+    pub fn is_starting(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|expert| expert.bound.iter().any(|tool| tool.is_starting(&self.sources)))
+    }
+
+    /// Waits until the servers of an expert have started or failed to, at most this long, and takes that in.
+    pub async fn await_servers(&self, name: &str, limit: Duration) {
+        let Some(expert) = self.get(name).filter(|_| self.is_starting(name)) else { return };
+        let servers = expert.bound.iter().filter_map(bound::BoundTool::server);
+        self.sources.await_servers(servers, limit).await;
+        self.look_at_servers();
     }
 
     fn all(&self) -> Vec<Arc<Expert>> {
@@ -234,12 +248,9 @@ impl Experts {
     }
 
     /// What keeps an expert from being ready; its triggers are held as long as this is not empty.
-    pub async fn problems(&self, expert: &Expert) -> Vec<BindingProblem> {
-        let mut problems = expert.problems.clone();
-        for tool in expert.bound.iter() {
-            problems.extend(tool.problem(&self.sources).await);
-        }
-        problems
+    pub fn problems(&self, expert: &Expert) -> Vec<BindingProblem> {
+        let unavailable = expert.bound.iter().filter_map(|tool| tool.problem(&self.sources));
+        expert.problems.iter().cloned().chain(unavailable).collect()
     }
 
     /// The invocation of a process that a person asks for.

@@ -381,6 +381,52 @@ async fn consent_is_asked_survives_a_restart_and_holds_the_lane() {
     respool.killed().await;
 }
 
+/// A server that starts and says nothing keeps nobody waiting but the expert that is bound to it: not the start of respool, and not the
+/// others' approvals when it is bound later.
+#[tokio::test]
+async fn a_silent_server_delays_no_other_expert() {
+    let fake = FakeVllm::thinking(moving).await;
+    let desk = Desk::new(&fake.url());
+    let silent = |name: &str| format!("[tools.mcp.{name}]\ncommand = \"sleep\"\nargs = [\"1000\"]\n");
+    copy(&desk.path("experts/sales-desk"), &desk.path("experts/quiet-desk"));
+    let manifest = desk.path("experts/quiet-desk/expert.yaml");
+    let text = fs::read_to_string(&manifest).unwrap();
+    fs::write(&manifest, text.replacen("name: sales-desk", "name: quiet-desk", 1)).unwrap();
+    fs::create_dir_all(desk.path("expert-config/quiet-desk")).unwrap();
+    let bind = |server: &str| {
+        let text = format!(
+            "tools:\n  crm: {{type: mcp, server: {server}}}\n  email: {{type: mcp, server: {server}}}\n"
+        );
+        fs::write(desk.path("expert-config/quiet-desk/bindings.yaml"), text).unwrap();
+    };
+    bind("silent-one");
+    let toml = format!("{}{}{}", desk.toml(&fake.url()), silent("silent-one"), silent("silent-two"));
+    let begun = std::time::Instant::now();
+    let respool = Respool::configured(&toml).await;
+    let store = respool.agents.store().unwrap();
+    let experts = respool.experts.as_ref().unwrap();
+    let problems = experts.problems(&experts.get("quiet-desk").unwrap());
+    assert!(
+        problems[0].text.contains("silent-one cannot be reached") && !problems[0].is_final,
+        "{problems:?}"
+    );
+    enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
+    until(store, "i1", |row| row.state == EntryState::Held).await;
+    assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
+
+    let bound = std::time::Instant::now();
+    bind("silent-two");
+    let is_bound_anew = || experts.get("quiet-desk").unwrap().bound_tools()[0].1 == "silent-two";
+    while !is_bound_anew() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let waiting = respool.agents.approvals(10).await.unwrap();
+    respool.agents.decide(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
+    assert_eq!(until(store, "i1", is_over).await.state, EntryState::Done);
+    assert!(bound.elapsed() < Duration::from_secs(25), "{:?}", bound.elapsed());
+    respool.killed().await;
+}
+
 #[tokio::test]
 async fn events_wait_while_a_server_is_down_or_nothing_is_bound() {
     let fake = FakeVllm::thinking(triage).await;
@@ -392,7 +438,7 @@ async fn events_wait_while_a_server_is_down_or_nothing_is_bound() {
     tokio::time::sleep(Duration::from_millis(600)).await;
     assert_eq!(store.entry("i1").await.unwrap().unwrap().state, EntryState::Waiting);
     let experts = respool.experts.as_ref().unwrap();
-    let problems = experts.problems(&experts.get("sales-desk").unwrap()).await;
+    let problems = experts.problems(&experts.get("sales-desk").unwrap());
     assert_eq!((problems.len(), problems[0].tool.as_str(), problems[0].is_final), (1, "email", true));
     desk.bind("tools:\n  crm: {type: mcp, server: crm-fake}\n  email: {type: mcp, server: mail-fake}\n");
     assert_eq!(until(store, "i1", is_over).await.state, EntryState::Done);

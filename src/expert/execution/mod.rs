@@ -172,12 +172,13 @@ impl Worker {
 
     async fn tend(&self) {
         loop {
-            self.experts.follow_catalog().await;
-            self.experts.look_at_servers().await;
+            self.experts.follow_catalog();
+            self.experts.look_at_servers();
             if let Err(error) = self.wake().await {
                 self.tell(&error);
             }
-            tokio::time::sleep(TEND_EVERY).await;
+            let is_starting = self.experts.names().iter().any(|name| self.experts.is_starting(name));
+            tokio::time::sleep(if is_starting { LOOK_EVERY } else { TEND_EVERY }).await;
         }
     }
 
@@ -198,7 +199,8 @@ impl Worker {
     }
 
     async fn resume_conversation(&self, name: &str, run: &str) {
-        if self.experts.agents.is_active(run) {
+        // It is looked again: with servers that have not started an operation of theirs may not be there.
+        if self.experts.agents.is_active(run) || self.experts.is_starting(name) {
             return;
         }
         let Some(facts) = self.experts.agents.facts(run).await else { return };
