@@ -6,6 +6,7 @@ use super::queue::{
     self, Change, ClaimRequest, Claimed, Clock, Enqueued, EntryEnd, EntryLease, EntryRow, EntryState,
     NewEntry, Queue,
 };
+use super::read;
 use super::write::Job;
 use super::{NewRun, Store, StoreError};
 
@@ -116,6 +117,15 @@ impl Store {
     pub async fn entry_before(&self, id: &str) -> Result<Option<EntryRow>, StoreError> {
         let id = id.to_owned();
         self.read(move |connection| queue::before(connection, &id)).await
+    /// When the oldest work of a queue, or of the agent that works on it, began that is still open; `None` when none is.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn oldest_open(&self, queue: &str, agent: &str) -> Result<Option<u64>, StoreError> {
+        let (queue, agent) = (queue.to_owned(), agent.to_owned());
+        self.read(move |connection| read::oldest_open(connection, &queue, &agent)).await
+    }
+
     }
 
     /// When the next entry of these queues is due or its lease ends; `None` when nothing waits.

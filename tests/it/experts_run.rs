@@ -381,6 +381,42 @@ async fn consent_is_asked_survives_a_restart_and_holds_the_lane() {
     respool.killed().await;
 }
 
+/// A process may wait for a person longer than files of failed ones are kept.
+#[tokio::test]
+async fn working_data_stays_while_a_person_is_awaited() {
+    let fake = FakeVllm::thinking(moving).await;
+    let desk = Desk::new(&fake.url());
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    let days_ago = |days: u64| now() - days * 24 * 3_600_000;
+    let mut old = invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}));
+    old.asked = days_ago(9);
+    enqueue(store, old).await;
+    until(store, "i1", |row| row.state == EntryState::Held).await;
+    respool.killed().await;
+    fs::create_dir_all(desk.state("scratch")).unwrap();
+    let aged = |path: &Path, days: u64| {
+        let at = std::time::UNIX_EPOCH + Duration::from_millis(days_ago(days));
+        fs::File::open(path).unwrap().set_modified(at).unwrap();
+    };
+    for (name, days) in [("scratch/pad.md", 8), ("scratch/left.md", 10)] {
+        fs::write(desk.state(name), "x").unwrap();
+        aged(&desk.state(name), days);
+    }
+    aged(&desk.state("sessions/i1"), 8);
+
+    let respool = desk.started(&fake).await;
+    for _ in 0..400 {
+        if !desk.state("scratch/left.md").exists() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(!desk.state("scratch/left.md").exists(), "no open work can have made it");
+    assert!(desk.state("scratch/pad.md").exists() && desk.state("sessions/i1").exists());
+    respool.killed().await;
+}
+
 /// A server that starts and says nothing keeps nobody waiting but the expert that is bound to it: not the start of respool, and not the
 /// others' approvals when it is bound later.
 #[tokio::test]
