@@ -121,6 +121,7 @@ impl IsolatedFunctions {
             settled: self.settled.clone(),
             snapshot: self.snapshot.clone(),
             is_private: self.is_private,
+            ends_at_limits: self.is_process,
             ..Supervision::default()
         }
     }
