@@ -54,6 +54,14 @@ impl Desk {
         fs::write(self.path("expert-config/sales-desk/bindings.yaml"), bindings).unwrap();
     }
 
+    /// Changes a file of the package.
+    pub fn edit(&self, file: &str, from: &str, to: &str) {
+        let path = self.path("experts/sales-desk").join(file);
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains(from), "{from}");
+        fs::write(path, text.replacen(from, to, 1)).unwrap();
+    }
+
     pub fn toml(&self, upstream: &str) -> String {
         let dir = self.dir.path().display();
         let server = |name: &str, tools: &str| {
@@ -378,6 +386,51 @@ async fn consent_is_asked_survives_a_restart_and_holds_the_lane() {
     assert_eq!((row.state, row.attempt), (EntryState::Failed, 1), "a rejection is not retried");
     assert_eq!(desk.effects(), ["update_deal_stage"]);
     assert_eq!(messages(store, "i2").await.last().unwrap()["kind"], "escalation");
+    respool.killed().await;
+}
+
+/// Lateness is told while a person is awaited, and of what fails without a word; once each.
+#[tokio::test]
+async fn lateness_is_told_of_what_waits_and_of_what_fails() {
+    let model = |request: &Value| match task(request).contains("\"stage\": \"fails\"") {
+        true => calls(&[("fail_process", json!({"reason": "no such stage"}))]),
+        false => moving(request),
+    };
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    desk.edit(
+        "processes/move-deal.md",
+        "tools: [crm]\n",
+        "tools: [crm]\ndelivery: {sla: 1s, sla_breach: escalate}\nexecution: {on_failure: abandon, retry: {max_attempts: 1}}\n",
+    );
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
+    until(store, "i1", |row| row.state == EntryState::Held).await;
+    let late = async |id: &str| {
+        let told = messages(store, id).await;
+        told.into_iter().filter(|one| one["body"]["sla"] == "1s").collect::<Vec<_>>()
+    };
+    for _ in 0..1_200 {
+        if !late("i1").await.is_empty() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let told = late("i1").await;
+    assert_eq!((told.len(), &told[0]["kind"]), (1, &json!("escalation")));
+    assert!(told[0]["body"]["reason"].as_str().unwrap().contains("a person is awaited"), "{told:?}");
+    let mut other = invocation("i2", "move-deal", json!({"deal_id": "d-2", "stage": "fails"}));
+    (other.lane, other.asked) = (None, now() - 5_000);
+    enqueue(store, other).await;
+    assert_eq!(until(store, "i2", is_over).await.state, EntryState::Failed);
+    assert_eq!(late("i2").await.len(), 1);
+    let waiting = respool.agents.approvals(10).await.unwrap();
+    respool.agents.decide(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
+    until(store, "i1", is_over).await;
+    assert_eq!(late("i1").await.len(), 1, "it is told once");
+    let result = messages(store, "i1").await.pop().unwrap();
+    assert_eq!((&result["kind"], &result["body"]["late"]["sla"]), (&json!("result"), &json!("1s")));
     respool.killed().await;
 }
 

@@ -8,6 +8,7 @@ mod attempt;
 mod cleanup;
 mod conclusion;
 mod dry_run;
+mod lateness;
 mod task;
 mod verdict;
 
@@ -21,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use dry_run::DryRun;
+use lateness::Deadlines;
 
 use super::experts::{Experts, MODEL_PREFIX};
 use crate::agent::RunOptions;
@@ -171,11 +173,12 @@ impl Worker {
     }
 
     async fn tend(&self) {
+        let mut deadlines = Deadlines::default();
         loop {
             self.experts.follow_catalog();
             self.experts.look_at_servers();
-            if let Err(error) = self.wake().await {
-                self.tell(&error);
+            for done in [self.wake().await, self.tell_late(&mut deadlines).await] {
+                let _ = done.inspect_err(|error| self.tell(error));
             }
             let is_starting = self.experts.names().iter().any(|name| self.experts.is_starting(name));
             tokio::time::sleep(if is_starting { LOOK_EVERY } else { TEND_EVERY }).await;
