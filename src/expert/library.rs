@@ -116,6 +116,8 @@ pub struct Plan {
     pub old: Package,
     /// The package that takes its place.
     pub package: Package,
+    /// It goes back to what was installed before: an older version is what is wanted.
+    is_rollback: bool,
     record: Record,
 }
 
@@ -125,7 +127,8 @@ impl Plan {
         let local = self
             .has_local_changes
             .then_some("the installed files were changed by hand, and the changes would be lost");
-        self.step.caution().into_iter().chain(local).collect()
+        let step = self.step.caution().filter(|_| !self.is_rollback);
+        step.into_iter().chain(local).collect()
     }
 }
 
@@ -266,6 +269,7 @@ impl Library {
             has_local_changes: recorded.is_some_and(|recorded| recorded != digest(&old.files)),
             changed: changed_files(&old.files, &package.files),
             record: record_of(&package, source, previous),
+            is_rollback: false,
             old,
             package,
         })
@@ -292,7 +296,7 @@ impl Library {
             ));
         }
         let source = Source::parse(&previous.source)?;
-        self.plan(name, package, &source)
+        Ok(Plan { is_rollback: true, ..self.plan(name, package, &source)? })
     }
 
     /// Makes an update.

@@ -257,8 +257,11 @@ fn a_compatible_update_is_made_and_taken_back() {
     assert!(it.installed("functions/find-book.md").ends_with("Look twice.\n"));
     assert_eq!(it.installed("bindings.yaml"), "tools: {}\n", "bindings are the user's");
 
-    assert!(it.refused(&["update", "lending-desk", "--rollback"]).contains("older than the installed"));
-    it.done(&["update", "lending-desk", "--rollback", "--force"]);
+    let changed = it.path("experts/lending-desk/README.md");
+    fs::write(&changed, "# Mine\n").unwrap();
+    assert!(it.refused(&["update", "lending-desk", "--rollback"]).contains("changed by hand"));
+    fs::write(&changed, "# Lending desk\n").unwrap();
+    it.done(&["update", "lending-desk", "--rollback"]);
     assert!(it.installed("functions/find-book.md").ends_with("Look.\n"));
     assert_eq!(it.installed("bindings.yaml"), "tools: {}\n");
 }
