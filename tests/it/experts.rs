@@ -538,7 +538,7 @@ fn a_trigger_is_fired_by_hand_and_an_entry_is_learnt() {
     installation.edit(
         "expert.yaml",
         "  functions: [functions/find-book.md]\n",
-        "  functions: [functions/find-book.md]\n  processes: [processes/lend.md]\ntriggers:\n  - {name: order, type: webhook, process: lend, dedupe_key: id}\n  - {name: daily, type: cron, expr: '0 8 * * *', process: lend}\n",
+        "  functions: [functions/find-book.md]\n  processes: [processes/lend.md]\ntriggers:\n  - {name: order, type: webhook, process: lend, dedupe_key: id}\n  - {name: daily, type: cron, expr: '0 8 * * *', process: lend}\n  - {name: talk, type: channel, process: lend}\n",
     );
     fs::create_dir_all(installation.path("source/processes")).unwrap();
     fs::write(
@@ -549,7 +549,10 @@ fn a_trigger_is_fired_by_hand_and_an_entry_is_learnt() {
     let source = installation.path("source");
     installation.done(&["install", source.to_str().unwrap()]);
     let shown = installation.done(&["show", "lending-desk"]);
-    assert!(shown.contains("hook: POST /hooks/lending-desk/order, secret in "), "{shown}");
+    for hook in ["order", "talk"] {
+        assert!(shown.contains(&format!("hook: POST /hooks/lending-desk/{hook}, secret in ")), "{shown}");
+    }
+    assert!(!shown.contains("lending-desk/daily"), "{shown}");
     assert!(!shown.contains("whsec_"), "the secret itself is not shown");
     for _ in 0..2 {
         let fired = installation.done(&["fire", "lending-desk", "order", "--payload", "{\"id\": 7}"]);
@@ -559,7 +562,7 @@ fn a_trigger_is_fired_by_hand_and_an_entry_is_learnt() {
     for (arguments, expected) in [
         (["fire", "lending-desk", "order", "--payload", "{"], "the payload is not JSON"),
         (["fire", "lending-desk", "order", "--payload", "7"], "neither a JSON object nor a list"),
-        (["fire", "lending-desk", "nothing", "--payload", "{}"], "its triggers are: order, daily"),
+        (["fire", "lending-desk", "nothing", "--payload", "{}"], "its triggers are: order, daily, talk"),
         (["fire", "nobody", "order", "--payload", "{}"], "no expert \"nobody\" that loads is installed"),
     ] {
         let (is_done, text) = installation.run(&arguments);
