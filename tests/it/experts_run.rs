@@ -434,6 +434,28 @@ async fn lateness_is_told_of_what_waits_and_of_what_fails() {
     respool.killed().await;
 }
 
+/// Without a message a draft is still there for whoever looks, also when its process has failed.
+#[tokio::test]
+async fn a_draft_that_is_not_told_is_kept() {
+    let model = |request: &Value| match results(request).len() {
+        0 => calls(&[("email__send", json!({"to": "a", "text": "b"}))]),
+        _ => calls(&[("escalate", json!({"reason": "r", "context": "c", "recommendation": "d"}))]),
+    };
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    desk.edit("expert.yaml", "policy:\n", "policy:\n  escalation: {on_manual_ready: false}\n");
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "inbound-email-triage", mail())).await;
+    until(store, "i1", is_over).await;
+    let told = messages(store, "i1").await;
+    let kinds: Vec<&str> = told.iter().map(|message| message["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["draft", "escalation"]);
+    assert_eq!(told[0]["body"]["operation"], "email.send");
+    assert!(told[0]["delivered"].is_u64() && told[1]["delivered"].is_null(), "{told:?}");
+    respool.killed().await;
+}
+
 /// A process may wait for a person longer than files of failed ones are kept.
 #[tokio::test]
 async fn working_data_stays_while_a_person_is_awaited() {

@@ -122,6 +122,8 @@ impl Worker {
                 attempt.message(MessageKind::Draft, &format!("draft-{}", told.len() + 1), body.clone());
             if attempt.package.manifest.policy.on_manual_ready {
                 self.post(message).await?;
+            } else {
+                self.store.keep_message(message.into_row(), now()).await?;
             }
             told.push(body);
         }
