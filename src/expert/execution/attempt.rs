@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::task::{self, Task};
+use super::task::{self, Task, Told};
 use super::verdict::{self, Verdict};
 use super::{Worker, now};
 use crate::agent::{AgentRequest, MadeCall, Outcome, RunFacts, RunOptions, Watch, WatchEvent, WorkEnd};
@@ -119,7 +119,8 @@ impl Worker {
         let failure =
             earlier.last().and_then(|facts| facts.outcome.as_ref()).map(|outcome| reason(outcome, attempt));
         let log: &[MadeCall] = if attempt.execution.resume { &calls } else { &[] };
-        let text = attempt.task(&files, log, failure.as_deref());
+        let told = Told { log, failure: failure.as_deref(), ..Told::default() };
+        let text = attempt.task(&files, told);
         self.experts.agents.start_run(&agent, AgentRequest::of_work(&text, &stands_for), options).await
     }
 
@@ -204,7 +205,7 @@ impl<'a> Attempt<'a> {
         Workspace::new(Path::new(""), Arc::clone(&self.package), "", &self.context()).may_quote_private()
     }
 
-    pub(super) fn task(&self, files: &Workspace, log: &[MadeCall], failure: Option<&str>) -> String {
+    pub(super) fn task(&self, files: &Workspace, told: Told<'_>) -> String {
         let read = |path: String| {
             let text = files.read(&path).unwrap_or_else(|why| format!("[{why}]"));
             (path, text)
@@ -215,7 +216,8 @@ impl<'a> Attempt<'a> {
         });
         let context = self.context().into_iter().map(read).collect();
         let attempt = self.claimed.attempt;
-        Task { process: &self.process, inputs: &self.inputs, context, scratchpad, attempt, failure, log }
-            .text()
+        let tools = self.package.manifest.tools.items.iter().map(|name| name.value.clone()).collect();
+        let (name, body, inputs) = (&self.process.name.value, &self.process.body, &self.inputs);
+        Task { name, body, tools, inputs, context, scratchpad, attempt, told }.text()
     }
 }
