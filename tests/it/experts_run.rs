@@ -456,6 +456,31 @@ async fn a_draft_that_is_not_told_is_kept() {
     respool.killed().await;
 }
 
+/// Without a gateway the triggers of the main session share one session of the expert.
+#[tokio::test]
+async fn triggers_of_the_main_session_share_one() {
+    let model = |request: &Value| match results(request).len() {
+        0 => calls(&[("read", json!({"path": "state/session-notes.md"}))]),
+        1 => calls(&[("write", json!({"path": "state/session-notes.md", "content": "seen before"}))]),
+        _ => calls(&[("finish_process", json!({"summary": "the first result"}))]),
+    };
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    for (id, session) in [("i1", "main"), ("i2", "main"), ("i3", "isolated")] {
+        let mut invocation = invocation(id, "move-deal", json!({"deal_id": id, "stage": "4"}));
+        invocation.origin = Origin::Trigger { name: "moved".into(), session: session.into() };
+        enqueue(store, invocation).await;
+        assert_eq!(until(store, id, is_over).await.state, EntryState::Done);
+        let seen = fake.requests().last().unwrap().json();
+        let is_later = id == "i2";
+        assert_eq!(results(&seen)[0].contains("seen before"), is_later, "{id}: {seen:#}");
+        assert_eq!(task(&seen).contains("the first result"), is_later, "{id}: {seen:#}");
+    }
+    respool.killed().await;
+}
+
 /// A process may wait for a person longer than files of failed ones are kept.
 #[tokio::test]
 async fn working_data_stays_while_a_person_is_awaited() {

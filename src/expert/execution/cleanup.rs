@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use super::attempt::MAIN_SESSION;
 use super::now;
 use crate::expert::experts::{Experts, MODEL_PREFIX};
 use crate::store::Store;
@@ -55,7 +56,8 @@ async fn clean_files(experts: &Experts, store: &Store, name: &str) {
 fn sweep(folder: &Path, before: SystemTime) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let Ok(metadata) = entry.metadata() else { continue };
-        if metadata.modified().is_ok_and(|changed| changed > before) {
+        let is_kept = entry.file_name() == MAIN_SESSION && metadata.is_dir();
+        if is_kept || metadata.modified().is_ok_and(|changed| changed > before) {
             continue;
         }
         let path = entry.path();

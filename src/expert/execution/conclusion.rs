@@ -148,8 +148,8 @@ impl Worker {
         claimed: &Claimed,
         invocation: &Invocation,
     ) -> Result<bool, StoreError> {
-        let Origin::Trigger { name, session } = &invocation.origin else { return Ok(false) };
-        if session != "main" || !self.experts.has_gateway() {
+        let Origin::Trigger { name, .. } = &invocation.origin else { return Ok(false) };
+        if !invocation.origin.is_main_session() || !self.experts.has_gateway() {
             return Ok(false);
         }
         let message = Message {
@@ -190,10 +190,12 @@ impl Attempt<'_> {
     /// What the process worked with is not needed any more.
     fn clear_scratch(&self, experts: &Experts) {
         let root = experts.config.state_of(self.expert.name());
-        let files = Workspace::new(&root, Arc::clone(&self.package), &self.invocation.id, &[]);
+        let files = Workspace::new(&root, Arc::clone(&self.package), self.session(), &[]);
         if let Some(path) = &self.scratchpad {
             files.delete_scratch(path);
         }
-        files.end_session();
+        if !self.invocation.origin.is_main_session() {
+            files.end_session();
+        }
     }
 }
