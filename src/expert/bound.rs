@@ -106,7 +106,7 @@ pub async fn check_binding(package: &Package, text: &str, sources: &Sources) -> 
     let (bindings, mut problems) = read(text);
     let (tools, unbound) = bind(package, &bindings, sources);
     problems.extend(unbound);
-    sources.await_servers(tools.iter().filter_map(BoundTool::server), FIRST_START).await;
+    await_sources(&tools, sources, FIRST_START).await;
     problems.extend(tools.iter().filter_map(|tool| tool.problem(sources)));
     let bound = tools.iter().filter_map(BoundTool::target);
     BindingCheck {
@@ -114,6 +114,16 @@ pub async fn check_binding(package: &Package, text: &str, sources: &Sources) -> 
         mismatches: tools.iter().flat_map(BoundTool::mismatches).collect(),
         bound: bound.map(|(tool, target)| (tool.to_owned(), target.to_owned())).collect(),
     }
+}
+
+/// Waits until the servers of tools have started or failed to, at most this long, and looks whether the gateway is there where one is needed.
+pub(super) async fn await_sources(tools: &[BoundTool], sources: &Sources, limit: Duration) {
+    let gateway = async {
+        if tools.iter().any(BoundTool::is_at_gateway) {
+            sources.look_at_gateway().await;
+        }
+    };
+    tokio::join!(sources.await_servers(tools.iter().filter_map(BoundTool::server), limit), gateway);
 }
 
 /// Reads the text of a file of bindings; what is wrong with it keeps the expert from being ready.
@@ -136,17 +146,31 @@ impl BoundTool {
         is_mcp.then_some(self.binding.server.as_str())
     }
 
+    /// True where its operations are at OpenClaw's gateway, if that is configured.
+    pub(super) fn is_at_gateway(&self) -> bool {
+        self.set.is_some() && self.binding.kind == BindingType::Gateway
+    }
+
+    fn source_problem(&self, sources: &Sources) -> Option<ServerProblem> {
+        match self.server() {
+            Some(server) => sources.mcp_problem(server),
+            None if self.is_at_gateway() => sources.gateway_problem(),
+            None => None,
+        }
+    }
+
     /// True while its server starts for the first time.
     pub(super) fn is_starting(&self, sources: &Sources) -> bool {
-        let problem = self.server().and_then(|server| sources.mcp_problem(server));
-        problem.is_some_and(|problem| problem.prospect == Prospect::Starting)
+        self.source_problem(sources).is_some_and(|problem| problem.prospect == Prospect::Starting)
     }
 
     /// Why it cannot be called now, though it is bound.
     pub(super) fn problem(&self, sources: &Sources) -> Option<BindingProblem> {
-        let server = self.server()?;
-        let ServerProblem { text, prospect } = sources.mcp_problem(server)?;
-        let text = format!("its MCP server {server} cannot be reached: {text}");
+        let ServerProblem { text, prospect } = self.source_problem(sources)?;
+        let what = self
+            .server()
+            .map_or("OpenClaw's gateway".to_owned(), |server| format!("its MCP server {server}"));
+        let text = format!("{what} cannot be reached: {text}");
         Some(BindingProblem { tool: self.name.clone(), text, is_final: prospect == Prospect::Unusable })
     }
 

@@ -27,6 +27,9 @@ use crate::tools::{Sources, ToolSet};
 /// What stands before an expert's name in a model's.
 pub const MODEL_PREFIX: &str = "expert/";
 
+/// How often it is looked whether the gateway can be reached.
+const GATEWAY_EVERY: Duration = Duration::from_secs(5);
+
 /// One expert.
 pub struct Expert {
     /// The package.
@@ -70,6 +73,10 @@ pub struct Experts {
     generation: Mutex<Option<u64>>,
     /// The names of those that were ready when it was looked last.
     ready: Mutex<BTreeSet<String>>,
+    /// Why the others were not.
+    not_ready: Mutex<BTreeMap<String, String>>,
+    /// Which are ready has changed.
+    readiness: Notify,
     /// The way to the main session; `None` where there is no gateway.
     pub(super) gateway: Option<ToolSet>,
     /// There is something to deliver.
@@ -102,6 +109,8 @@ impl Experts {
             by_name: Mutex::default(),
             generation: Mutex::default(),
             ready: Mutex::default(),
+            not_ready: Mutex::default(),
+            readiness: Notify::new(),
             gateway,
             delivery_stirred: Notify::new(),
             tasks: TaskTracker::new(),
@@ -142,19 +151,26 @@ impl Experts {
 
     /// Looks which experts are ready. What changes is told.
     pub(super) fn look_at_servers(&self) {
-        let mut now = BTreeSet::new();
+        let (mut now, mut not_ready) = (BTreeSet::new(), BTreeMap::new());
         for expert in self.iter() {
             let problems = self.problems(&expert);
+            if !problems.is_empty() && !self.is_starting(expert.name()) {
+                not_ready.insert(expert.name().to_owned(), in_words(&problems));
+            }
             let was_ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner).contains(expert.name());
             if problems.is_empty() {
                 now.insert(expert.name().to_owned());
             } else if was_ready {
-                let why: Vec<String> =
-                    problems.iter().map(|one| format!("{}: {}", one.tool, one.text)).collect();
-                tracing::warn!(target: "respool::expert", expert = expert.name(), why = why.join("; "), "an expert is not ready; its events wait");
+                let why = in_words(&problems);
+                tracing::warn!(target: "respool::expert", expert = expert.name(), why, "an expert is not ready; its events wait");
             }
         }
         *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        let mut known = self.not_ready.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known != not_ready {
+            *known = not_ready;
+            self.readiness.notify_one();
+        }
     }
 
     /// Binds what the catalog has in service since it was looked last.
@@ -202,9 +218,28 @@ impl Experts {
     /// Waits until the servers of an expert have started or failed to, at most this long, and takes that in.
     pub async fn await_servers(&self, name: &str, limit: Duration) {
         let Some(expert) = self.get(name).filter(|_| self.is_starting(name)) else { return };
-        let servers = expert.bound.iter().filter_map(bound::BoundTool::server);
-        self.sources.await_servers(servers, limit).await;
+        bound::await_sources(&expert.bound, &self.sources, limit).await;
         self.look_at_servers();
+    }
+
+    /// Looks again and again whether OpenClaw's gateway can be reached, where a tool is bound to it.
+    pub(super) async fn watch_gateway(&self) {
+        loop {
+            if self.iter().any(|expert| expert.bound.iter().any(bound::BoundTool::is_at_gateway)) {
+                self.sources.look_at_gateway().await;
+            }
+            tokio::time::sleep(GATEWAY_EVERY).await;
+        }
+    }
+
+    /// Why an expert is not ready, for the main agent; `None` also while a server of it is starting.
+    pub fn why_not_ready(&self, name: &str) -> Option<String> {
+        self.not_ready.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    /// Waits until another expert is ready, or one is not any more, or for another reason.
+    pub async fn readiness_changed(&self) {
+        self.readiness.notified().await;
     }
 
     fn all(&self) -> Vec<Arc<Expert>> {
@@ -306,6 +341,10 @@ impl Experts {
         let kept = self.catalog.package_of(&expert.folder, digest).map(Arc::new);
         kept.unwrap_or_else(|| Arc::clone(&expert.package))
     }
+}
+
+fn in_words(problems: &[BindingProblem]) -> String {
+    problems.iter().map(|one| format!("{}: {}", one.tool, one.text)).collect::<Vec<_>>().join("; ")
 }
 
 fn unreadable(error: &str) -> BindingProblem {

@@ -28,6 +28,8 @@ pub struct Sources {
     root: Option<PathBuf>,
     local: Option<Arc<Local>>,
     gateway: Option<Connection>,
+    /// Why the gateway could not be reached when it was looked last.
+    gateway_problem: Mutex<Option<ServerProblem>>,
     /// The MCP servers that some agent wants, running.
     servers: Mutex<BTreeMap<String, Arc<Server>>>,
 }
@@ -70,6 +72,10 @@ impl Sources {
             root,
             local: local.map(Arc::new),
             gateway,
+            gateway_problem: Mutex::new(Some(ServerProblem {
+                text: "it has not been looked yet".to_owned(),
+                prospect: Prospect::Starting,
+            })),
             servers: Mutex::default(),
             config: Arc::new(config.clone()),
         })
@@ -109,6 +115,18 @@ impl Sources {
             return Some(ServerProblem { text, prospect: Prospect::Unusable });
         }
         self.server(name).problem()
+    }
+
+    /// Looks whether the gateway can be reached, within seconds.
+    pub async fn look_at_gateway(&self) {
+        let Some(gateway) = &self.gateway else { return };
+        let problem = gateway.problem().await.map(|text| ServerProblem { text, prospect: Prospect::Down });
+        *self.gateway_problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+    }
+
+    /// Why OpenClaw's gateway cannot be called, as it was when it was looked last; `None` when it can.
+    pub fn gateway_problem(&self) -> Option<ServerProblem> {
+        self.gateway_problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Waits until these MCP servers have started or failed to, at most this long. Those that do not run yet are started, all at once.

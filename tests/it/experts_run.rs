@@ -481,6 +481,40 @@ async fn triggers_of_the_main_session_share_one() {
     respool.killed().await;
 }
 
+/// A dead gateway and a dead server keep an expert from being ready, and the main agent is told so.
+#[tokio::test]
+async fn the_main_agent_is_told_of_what_cannot_be_reached() {
+    let fake = FakeVllm::thinking(moving).await;
+    let desk = Desk::new(&fake.url());
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    desk.bind("tools:\n  crm: {type: mcp, server: crm-fake}\n  email: {type: gateway}\n");
+    let toml = format!("{}[tools.gateway]\nurl = \"http://{address}\"\n", desk.toml(&fake.url()));
+    let respool = Respool::configured(&toml).await;
+    let page_has = async |text: &str, is_there: bool| {
+        for _ in 0..1_200 {
+            let page = fs::read_to_string(desk.path("workspace/EXPERTS.md")).unwrap_or_default();
+            if page.contains("## sales-desk") && page.contains(text) == is_there {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("{}", fs::read_to_string(desk.path("workspace/EXPERTS.md")).unwrap());
+    };
+    page_has("- **Not ready:** email: OpenClaw's gateway cannot be reached", true).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(store.entry("i1").await.unwrap().unwrap().state, EntryState::Waiting);
+    let _listener = std::net::TcpListener::bind(address).unwrap();
+    page_has("**Not ready:**", false).await;
+    until(store, "i1", |row| row.state == EntryState::Held).await;
+    desk.bind("tools:\n  crm: {type: mcp, server: crm-fake}\n  email: {type: mcp, server: none}\n");
+    page_has("- **Not ready:** email: ", true).await;
+    respool.killed().await;
+}
+
 /// A process may wait for a person longer than files of failed ones are kept.
 #[tokio::test]
 async fn working_data_stays_while_a_person_is_awaited() {

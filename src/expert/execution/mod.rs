@@ -81,8 +81,8 @@ impl Worker {
     pub async fn work(self: Arc<Self>) {
         let (draining, tending, cleaning) =
             (self.drain(), self.tend(), cleanup::keep_clean(&self.experts, &self.store));
-        let all = Box::pin(async { tokio::join!(draining, tending, cleaning) });
-        let _: Option<((), (), ())> = self.shutdown.run_until_cancelled(all).await;
+        let all = Box::pin(async { tokio::join!(draining, tending, cleaning, self.experts.watch_gateway()) });
+        let _: Option<((), (), (), ())> = self.shutdown.run_until_cancelled(all).await;
         self.tasks.close();
         self.tasks.wait().await;
     }
