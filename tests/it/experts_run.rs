@@ -360,6 +360,13 @@ async fn consent_is_asked_survives_a_restart_and_holds_the_lane() {
     assert!(store.entry("i2").await.unwrap().unwrap().is_blocked, "the lane is held");
     let told = messages(store, "i1").await;
     assert_eq!((told.len(), &told[0]["kind"]), (1, &json!("approval")));
+    let run = &store.newest(Whose::Everybody, 1).await.unwrap()[0].id;
+    let shown = report::breakdown(&store.run(run).await.unwrap().unwrap())["approval"].clone();
+    let call = &shown["calls"][0];
+    assert_eq!(call["tool"], "crm__update_deal_stage");
+    for text in [&shown["reason"], &call["arguments"]] {
+        assert!(text.as_str().unwrap().starts_with("[withheld"), "it may quote private knowledge: {shown}");
+    }
     respool.killed().await;
 
     let respool = desk.started(&fake).await;
@@ -368,13 +375,6 @@ async fn consent_is_asked_survives_a_restart_and_holds_the_lane() {
     assert_eq!(waiting.len(), 1);
     assert_eq!(waiting[0].1.calls[0].arguments, json!({"deal_id": "d-1", "stage": "4"}).to_string());
     respool.agents.decide(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
-    let run = &store.newest(Whose::Everybody, 1).await.unwrap()[0].id;
-    let shown = report::breakdown(&store.run(run).await.unwrap().unwrap())["approval"].clone();
-    let call = &shown["calls"][0];
-    assert_eq!(call["tool"], "crm__update_deal_stage");
-    for text in [&shown["reason"], &call["arguments"]] {
-        assert!(text.as_str().unwrap().starts_with("[withheld"), "it may quote private knowledge: {shown}");
-    }
     let row = until(store, "i1", is_over).await;
     assert_eq!((row.state, row.attempt), (EntryState::Done, 1));
     assert_eq!(desk.effects(), ["update_deal_stage"]);
@@ -456,31 +456,6 @@ async fn a_draft_that_is_not_told_is_kept() {
     respool.killed().await;
 }
 
-/// Without a gateway the triggers of the main session share one session of the expert.
-#[tokio::test]
-async fn triggers_of_the_main_session_share_one() {
-    let model = |request: &Value| match results(request).len() {
-        0 => calls(&[("read", json!({"path": "state/session-notes.md"}))]),
-        1 => calls(&[("write", json!({"path": "state/session-notes.md", "content": "seen before"}))]),
-        _ => calls(&[("finish_process", json!({"summary": "the first result"}))]),
-    };
-    let fake = FakeVllm::thinking(model).await;
-    let desk = Desk::new(&fake.url());
-    let respool = desk.started(&fake).await;
-    let store = respool.agents.store().unwrap();
-    for (id, session) in [("i1", "main"), ("i2", "main"), ("i3", "isolated")] {
-        let mut invocation = invocation(id, "move-deal", json!({"deal_id": id, "stage": "4"}));
-        invocation.origin = Origin::Trigger { name: "moved".into(), session: session.into() };
-        enqueue(store, invocation).await;
-        assert_eq!(until(store, id, is_over).await.state, EntryState::Done);
-        let seen = fake.requests().last().unwrap().json();
-        let is_later = id == "i2";
-        assert_eq!(results(&seen)[0].contains("seen before"), is_later, "{id}: {seen:#}");
-        assert_eq!(task(&seen).contains("the first result"), is_later, "{id}: {seen:#}");
-    }
-    respool.killed().await;
-}
-
 /// A dead gateway and a dead server keep an expert from being ready, and the main agent is told so.
 #[tokio::test]
 async fn the_main_agent_is_told_of_what_cannot_be_reached() {
@@ -512,6 +487,31 @@ async fn the_main_agent_is_told_of_what_cannot_be_reached() {
     until(store, "i1", |row| row.state == EntryState::Held).await;
     desk.bind("tools:\n  crm: {type: mcp, server: crm-fake}\n  email: {type: mcp, server: none}\n");
     page_has("- **Not ready:** email: ", true).await;
+    respool.killed().await;
+}
+
+/// Without a gateway the triggers of the main session share one session of the expert.
+#[tokio::test]
+async fn triggers_of_the_main_session_share_one() {
+    let model = |request: &Value| match results(request).len() {
+        0 => calls(&[("read", json!({"path": "state/session-notes.md"}))]),
+        1 => calls(&[("write", json!({"path": "state/session-notes.md", "content": "seen before"}))]),
+        _ => calls(&[("finish_process", json!({"summary": "the first result"}))]),
+    };
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    for (id, session) in [("i1", "main"), ("i2", "main"), ("i3", "isolated")] {
+        let mut invocation = invocation(id, "move-deal", json!({"deal_id": id, "stage": "4"}));
+        invocation.origin = Origin::Trigger { name: "moved".into(), session: session.into() };
+        enqueue(store, invocation).await;
+        assert_eq!(until(store, id, is_over).await.state, EntryState::Done);
+        let seen = fake.requests().last().unwrap().json();
+        let is_later = id == "i2";
+        assert_eq!(results(&seen)[0].contains("seen before"), is_later, "{id}: {seen:#}");
+        assert_eq!(task(&seen).contains("the first result"), is_later, "{id}: {seen:#}");
+    }
     respool.killed().await;
 }
 
