@@ -27,18 +27,22 @@ function listed(approvals) {
   return approvals.map((approval) => `${approval.id}  ${approval.agent}\n  ${callsOf(approval)}`).join("\n");
 }
 
-async function decide(settings, context, id, body) {
-  // Who decides: an owner in a channel (commands.ownerAllowFrom), or a client of the gateway that may decide about OpenClaw's own approvals. What
-  // a model sends with a tool is neither.
+/** Who sees what waits and decides: an owner in a channel (commands.ownerAllowFrom), or a client of the gateway that may decide about OpenClaw's own
+ * approvals. What a model sends with a tool is neither, and respool keeps all of it for operators too. */
+function assertOperator(context) {
   const scopes = context.gatewayClientScopes ?? [];
-  const mayDecide = scopes.includes("operator.admin") || scopes.includes("operator.approvals");
-  if (context.senderIsOwner !== true && !mayDecide) throw new Error("only an owner of this OpenClaw decides, or a client with the scope operator.approvals");
+  const isClient = scopes.includes("operator.admin") || scopes.includes("operator.approvals");
+  if (context.senderIsOwner !== true && !isClient) throw new Error("only an owner of this OpenClaw sees this and decides, or a client with the scope operator.approvals");
   if (context.senderIsOwner === true) context.assertOwnerCurrent?.();
+}
+
+async function decide(settings, id, body) {
   const done = await ask(settings, "POST", `/v1/approvals/${encodeURIComponent(id)}`, body);
   return done.approved.length ? `${id} is approved.` : `${id} is rejected.`;
 }
 
 async function command(settings, context) {
+  assertOperator(context);
   const [verb = "", id = "", ...rest] = (context.args ?? "").trim().split(/\s+/);
   switch (verb) {
     case "": return listed((await ask(settings, "GET", "/v1/approvals")).data);
@@ -49,8 +53,8 @@ async function command(settings, context) {
     case "show": case "approve": case "reject": if (id) break;
     default: return USAGE;
   }
-  if (verb === "approve") return decide(settings, context, id, { approve: true });
-  if (verb === "reject") return decide(settings, context, id, { approve: false, comment: rest.join(" ") || undefined });
+  if (verb === "approve") return decide(settings, id, { approve: true });
+  if (verb === "reject") return decide(settings, id, { approve: false, comment: rest.join(" ") || undefined });
   const approval = await ask(settings, "GET", `/v1/approvals/${encodeURIComponent(id)}`);
   return `${approval.id}  ${approval.state}\n  ${callsOf(approval)}\nThe model's reason: ${plain(approval.reason)}`;
 }

@@ -56,6 +56,8 @@ pub struct Supervision {
     pub snapshot: String,
     /// It may read what nobody else may: its texts are in no log and in no answer about its runs.
     pub is_private: bool,
+    /// Its runs end at their limits, without a last answer.
+    pub ends_at_limits: bool,
     /// Its child runs.
     pub children: Option<Arc<dyn ChildRuns>>,
 }

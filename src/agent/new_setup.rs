@@ -36,6 +36,7 @@ pub(super) fn new_setup(
         settled: supervision.settled.clone(),
         snapshot: supervision.snapshot.clone(),
         is_private: supervision.is_private,
+        ends_at_limits: supervision.ends_at_limits,
     }
 }
 

@@ -34,7 +34,8 @@ pub fn breakdown(stored: &StoredRun) -> Value {
     body["iterations"] = run.iterations().iter().map(iteration).collect();
     body["waits_for"] = run.awaited().iter().map(|call| call.name.as_str()).collect();
     if let Some(request) = run.awaited_approval() {
-        body["approval"] = approval(request);
+        body["approval"] =
+            if run.setup().is_private { withheld_approval(request) } else { approval(request) };
     }
     body["children"] = children(stored).into();
     outcome(&run, &mut body);
@@ -68,6 +69,16 @@ pub fn approval(request: &ApprovalRequest) -> Value {
         "id": request.id, "calls": calls, "reason": request.reason,
         "expires": request.expires.map(|millis| millis / 1_000),
     })
+}
+
+/// The same without what may quote private knowledge. Whoever decides about the request sees all of it.
+fn withheld_approval(request: &ApprovalRequest) -> Value {
+    let mut body = approval(request);
+    body["reason"] = WITHHELD.into();
+    for call in body["calls"].as_array_mut().into_iter().flatten() {
+        call["arguments"] = WITHHELD.into();
+    }
+    body
 }
 
 fn requested_call(call: &RequestedCall) -> Value {

@@ -318,7 +318,8 @@ impl Run {
     /// Work ends here, so that there is time for a last answer.
     fn soft_deadline(&self) -> u64 {
         let limits = &self.setup.limits;
-        limits.time - limits.model_time.min(limits.time / 5)
+        let reserve = if self.setup.ends_at_limits { 0 } else { limits.model_time.min(limits.time / 5) };
+        limits.time - reserve
     }
 
     /// The time that is left before [`Run::soft_deadline`].
@@ -351,10 +352,22 @@ impl Run {
     /// The next model call, or what has to come before it, or the end.
     fn ask(&mut self) {
         self.phase = Phase::Model;
+        if !self.ends_at_a_limit() {
+            self.make_fit();
+        }
+    }
+
+    /// Notes the limit that is reached. True when the run has ended with it.
+    fn ends_at_a_limit(&mut self) -> bool {
         if self.turn.limit.is_none() {
             self.turn.limit = self.limit_reached();
         }
-        self.make_fit();
+        let ends = self.setup.ends_at_limits && self.turn.limit.is_some();
+        if ends {
+            let (content, limit) = (self.achieved(), self.turn.limit.clone());
+            self.end(Outcome { content, limit, ..Outcome::default() });
+        }
+        ends
     }
 
     fn limit_reached(&mut self) -> Option<Limit> {
@@ -373,9 +386,7 @@ impl Run {
 
     fn resume_asking(&mut self) {
         self.phase = Phase::Model;
-        if self.turn.limit.is_none() {
-            self.turn.limit = self.limit_reached();
-        }
+        self.ends_at_a_limit();
     }
 }
 

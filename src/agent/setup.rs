@@ -45,6 +45,9 @@ pub struct Setup {
     /// Its texts are in no log and in no answer about it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_private: bool,
+    /// A limit ends it at once, and all of its time is for work: nobody would read a last answer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ends_at_limits: bool,
 }
 
 /// A call that an earlier run of the same work has made.

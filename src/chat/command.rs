@@ -1,5 +1,7 @@
 //! `/commands`: which there are, what they are called with. Pure. One table makes the help, the completion and the reading.
 
+use super::approvals::Wanted;
+
 /// What the person wants of the chat itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Command {
@@ -12,11 +14,13 @@ pub(super) enum Command {
     /// Write the conversation to this file.
     Save(Option<String>),
     Undo,
+    /// Calls of agents and experts that wait for consent.
+    Approvals(Wanted),
     Quit,
 }
 
 /// Name, argument, what it does.
-pub(super) const COMMANDS: [(&str, &str, &str); 8] = [
+pub(super) const COMMANDS: [(&str, &str, &str); 11] = [
     ("/help", "", "this list"),
     ("/model", "[ID]", "show the models, or go on with another one"),
     ("/tools", "", "what the assistant can do, and what it has to ask for"),
@@ -24,6 +28,9 @@ pub(super) const COMMANDS: [(&str, &str, &str); 8] = [
     ("/clear", "", "begin a new conversation"),
     ("/save", "[FILE]", "write this conversation to a Markdown file"),
     ("/undo", "", "put back the files that were changed by the last turn that changed any"),
+    ("/approvals", "[ID]", "what agents and experts ask consent for, or one request with its inputs"),
+    ("/approve", "ID", "let the calls of a request run"),
+    ("/reject", "ID [WHY]", "do not let them run"),
     ("/quit", "", "leave (also Ctrl-D)"),
 ];
 
@@ -41,6 +48,9 @@ pub(super) fn read(line: &str) -> Option<Result<Command, String>> {
     let command = match name {
         "/model" => Command::Model(argument),
         "/save" => Command::Save(argument),
+        "/approvals" => Command::Approvals(Wanted::Show(argument)),
+        "/approve" => Command::Approvals(Wanted::Approve(argument)),
+        "/reject" => Command::Approvals(Wanted::Reject(argument)),
         _ if argument.is_some() && COMMANDS.iter().any(|(known, ..)| *known == name) => {
             return Some(Err(format!("{name} takes nothing behind it")));
         }
@@ -63,7 +73,7 @@ pub(super) fn beginning(text: &str) -> Vec<&'static str> {
 /// The list of commands and keys.
 pub(super) fn help() -> String {
     let commands =
-        COMMANDS.map(|(name, argument, what)| format!("  {:<15} {what}\n", format!("{name} {argument}")));
+        COMMANDS.map(|(name, argument, what)| format!("  {:<17} {what}\n", format!("{name} {argument}")));
     format!(
         "{}\n  Alt-Enter, or \\ at the end of a line: a further line. Ctrl-C: stop the turn; on an empty line twice: leave.\n",
         commands.concat()
@@ -88,6 +98,8 @@ mod tests {
         check("/model", Some(Ok(Command::Model(None))));
         check("/undo now", Some(Err("takes nothing")));
         check("/nope", Some(Err("no command /nope")));
+        let reject = Wanted::Reject(Some("ab12 not now".into()));
+        check("/reject ab12 not now", Some(Ok(Command::Approvals(reject))));
         check("/etc/hosts is wrong", None);
         check("fix it", None);
         check("/help\nand more", None);

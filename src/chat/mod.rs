@@ -4,6 +4,7 @@
 //! Everything that reaches the model or a tool goes through `agent` and `tools`. Called by `cli`.
 
 mod approval;
+mod approvals;
 mod command;
 mod editor;
 mod greeting;
@@ -31,6 +32,7 @@ use crate::relay::Relay;
 use crate::store::Store;
 use crate::tools::{PolicyConfig, Rule, ToolSet, ToolsConfig, Verdict};
 use crate::units::Size;
+use approvals::Approvals;
 pub use greeting::Sources;
 use journal::Journal;
 use models::Model;
@@ -75,6 +77,8 @@ pub struct Setting {
     pub yes: bool,
     /// Take up the last conversation of this directory.
     pub resume: bool,
+    /// The name under which the person decides about what agents and experts ask, or why that is not possible here.
+    pub operator: Result<String, String>,
     /// Answer this and end.
     pub prompt: Option<String>,
 }
@@ -123,8 +127,9 @@ async fn begin(setting: Setting, screen: Screen, terminal: bool) -> Result<Sessi
     let journal = Arc::new(Journal::new(Arc::new(tools), root.clone()));
     let agent = agent(&setting, model, Arc::clone(&journal));
     let place = format!("{NAME} {}", root.display());
+    let approvals = Approvals { store: setting.store.clone(), operator: setting.operator };
     let conversation = Conversation::new(agent, setting.store, setting.report, setting.log_content, place);
-    let mut session = Session::new(conversation, journal, screen, root);
+    let mut session = Session::new(conversation, approvals, journal, screen, root);
     session.greeting = greeting::lines(&setting.sources, &setting.tools.policy, setting.yes);
     session.yes = setting.yes;
     session.is_attended = terminal;

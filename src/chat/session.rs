@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::approval::{Allowed, Asking, Person};
+use super::approvals::Approvals;
 use super::command::{self, Command};
 use super::editor::{Input, Lines};
 use super::journal::Journal;
@@ -30,6 +31,7 @@ const END_WITHIN: Duration = Duration::from_millis(500);
 /// A conversation and everything around it.
 pub(super) struct Session {
     conversation: Conversation,
+    approvals: Approvals,
     journal: Arc<Journal>,
     screen: Screen,
     root: PathBuf,
@@ -47,12 +49,14 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn new(
         conversation: Conversation,
+        approvals: Approvals,
         journal: Arc<Journal>,
         screen: Screen,
         root: PathBuf,
     ) -> Self {
         Self {
             conversation,
+            approvals,
             journal,
             screen,
             root,
@@ -215,6 +219,10 @@ impl Session {
             }
             Command::Save(path) => self.save(path.as_deref()),
             Command::Undo => self.undo().await,
+            Command::Approvals(wanted) => match self.approvals.obey(wanted).await {
+                Ok(text) => self.note(&text),
+                Err(why) => self.complain(&why),
+            },
             Command::Quit => {}
         }
     }

@@ -11,6 +11,8 @@ mod run;
 mod update;
 mod validate;
 
+pub(super) use approvals::operator;
+
 use super::say::tell_piece;
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Puts the installed experts into service: what is installed, their hooks and their clocks.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
@@ -34,14 +34,7 @@ pub(super) fn serve(
         tracing::error!(target: "respool::expert", "experts are not in service: their work needs the store, which cannot be used");
         return None;
     };
-    let (config_of_page, first) = (config.clone(), Arc::clone(&catalog));
-    let told = tokio::task::spawn_blocking(move || tell_main_agent(&config_of_page, &first));
-    let (config_of_page, watched, stop) = (config.clone(), Arc::clone(&catalog), abort.clone());
-    tokio::spawn(async move {
-        let _ = told.await;
-        let changed = move |catalog: &Catalog| tell_main_agent(&config_of_page, catalog);
-        watched.watch(changed, stop).await;
-    });
+    tokio::spawn(keep_page(config.clone(), Arc::clone(&catalog), served.cloned(), abort.clone()));
     // Without a model nothing is executed here, so no clock fires here either.
     if let Some(experts) = served.cloned() {
         let scheduler = Scheduler::new(Arc::clone(&catalog), store.clone());
@@ -52,17 +45,49 @@ pub(super) fn serve(
     Some(Arc::new(Hooks::new(catalog, store.clone(), secrets, config.clone())))
 }
 
-fn entry_of(snapshot: &Arc<Snapshot>) -> RegistryEntry<'_> {
-    RegistryEntry::of(&snapshot.package, &snapshot.bindings)
+/// Keeps the catalog and `EXPERTS.md` current until `stop`.
+async fn keep_page(
+    config: ExpertsConfig,
+    catalog: Arc<Catalog>,
+    served: Option<Arc<Experts>>,
+    stop: CancellationToken,
+) {
+    // One writes at a time, and the last one knows all.
+    let page = Arc::new(Mutex::new((config, served.clone())));
+    let tell = move |catalog: &Catalog| {
+        let page = page.lock().unwrap_or_else(PoisonError::into_inner);
+        tell_main_agent(&page.0, catalog, page.1.as_deref());
+    };
+    let (first, now) = (tell.clone(), Arc::clone(&catalog));
+    let _ = tokio::task::spawn_blocking(move || first(&now)).await;
+    let (again, shown, until) = (tell.clone(), Arc::clone(&catalog), stop.clone());
+    let following = async move {
+        let Some(experts) = served else { return };
+        loop {
+            experts.readiness_changed().await;
+            let (again, shown) = (again.clone(), Arc::clone(&shown));
+            let _ = tokio::task::spawn_blocking(move || again(&shown)).await;
+        }
+    };
+    tokio::join!(catalog.watch(tell, stop), until.run_until_cancelled(following));
+}
+
+/// An expert is not ready where a tool is not bound, and, where experts are served, where what it is bound to cannot be reached.
+fn entry_of<'a>(snapshot: &'a Arc<Snapshot>, served: Option<&Experts>) -> RegistryEntry<'a> {
+    let entry = RegistryEntry::of(&snapshot.package, &snapshot.bindings);
+    let not_ready =
+        entry.not_ready.or_else(|| served.and_then(|experts| experts.why_not_ready(snapshot.name())));
+    RegistryEntry { not_ready, ..entry }
 }
 
 /// Keeps `EXPERTS.md` current, also for packages that were put into place by hand.
-fn tell_main_agent(config: &ExpertsConfig, catalog: &Catalog) {
+fn tell_main_agent(config: &ExpertsConfig, catalog: &Catalog, served: Option<&Experts>) {
     let current = catalog.current();
     if current.experts.is_empty() && !config.dir.is_dir() {
         return;
     }
-    let entries: Vec<RegistryEntry<'_>> = current.experts.values().map(entry_of).collect();
+    let entries: Vec<RegistryEntry<'_>> =
+        current.experts.values().map(|snapshot| entry_of(snapshot, served)).collect();
     if let Err(error) = write_registry(config, &entries) {
         tracing::warn!(target: "respool::expert", %error, workspace = %config.workspace.display(), "EXPERTS.md cannot be written: the main agent does not know of what has changed");
     }

@@ -214,13 +214,11 @@ async fn assembled(
     }
     let agents_store = agents.store().cloned();
     let catalog = experts::catalog(settings).await;
-    let served = match model_accesses(settings, &relay, &fleet, bounds).zip(catalog.clone()) {
-        Some((models, catalog)) => {
-            let (config, agents) = (settings.experts.clone(), Arc::clone(&agents));
-            Some(Experts::open(config, agents, Arc::clone(&sources), models, catalog).await)
-        }
-        None => None,
-    };
+    let accesses = model_accesses(settings, &relay, &fleet, bounds);
+    let served = accesses.zip(catalog.clone()).map(|(models, catalog)| {
+        let (config, agents) = (settings.experts.clone(), Arc::clone(&agents));
+        Experts::open(config, agents, Arc::clone(&sources), models, catalog)
+    });
     let hooks =
         catalog.and_then(|catalog| experts::serve(settings, catalog, agents.store(), served.as_ref(), abort));
     let app = App {

@@ -152,6 +152,7 @@ impl Experts {
         let prompt = system_prompt_with(&package, &operations.tiers());
         let base = self.base(expert.name(), timeout);
         let snapshot = format!("{} {session}", digest(&package.files));
+        let is_private = files.may_quote_private();
         let functions = IsolatedFunctions {
             base: base.clone(),
             package: Arc::clone(&package),
@@ -161,11 +162,12 @@ impl Experts {
             settled: settled.clone(),
             is_dry,
             snapshot: snapshot.clone(),
+            is_private,
         };
         let supervision = Supervision {
             settled,
             snapshot,
-            is_private: files.reads_private(),
+            is_private,
             children: Some(Arc::new(functions)),
             ..tools::supervision(&package, &operations, &role, is_dry)
         };

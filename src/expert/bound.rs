@@ -5,6 +5,7 @@
 //! `[tools.policy]` does not ask again, but its rules are heard, those that deny and those that ask.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
@@ -14,11 +15,15 @@ use super::component::{Operation, Tool};
 use super::diagnostic::{Diagnostic, Severity};
 use super::package::Package;
 use crate::tools::{
-    Approver, Asked, Invocation, Question, Sources, ToolError, ToolOutput, ToolSet, ToolSpec, Tools as _,
+    Approver, Asked, Invocation, Prospect, Question, ServerProblem, Sources, ToolError, ToolOutput, ToolSet,
+    ToolSpec, Tools as _,
 };
 
 /// The longest name of a function that model servers take.
 const LONGEST_NAME: usize = 64;
+
+/// How long a command of a person waits for the first start of MCP servers.
+pub(super) const FIRST_START: Duration = Duration::from_secs(30);
 
 /// Why an expert's triggers are held.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,8 +59,8 @@ pub(super) struct OfferedOperation {
     configured: String,
 }
 
-/// The tools of a package, bound as the user says, and what keeps them from being ready.
-pub(super) async fn bind(
+/// The tools of a package, bound as the user says, and what keeps them from being ready. Servers are started and not waited for.
+pub(super) fn bind(
     package: &Package,
     bindings: &Bindings,
     sources: &Sources,
@@ -73,7 +78,7 @@ pub(super) async fn bind(
         };
         let operations = declared.iter().flat_map(|tool| &tool.operations.items);
         let operations: Vec<String> = operations.map(|operation| operation.name.clone()).collect();
-        let set = match sources.select(&binding.wanted(&operations)).await {
+        let set = match sources.select_now(&binding.wanted(&operations)) {
             Ok(set) => Some(set),
             Err(whys) => {
                 problems.push(problem(whys.join("; ")));
@@ -99,17 +104,26 @@ pub struct BindingCheck {
 /// Checks a package's bindings against what the configuration offers.
 pub async fn check_binding(package: &Package, text: &str, sources: &Sources) -> BindingCheck {
     let (bindings, mut problems) = read(text);
-    let (tools, unbound) = bind(package, &bindings, sources).await;
+    let (tools, unbound) = bind(package, &bindings, sources);
     problems.extend(unbound);
-    for tool in &tools {
-        problems.extend(tool.problem(sources).await);
-    }
+    await_sources(&tools, sources, FIRST_START).await;
+    problems.extend(tools.iter().filter_map(|tool| tool.problem(sources)));
     let bound = tools.iter().filter_map(BoundTool::target);
     BindingCheck {
         problems,
         mismatches: tools.iter().flat_map(BoundTool::mismatches).collect(),
         bound: bound.map(|(tool, target)| (tool.to_owned(), target.to_owned())).collect(),
     }
+}
+
+/// Waits until the servers of tools have started or failed to, at most this long, and looks whether the gateway is there where one is needed.
+pub(super) async fn await_sources(tools: &[BoundTool], sources: &Sources, limit: Duration) {
+    let gateway = async {
+        if tools.iter().any(BoundTool::is_at_gateway) {
+            sources.look_at_gateway().await;
+        }
+    };
+    tokio::join!(sources.await_servers(tools.iter().filter_map(BoundTool::server), limit), gateway);
 }
 
 /// Reads the text of a file of bindings; what is wrong with it keeps the expert from being ready.
@@ -126,14 +140,38 @@ pub(super) fn read(text: &str) -> (Bindings, Vec<BindingProblem>) {
 }
 
 impl BoundTool {
-    /// Why it cannot be called now, though it is bound.
-    pub(super) async fn problem(&self, sources: &Sources) -> Option<BindingProblem> {
-        if self.set.is_none() || self.binding.kind != BindingType::Mcp {
-            return None;
+    /// The MCP server that it is bound to, if that is configured.
+    pub(super) fn server(&self) -> Option<&str> {
+        let is_mcp = self.set.is_some() && self.binding.kind == BindingType::Mcp;
+        is_mcp.then_some(self.binding.server.as_str())
+    }
+
+    /// True where its operations are at OpenClaw's gateway, if that is configured.
+    pub(super) fn is_at_gateway(&self) -> bool {
+        self.set.is_some() && self.binding.kind == BindingType::Gateway
+    }
+
+    fn source_problem(&self, sources: &Sources) -> Option<ServerProblem> {
+        match self.server() {
+            Some(server) => sources.mcp_problem(server),
+            None if self.is_at_gateway() => sources.gateway_problem(),
+            None => None,
         }
-        let text = sources.mcp_problem(&self.binding.server).await?;
-        let text = format!("its MCP server {} cannot be reached: {text}", self.binding.server);
-        Some(BindingProblem { tool: self.name.clone(), text, is_final: false })
+    }
+
+    /// True while its server starts for the first time.
+    pub(super) fn is_starting(&self, sources: &Sources) -> bool {
+        self.source_problem(sources).is_some_and(|problem| problem.prospect == Prospect::Starting)
+    }
+
+    /// Why it cannot be called now, though it is bound.
+    pub(super) fn problem(&self, sources: &Sources) -> Option<BindingProblem> {
+        let ServerProblem { text, prospect } = self.source_problem(sources)?;
+        let what = self
+            .server()
+            .map_or("OpenClaw's gateway".to_owned(), |server| format!("its MCP server {server}"));
+        let text = format!("{what} cannot be reached: {text}");
+        Some(BindingProblem { tool: self.name.clone(), text, is_final: prospect == Prospect::Unusable })
     }
 
     /// What the tool file and the server do not agree about, for people. Empty while the server has never been up.

@@ -148,6 +148,12 @@ impl Catalog {
             Ok((text, _)) => (text, None),
             Err(error) => (String::new(), Some(error.to_string())),
         };
+        if let Some(file) = self.library.unread_bindings(&folder_name(path)) {
+            tracing::warn!(
+                target: "respool::expert", file = %file.display(), read_instead = %self.library.own_bindings(&folder_name(path)).display(),
+                "bindings in a package that respool has not installed are not read"
+            );
+        }
         let new = |package: Arc<Package>| {
             let digest = digest(&package.files);
             let (bindings, bindings_problem) = (bindings.clone(), bindings_problem.clone());
@@ -338,7 +344,8 @@ mod tests {
         assert_eq!(version(&Catalog::open(dir.path()), "sales").as_deref(), Some("1.0.0"));
     }
 
-    /// Bindings are the user's: beside the package's folder they go before those in it, and a change of either is noticed.
+    /// Bindings are the user's: in the package's folder they count only where respool installed it, beside it they go before those, and a
+    /// change of either is noticed.
     #[test]
     fn bindings_belong_to_the_snapshot() {
         let dir = tempfile::tempdir().unwrap();
@@ -347,6 +354,11 @@ mod tests {
         let catalog = Catalog::open(&experts);
         assert_eq!(catalog.get("sales").unwrap().bindings, "");
         fs::write(experts.join("sales/bindings.yaml"), "tools: {}\n").unwrap();
+        assert!(catalog.reload());
+        assert_eq!(catalog.get("sales").unwrap().bindings, "", "a package may not bring its own");
+        fs::create_dir_all(experts.join(".respool")).unwrap();
+        fs::write(experts.join(".respool/sales.json"), "{}").unwrap();
+        fs::write(experts.join("sales/README.md"), "# Sales\n").unwrap();
         assert!(catalog.reload());
         assert_eq!(catalog.get("sales").unwrap().bindings, "tools: {}\n");
         let beside = dir.path().join("expert-config/sales");

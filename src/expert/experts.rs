@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::Notify;
@@ -25,6 +26,9 @@ use crate::tools::{Sources, ToolSet};
 
 /// What stands before an expert's name in a model's.
 pub const MODEL_PREFIX: &str = "expert/";
+
+/// How often it is looked whether the gateway can be reached.
+const GATEWAY_EVERY: Duration = Duration::from_secs(5);
 
 /// One expert.
 pub struct Expert {
@@ -69,6 +73,10 @@ pub struct Experts {
     generation: Mutex<Option<u64>>,
     /// The names of those that were ready when it was looked last.
     ready: Mutex<BTreeSet<String>>,
+    /// Why the others were not.
+    not_ready: Mutex<BTreeMap<String, String>>,
+    /// Which are ready has changed.
+    readiness: Notify,
     /// The way to the main session; `None` where there is no gateway.
     pub(super) gateway: Option<ToolSet>,
     /// There is something to deliver.
@@ -83,15 +91,15 @@ impl fmt::Debug for Experts {
 }
 
 impl Experts {
-    /// Binds what is installed.
-    pub async fn open(
+    /// Binds what is installed. Servers are started and not waited for.
+    pub fn open(
         config: ExpertsConfig,
         agents: Arc<Agents>,
         sources: Arc<Sources>,
         models: ModelAccesses,
         catalog: Arc<Catalog>,
     ) -> Arc<Self> {
-        let gateway = sources.select(&["sessions_send".to_owned()]).await.ok();
+        let gateway = sources.select_now(&["sessions_send".to_owned()]).ok();
         let experts = Arc::new(Self {
             config,
             agents,
@@ -101,12 +109,14 @@ impl Experts {
             by_name: Mutex::default(),
             generation: Mutex::default(),
             ready: Mutex::default(),
+            not_ready: Mutex::default(),
+            readiness: Notify::new(),
             gateway,
             delivery_stirred: Notify::new(),
             tasks: TaskTracker::new(),
         });
-        experts.follow_catalog().await;
-        experts.look_at_servers().await;
+        experts.follow_catalog();
+        experts.look_at_servers();
         experts
     }
 
@@ -140,31 +150,38 @@ impl Experts {
     }
 
     /// Looks which experts are ready. What changes is told.
-    pub(super) async fn look_at_servers(&self) {
-        let mut now = BTreeSet::new();
+    pub(super) fn look_at_servers(&self) {
+        let (mut now, mut not_ready) = (BTreeSet::new(), BTreeMap::new());
         for expert in self.iter() {
-            let problems = self.problems(&expert).await;
+            let problems = self.problems(&expert);
+            if !problems.is_empty() && !self.is_starting(expert.name()) {
+                not_ready.insert(expert.name().to_owned(), in_words(&problems));
+            }
             let was_ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner).contains(expert.name());
             if problems.is_empty() {
                 now.insert(expert.name().to_owned());
             } else if was_ready {
-                let why: Vec<String> =
-                    problems.iter().map(|one| format!("{}: {}", one.tool, one.text)).collect();
-                tracing::warn!(target: "respool::expert", expert = expert.name(), why = why.join("; "), "an expert is not ready; its events wait");
+                let why = in_words(&problems);
+                tracing::warn!(target: "respool::expert", expert = expert.name(), why, "an expert is not ready; its events wait");
             }
         }
         *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        let mut known = self.not_ready.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known != not_ready {
+            *known = not_ready;
+            self.readiness.notify_one();
+        }
     }
 
     /// Binds what the catalog has in service since it was looked last.
-    pub async fn follow_catalog(&self) {
+    pub fn follow_catalog(&self) {
         let current = self.catalog.current();
         if *self.generation.lock().unwrap_or_else(PoisonError::into_inner) == Some(current.generation) {
             return;
         }
         let mut now = BTreeMap::new();
         for snapshot in current.experts.values() {
-            let expert = self.bound(snapshot).await;
+            let expert = self.bound(snapshot);
             now.insert(expert.name().to_owned(), expert);
         }
         *self.by_name.lock().unwrap_or_else(PoisonError::into_inner) = now;
@@ -172,7 +189,7 @@ impl Experts {
     }
 
     /// The expert of a package; the one before where nothing has changed and nothing was wrong.
-    async fn bound(&self, snapshot: &Snapshot) -> Arc<Expert> {
+    fn bound(&self, snapshot: &Snapshot) -> Arc<Expert> {
         let (bindings, mut problems) = bound::read(&snapshot.bindings);
         let before = self.get(snapshot.name()).filter(|before| {
             before.digest == snapshot.digest && before.bindings == bindings && before.problems.is_empty()
@@ -182,7 +199,7 @@ impl Experts {
         }
         problems.extend(snapshot.bindings_problem.as_deref().map(unreadable));
         let package = Arc::clone(&snapshot.package);
-        let (bound, unbound) = bound::bind(&package, &bindings, &self.sources).await;
+        let (bound, unbound) = bound::bind(&package, &bindings, &self.sources);
         problems.extend(unbound);
         let (digest, folder) = (snapshot.digest.clone(), snapshot.folder());
         Arc::new(Expert { package, digest, bindings, problems, bound: Arc::new(bound), folder })
@@ -190,7 +207,39 @@ impl Experts {
 
     /// Whether an expert's triggers are held until somebody changes something: a tool is not bound, or not configured.
     pub fn is_held(&self, name: &str) -> bool {
-        self.get(name).is_none_or(|expert| !expert.problems.is_empty())
+        self.get(name).is_none_or(|expert| self.problems(&expert).iter().any(|problem| problem.is_final))
+    }
+
+    /// True while a server of an expert starts for the first time: what it offers is not known yet.
+    pub fn is_starting(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|expert| expert.bound.iter().any(|tool| tool.is_starting(&self.sources)))
+    }
+
+    /// Waits until the servers of an expert have started or failed to, at most this long, and takes that in.
+    pub async fn await_servers(&self, name: &str, limit: Duration) {
+        let Some(expert) = self.get(name).filter(|_| self.is_starting(name)) else { return };
+        bound::await_sources(&expert.bound, &self.sources, limit).await;
+        self.look_at_servers();
+    }
+
+    /// Looks again and again whether OpenClaw's gateway can be reached, where a tool is bound to it.
+    pub(super) async fn watch_gateway(&self) {
+        loop {
+            if self.iter().any(|expert| expert.bound.iter().any(bound::BoundTool::is_at_gateway)) {
+                self.sources.look_at_gateway().await;
+            }
+            tokio::time::sleep(GATEWAY_EVERY).await;
+        }
+    }
+
+    /// Why an expert is not ready, for the main agent; `None` also while a server of it is starting.
+    pub fn why_not_ready(&self, name: &str) -> Option<String> {
+        self.not_ready.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    /// Waits until another expert is ready, or one is not any more, or for another reason.
+    pub async fn readiness_changed(&self) {
+        self.readiness.notified().await;
     }
 
     fn all(&self) -> Vec<Arc<Expert>> {
@@ -234,12 +283,9 @@ impl Experts {
     }
 
     /// What keeps an expert from being ready; its triggers are held as long as this is not empty.
-    pub async fn problems(&self, expert: &Expert) -> Vec<BindingProblem> {
-        let mut problems = expert.problems.clone();
-        for tool in expert.bound.iter() {
-            problems.extend(tool.problem(&self.sources).await);
-        }
-        problems
+    pub fn problems(&self, expert: &Expert) -> Vec<BindingProblem> {
+        let unavailable = expert.bound.iter().filter_map(|tool| tool.problem(&self.sources));
+        expert.problems.iter().cloned().chain(unavailable).collect()
     }
 
     /// The invocation of a process that a person asks for.
@@ -295,6 +341,10 @@ impl Experts {
         let kept = self.catalog.package_of(&expert.folder, digest).map(Arc::new);
         kept.unwrap_or_else(|| Arc::clone(&expert.package))
     }
+}
+
+fn in_words(problems: &[BindingProblem]) -> String {
+    problems.iter().map(|one| format!("{}: {}", one.tool, one.text)).collect::<Vec<_>>().join("; ")
 }
 
 fn unreadable(error: &str) -> BindingProblem {

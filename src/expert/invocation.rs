@@ -63,6 +63,11 @@ impl Origin {
         Self::Trigger { name: name.to_owned(), session: session.as_str().to_owned() }
     }
 
+    /// Whether it belongs to the main session and not to one of its own.
+    pub fn is_main_session(&self) -> bool {
+        matches!(self, Self::Trigger { session, .. } if session == TriggerSession::Main.as_str())
+    }
+
     /// The trigger's name, where it was one.
     pub fn trigger_name(&self) -> Option<&str> {
         match self {

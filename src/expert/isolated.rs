@@ -43,6 +43,11 @@ pub(super) fn call_name(function: &str) -> String {
     function_name(CALL, function)
 }
 
+/// True for the name of a tool that calls an isolated function.
+pub(super) fn is_call(name: &str) -> bool {
+    name.strip_prefix(CALL).is_some_and(|rest| rest.starts_with("__"))
+}
+
 /// The isolated functions of one run.
 pub(super) struct IsolatedFunctions {
     pub(super) base: AgentBase,
@@ -56,6 +61,8 @@ pub(super) struct IsolatedFunctions {
     pub(super) settled: Vec<SettledCall>,
     pub(super) is_dry: bool,
     pub(super) snapshot: String,
+    /// The run that calls may quote private knowledge, also in the inputs.
+    pub(super) is_private: bool,
 }
 
 impl IsolatedFunctions {
@@ -85,7 +92,7 @@ impl IsolatedFunctions {
             knowledge: readable(&self.package, function),
             finish: FINISH_FUNCTION,
         };
-        let supervision = self.supervision(function, &operations);
+        let supervision = self.supervision(&operations);
         let base = self.base.of_function(&function.name.value);
         let tools = FunctionTools {
             operations,
@@ -97,7 +104,7 @@ impl IsolatedFunctions {
         Arc::new(base.agent(prompt.text(), Arc::new(tools), supervision))
     }
 
-    fn supervision(&self, function: &Function, operations: &Operations) -> Supervision {
+    fn supervision(&self, operations: &Operations) -> Supervision {
         let (mut tiers, mut ends_run) = (BTreeMap::new(), BTreeMap::new());
         for operation in operations.all() {
             let tier = if self.is_dry { policy::Tier::Auto } else { operations.tier(&operation) };
@@ -113,7 +120,8 @@ impl IsolatedFunctions {
             ends_run,
             settled: self.settled.clone(),
             snapshot: self.snapshot.clone(),
-            is_private: reads_private(&self.package, function),
+            is_private: self.is_private,
+            ends_at_limits: self.is_process,
             ..Supervision::default()
         }
     }
@@ -235,10 +243,14 @@ fn readable(package: &Package, function: &Function) -> BTreeMap<String, String> 
     known.map(|one| (one.path.clone(), format!("knowledge/{}.md", one.name))).collect()
 }
 
-fn reads_private(package: &Package, function: &Function) -> bool {
-    let readable = readable(package, function);
-    let mut private = package.knowledge.items.iter().filter(|one| one.kind == KnowledgeKind::Private);
-    private.any(|one| readable.contains_key(&one.path))
+/// Whether an isolated function may read private knowledge: its outputs may quote it.
+pub(super) fn any_reads_private(package: &Package) -> bool {
+    let functions = package.functions.items.iter();
+    functions.filter(|function| function.session == FunctionSession::Isolated).any(|function| {
+        let readable = readable(package, function);
+        let mut private = package.knowledge.items.iter().filter(|one| one.kind == KnowledgeKind::Private);
+        private.any(|one| readable.contains_key(&one.path))
+    })
 }
 
 /// The tools of a function's own run.

@@ -2,9 +2,10 @@
 //! Called by the command line.
 //!
 //! ```text
-//! DIR/NAME/                            the package; `bindings.yaml` in it is the user's
+//! DIR/NAME/                            the package; `bindings.yaml` in it is the user's, where respool installed the package
 //! DIR/.respool/NAME.json               where it came from
 //! DIR/.respool/snapshots/NAME/DIGEST/  what was installed, by the digest of its files
+//! DIR/../expert-config/NAME/           `bindings.yaml` of the user for any package
 //! ```
 
 use std::collections::BTreeMap;
@@ -115,6 +116,8 @@ pub struct Plan {
     pub old: Package,
     /// The package that takes its place.
     pub package: Package,
+    /// It goes back to what was installed before: an older version is what is wanted.
+    is_rollback: bool,
     record: Record,
 }
 
@@ -124,7 +127,8 @@ impl Plan {
         let local = self
             .has_local_changes
             .then_some("the installed files were changed by hand, and the changes would be lost");
-        self.step.caution().into_iter().chain(local).collect()
+        let step = self.step.caution().filter(|_| !self.is_rollback);
+        step.into_iter().chain(local).collect()
     }
 }
 
@@ -265,6 +269,7 @@ impl Library {
             has_local_changes: recorded.is_some_and(|recorded| recorded != digest(&old.files)),
             changed: changed_files(&old.files, &package.files),
             record: record_of(&package, source, previous),
+            is_rollback: false,
             old,
             package,
         })
@@ -291,7 +296,7 @@ impl Library {
             ));
         }
         let source = Source::parse(&previous.source)?;
-        self.plan(name, package, &source)
+        Ok(Plan { is_rollback: true, ..self.plan(name, package, &source)? })
     }
 
     /// Makes an update.
@@ -308,17 +313,29 @@ impl Library {
         self.dir.with_file_name("expert-config").join(folder).join(BINDINGS)
     }
 
-    /// The text of an expert's bindings, and the file that holds it or would.
+    /// The text of an expert's bindings, and the file that holds it or would. In a folder that respool has not installed, such as one made
+    /// by `git clone`, the package's author may have written the file, so it is not read there.
     ///
     /// # Errors
     /// When the file is there and cannot be read.
     pub fn bindings(&self, folder: &str) -> io::Result<(String, PathBuf)> {
         let own = self.own_bindings(folder);
-        let path = if own.is_file() { own } else { self.dir.join(folder).join(BINDINGS) };
+        let is_beside = own.is_file() || !self.is_recorded(folder);
+        let path = if is_beside { own } else { self.dir.join(folder).join(BINDINGS) };
         match fs::read_to_string(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((String::new(), path)),
             read => Ok((read?, path)),
         }
+    }
+
+    /// The file of bindings in a package's folder that is not read, because respool has not installed the package.
+    pub fn unread_bindings(&self, folder: &str) -> Option<PathBuf> {
+        let path = self.dir.join(folder).join(BINDINGS);
+        (!self.is_recorded(folder) && path.is_file()).then_some(path)
+    }
+
+    fn is_recorded(&self, folder: &str) -> bool {
+        self.record_path(folder).is_file()
     }
 
     /// Writes an expert's bindings.
@@ -327,6 +344,7 @@ impl Library {
     /// When the file cannot be written.
     pub fn write_bindings(&self, folder: &str, text: &str, _: &Lock) -> io::Result<PathBuf> {
         let (_, path) = self.bindings(folder)?;
+        fs::create_dir_all(path.parent().unwrap_or(&self.dir))?;
         write_atomically(&path, text.as_bytes())?;
         Ok(path)
     }
@@ -385,7 +403,7 @@ impl Library {
         }
         let staged = self.staged(&package.files)?;
         let bindings = self.dir.join(folder).join(BINDINGS);
-        if bindings.is_file() {
+        if self.is_recorded(folder) && bindings.is_file() {
             fs::copy(&bindings, staged.path().join(BINDINGS))?;
         }
         self.replace(folder, &staged.keep())?;

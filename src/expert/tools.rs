@@ -259,7 +259,7 @@ pub(super) fn supervision(
         rules.proposals.insert(LEARN.to_owned());
     }
     ends_run.extend([FINISH, ESCALATE, FAIL].map(|name| (name.to_owned(), EndsRun::OnSuccess)));
-    Supervision { tiers, rules, ends_run, ..Supervision::default() }
+    Supervision { tiers, rules, ends_run, ends_at_limits: is_process, ..Supervision::default() }
 }
 
 /// How a run of the package deals with approvals.

@@ -58,11 +58,11 @@ impl Workspace {
         Self { root: root.to_owned(), package, session, permitted, seen: Mutex::default() }
     }
 
-    /// Whether a run with these files may read private knowledge.
-    pub(super) fn reads_private(&self) -> bool {
+    /// Whether a run with these files may quote private knowledge: what it reads itself, and what its isolated functions read.
+    pub(super) fn may_quote_private(&self) -> bool {
         let mut private =
             self.package.knowledge.items.iter().filter(|one| one.kind == KnowledgeKind::Private);
-        private.any(|one| self.permitted.contains(&one.path))
+        private.any(|one| self.permitted.contains(&one.path)) || isolated::any_reads_private(&self.package)
     }
 
     /// Makes what is to be there when a run begins.

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use axum::response::Response;
 use bytes::Bytes;
@@ -21,6 +21,9 @@ use crate::relay::{ErrorForm, Wire};
 use crate::translate::{ClientProgram, Head, Ids, Reply, ReplyChoice, Spool, completion_json};
 use crate::turn::{FinishReason, ToolCall, Turn, TurnEvent, Usage};
 use crate::wire::{ApiError, ChatRequest};
+
+/// How long a conversation with an expert waits for the first start of its servers.
+const FIRST_START: Duration = Duration::from_secs(5);
 
 /// The header that names a run.
 pub(super) const RUN_ID: HeaderName = HeaderName::from_static("x-respool-run-id");
@@ -76,6 +79,7 @@ pub(super) async fn begin(
         line.account.iter().for_each(|account| account.counted_elsewhere());
     });
     app.access.foreign_page(headers).map_or(Ok(()), Err)?;
+    let agent = with_known_tools(&app, agent).await;
     let request = AgentRequest::parse(body)?
         .of_client(headers.get(header::AUTHORIZATION).map_or(&[], HeaderValue::as_bytes));
     // Another agent's instructions and tools have no place beside an expert's policy.
@@ -90,6 +94,18 @@ pub(super) async fn begin(
     let errors = app.error_form(Wire::Chat, program);
     line.with(|line| line.row.run.clone_from(&watch.run));
     Ok(Answer { app, agent, watch, line, usage, errors })
+}
+
+/// The agent itself; of an expert whose servers start for the first time one that is made when they have told their tools.
+async fn with_known_tools(app: &App, agent: Arc<Agent>) -> Arc<Agent> {
+    let expert = app.experts.as_ref().zip(agent.name.strip_prefix(MODEL_PREFIX));
+    match expert.filter(|(experts, name)| experts.is_starting(name)) {
+        Some((experts, name)) => {
+            experts.await_servers(name, FIRST_START).await;
+            app.agent(&agent.name).unwrap_or(agent)
+        }
+        None => agent,
+    }
 }
 
 /// What an agent's run says next.

@@ -49,11 +49,29 @@ pub struct MessageFilter {
 /// A change of the outbox.
 #[derive(Clone, Debug)]
 pub(super) enum Change {
-    Post { message: NewMessage, now: u64 },
-    Claim { now: u64, until: u64, most: usize },
-    Delivered { id: String, at: u64 },
-    Again { id: String, due: u64, note: String },
-    Forget { before: u64 },
+    /// `needs_delivery`: it is sent, and not only kept.
+    Post {
+        message: NewMessage,
+        needs_delivery: bool,
+        now: u64,
+    },
+    Claim {
+        now: u64,
+        until: u64,
+        most: usize,
+    },
+    Delivered {
+        id: String,
+        at: u64,
+    },
+    Again {
+        id: String,
+        due: u64,
+        note: String,
+    },
+    Forget {
+        before: u64,
+    },
 }
 
 /// What came of a change.
@@ -67,12 +85,12 @@ pub(super) fn apply(change: &Transaction<'_>, what: &Change) -> rusqlite::Result
     let count = |count| Changed { count, claimed: Vec::new() };
     match what {
         // The messages of an entry are in the order in which they were posted, also within one millisecond.
-        Change::Post { message, now } => change
+        Change::Post { message: NewMessage { id, expert, entry, kind, body }, needs_delivery, now } => change
             .prepare_cached(
-                "INSERT OR IGNORE INTO outbox (id, expert, entry, kind, created, due, body) VALUES (?1, ?2, ?3, ?4,
-                 coalesce((SELECT max(created) + 1 FROM outbox WHERE created >= ?5 AND entry = ?3), ?5), ?5, ?6)",
+                "INSERT OR IGNORE INTO outbox (id, expert, entry, kind, created, due, body, delivered) VALUES (?1, ?2, ?3, ?4,
+                 coalesce((SELECT max(created) + 1 FROM outbox WHERE created >= ?5 AND entry = ?3), ?5), ?5, ?6, iif(?7, NULL, ?5))",
             )?
-            .execute(params![message.id, message.expert, message.entry, message.kind, signed(*now), message.body])
+            .execute(params![id, expert, entry, kind, signed(*now), body, needs_delivery])
             .map(count),
         Change::Claim { now, until, most } => {
             let query = format!(

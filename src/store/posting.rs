@@ -10,7 +10,15 @@ impl Store {
     /// # Errors
     /// When the store cannot be written.
     pub async fn post(&self, message: NewMessage, now: u64) -> Result<bool, StoreError> {
-        Ok(self.change_outbox(Change::Post { message, now }).await?.count > 0)
+        Ok(self.change_outbox(Change::Post { message, needs_delivery: true, now }).await?.count > 0)
+    }
+
+    /// Keeps a message for whoever looks, and delivers it to nobody; false when one of its id was posted before.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub async fn keep_message(&self, message: NewMessage, now: u64) -> Result<bool, StoreError> {
+        Ok(self.change_outbox(Change::Post { message, needs_delivery: false, now }).await?.count > 0)
     }
 
     /// Messages whose delivery is due, for whoever delivers them; others get them again after `until`.
@@ -145,6 +153,11 @@ mod tests {
                 .unwrap(),
             []
         );
+        assert!(store.keep_message(message("kept"), 6_000).await.unwrap());
+        assert!(!store.keep_message(message("kept"), 6_001).await.unwrap());
+        let due = store.claim_messages(9_000, 9_100, 10).await.unwrap();
+        assert!(due.iter().all(|row| row.message.id != "kept"), "it is not delivered");
+        assert_eq!(store.message("kept").await.unwrap().unwrap().delivered, Some(6_000));
         assert_eq!(store.forget_messages(1_200).await.unwrap(), 1);
     }
 }

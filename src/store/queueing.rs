@@ -6,6 +6,7 @@ use super::queue::{
     self, Change, ClaimRequest, Claimed, Clock, Enqueued, EntryEnd, EntryLease, EntryRow, EntryState,
     NewEntry, Queue,
 };
+use super::read;
 use super::write::Job;
 use super::{NewRun, Store, StoreError};
 
@@ -91,6 +92,20 @@ impl Store {
         self.read(move |connection| queue::list(connection, queue.as_deref(), state, most)).await
     }
 
+    /// Entries of a queue that have not ended and stand behind a place in it, each with its place.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn open_entries(
+        &self,
+        queue: &str,
+        behind: u64,
+        most: usize,
+    ) -> Result<Vec<(u64, EntryRow)>, StoreError> {
+        let queue = queue.to_owned();
+        self.read(move |connection| queue::open_after(connection, &queue, behind, most)).await
+    }
+
     /// One entry.
     ///
     /// # Errors
@@ -98,6 +113,15 @@ impl Store {
     pub async fn entry(&self, id: &str) -> Result<Option<EntryRow>, StoreError> {
         let id = id.to_owned();
         self.read(move |connection| queue::one(connection, &id)).await
+    }
+
+    /// When the oldest work of a queue, or of the agent that works on it, began that is still open; `None` when none is.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn oldest_open(&self, queue: &str, agent: &str) -> Result<Option<u64>, StoreError> {
+        let (queue, agent) = (queue.to_owned(), agent.to_owned());
+        self.read(move |connection| read::oldest_open(connection, &queue, &agent)).await
     }
 
     /// The entry that a run works on.

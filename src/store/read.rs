@@ -157,6 +157,21 @@ pub(super) fn runs_of(connection: &Connection, fingerprint: &str) -> rusqlite::R
     connection.prepare_cached(query)?.query_map(params![fingerprint], |row| row.get(0))?.collect()
 }
 
+/// When the oldest entry of a queue was accepted that has not ended, or the oldest run of its agent begun that is not over.
+pub(super) fn oldest_open(
+    connection: &Connection,
+    queue: &str,
+    agent: &str,
+) -> rusqlite::Result<Option<u64>> {
+    let query = "SELECT min(at) FROM (
+        SELECT min(accepted) AS at FROM queue WHERE queue = ?1 AND state IN ('waiting', 'claimed', 'held')
+        UNION ALL
+        SELECT min(created) FROM runs WHERE agent = ?2 AND status IN ('running', 'suspended', 'awaiting_approval', 'interrupted'))";
+    let at: Option<i64> =
+        connection.prepare_cached(query)?.query_row(params![queue, agent], |row| row.get(0))?;
+    Ok(at.map(i64::unsigned_abs))
+}
+
 pub(super) fn owners_of_running(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     let mut owners = connection.prepare("SELECT DISTINCT owner FROM runs WHERE status = 'running'")?;
     owners.query_map([], |row| row.get(0))?.collect()

@@ -8,11 +8,14 @@ pub(super) mod known;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
 use serde_json::{Map, Value, json};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use super::config::GatewayConfig;
 use super::contract::{Approver, Invocation, ToolError, ToolOutput};
@@ -23,6 +26,8 @@ use super::wanted::Wanted;
 
 /// The gateway takes no larger request.
 const LARGEST_REQUEST: usize = 2_000_000;
+/// How long the gateway may take to accept a connection.
+const PROBE: Duration = Duration::from_secs(5);
 /// A larger answer is not read to its end.
 const LARGEST_ANSWER: usize = 8 << 20;
 
@@ -55,6 +60,18 @@ impl Connection {
         let client = client.map_err(|error| format!("tools.gateway: {error}"))?;
         let endpoint = format!("{}/tools/invoke", url.trim_end_matches('/'));
         Ok(Some(Self { client, endpoint, config: config.clone() }))
+    }
+
+    /// Why nothing can be sent to the gateway; `None` while something takes connections at its address.
+    pub(super) async fn problem(&self) -> Option<String> {
+        let url = reqwest::Url::parse(&self.endpoint).ok()?;
+        let host = url.host_str()?.trim_matches(['[', ']']).to_owned();
+        let connected = timeout(PROBE, TcpStream::connect((host, url.port_or_known_default()?))).await;
+        match connected {
+            Ok(Ok(_)) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some("it does not answer".to_owned()),
+        }
     }
 
     async fn post(&self, body: String) -> Result<(u16, Option<String>, String), ToolError> {

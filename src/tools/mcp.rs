@@ -31,6 +31,26 @@ pub(super) const PREFIX: &str = "mcp:";
 /// How long a call waits for a server that is down.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Why a server cannot be called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerProblem {
+    /// In words, for people.
+    pub text: String,
+    /// What may be expected of it.
+    pub prospect: Prospect,
+}
+
+/// Whether a server that cannot be called will be there later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prospect {
+    /// It is starting for the first time.
+    Starting,
+    /// It is down, and started again.
+    Down,
+    /// Somebody has to change something first.
+    Unusable,
+}
+
 /// One server. Dropping it ends the connection and the server's process.
 pub(super) struct Server {
     name: String,
@@ -74,11 +94,14 @@ impl Server {
     }
 
     /// Why it cannot be called now.
-    pub(super) fn problem(&self) -> Option<String> {
+    pub(super) fn problem(&self) -> Option<ServerProblem> {
+        let problem = |text: &str, prospect| Some(ServerProblem { text: text.to_owned(), prospect });
         match &*self.state.borrow() {
+            State::Up(up) if up.tools.is_empty() => problem("it offers no tools", Prospect::Down),
             State::Up(_) => None,
-            State::Down(problem, _) => Some(problem.text.clone()),
-            State::Starting => Some("it is still starting".to_owned()),
+            State::Down(down, _) if down.is_final => problem(&down.text, Prospect::Unusable),
+            State::Down(down, _) => problem(&down.text, Prospect::Down),
+            State::Starting => problem("it is still starting", Prospect::Starting),
         }
     }
 

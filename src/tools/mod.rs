@@ -26,6 +26,7 @@ pub use config::{
 };
 pub use contract::{Approver, Asked, Invocation, Question, Target, ToolError, ToolOutput, ToolSpec, Tools};
 pub use local::told_subject;
+pub use mcp::{Prospect, ServerProblem};
 pub use policy::reach::{never_allowed, rule_for};
 pub use policy::{CommandPattern, idle_rules, plain_words};
 pub use sandbox::{Level, launch, level as sandbox_level};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::config::{PolicyConfig, ToolsConfig};
 use super::gateway::{Connection, Gateway, known};
 use super::local::{Local, Naming, Workspace, agent_names};
-use super::mcp::{self, Server};
+use super::mcp::{self, Prospect, Server, ServerProblem};
 use super::policy::Policy;
 use super::policy::held::{HeldPolicy, Policies};
 use super::sandbox::Level;
@@ -28,6 +28,8 @@ pub struct Sources {
     root: Option<PathBuf>,
     local: Option<Arc<Local>>,
     gateway: Option<Connection>,
+    /// Why the gateway could not be reached when it was looked last.
+    gateway_problem: Mutex<Option<ServerProblem>>,
     /// The MCP servers that some agent wants, running.
     servers: Mutex<BTreeMap<String, Arc<Server>>>,
 }
@@ -70,6 +72,10 @@ impl Sources {
             root,
             local: local.map(Arc::new),
             gateway,
+            gateway_problem: Mutex::new(Some(ServerProblem {
+                text: "it has not been looked yet".to_owned(),
+                prospect: Prospect::Starting,
+            })),
             servers: Mutex::default(),
             config: Arc::new(config.clone()),
         })
@@ -102,16 +108,33 @@ impl Sources {
         self.local.as_ref().map(|local| local.sandbox())
     }
 
-    /// Why an MCP server cannot be called now; `None` when it can. One that does not run yet is started, and waited for.
-    pub async fn mcp_problem(&self, name: &str) -> Option<String> {
+    /// Why an MCP server cannot be called now; `None` when it can. One that does not run yet is started, and not waited for.
+    pub fn mcp_problem(&self, name: &str) -> Option<ServerProblem> {
         if !self.config.mcp.contains_key(name) {
-            return Some(format!("there is no [tools.mcp.{name}] in the configuration"));
+            let text = format!("there is no [tools.mcp.{name}] in the configuration");
+            return Some(ServerProblem { text, prospect: Prospect::Unusable });
         }
-        let server = self.server(name);
-        match server.started(FIRST_START).await {
-            Err(problem) => Some(problem),
-            Ok(()) => server.problem(),
-        }
+        self.server(name).problem()
+    }
+
+    /// Looks whether the gateway can be reached, within seconds.
+    pub async fn look_at_gateway(&self) {
+        let Some(gateway) = &self.gateway else { return };
+        let problem = gateway.problem().await.map(|text| ServerProblem { text, prospect: Prospect::Down });
+        *self.gateway_problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+    }
+
+    /// Why OpenClaw's gateway cannot be called, as it was when it was looked last; `None` when it can.
+    pub fn gateway_problem(&self) -> Option<ServerProblem> {
+        self.gateway_problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until these MCP servers have started or failed to, at most this long. Those that do not run yet are started, all at once.
+    pub async fn await_servers(&self, names: impl IntoIterator<Item = &str>, limit: Duration) {
+        let configured = names.into_iter().filter(|name| self.config.mcp.contains_key(*name));
+        let servers: Vec<_> = configured.map(|name| self.server(name)).collect();
+        let starts = servers.iter().map(|server| server.started(limit));
+        futures::future::join_all(starts).await;
     }
 
     /// The tools of an agent, by the names in its `tools`.
@@ -119,12 +142,30 @@ impl Sources {
     /// # Errors
     /// One text for each name that nothing offers. An MCP server that is down for now is no error: its tools come with it.
     pub async fn select(&self, wanted: &[String]) -> Result<ToolSet, Vec<String>> {
+        let sorted = self.sorted(wanted)?;
+        let checks: Vec<_> =
+            sorted.mcp.iter().map(|(name, wanted)| (self.server(name), wanted.clone())).collect();
+        let checks = checks.iter().map(|(server, wanted)| check(server, wanted));
+        let problems: Vec<String> = futures::future::join_all(checks).await.into_iter().flatten().collect();
+        if problems.is_empty() { self.set(sorted) } else { Err(problems) }
+    }
+
+    /// The same without waiting for MCP servers: those that do not run yet are started, and their tools come with them.
+    ///
+    /// # Errors
+    /// One text for each name that nothing can offer as it is configured.
+    pub fn select_now(&self, wanted: &[String]) -> Result<ToolSet, Vec<String>> {
+        self.set(self.sorted(wanted)?)
+    }
+
+    fn sorted(&self, wanted: &[String]) -> Result<Sorted, Vec<String>> {
         let mut sorted = Sorted::default();
         let problems: Vec<String> =
             wanted.iter().filter_map(|name| self.sort(name, &mut sorted).err()).collect();
-        if !problems.is_empty() {
-            return Err(problems);
-        }
+        if problems.is_empty() { Ok(sorted) } else { Err(problems) }
+    }
+
+    fn set(&self, sorted: Sorted) -> Result<ToolSet, Vec<String>> {
         let mut sources: Vec<(Arc<dyn Source>, Wanted)> = Vec::new();
         if let Some(local) = &self.local {
             sources.push((Arc::clone(local) as _, sorted.local));
@@ -133,8 +174,8 @@ impl Sources {
             let gateway = Gateway::new(connection, &sorted.gateway, self.root.clone());
             sources.push((gateway, sorted.gateway));
         }
-        let servers = self.start(sorted.mcp).await?;
-        sources.extend(servers.into_iter().map(|(server, wanted)| (server as Arc<dyn Source>, wanted)));
+        let servers = sorted.mcp.into_iter();
+        sources.extend(servers.map(|(name, wanted)| (self.server(&name) as Arc<dyn Source>, wanted)));
         let set = ToolSet { policy: Arc::clone(&self.policy), config: Arc::clone(&self.config), sources };
         set.without_doubles()
     }
@@ -174,17 +215,7 @@ impl Sources {
         Err(nothing_offers(name))
     }
 
-    /// Starts the servers that are not running yet, all at once, and looks whether they have what is wanted of them.
-    async fn start(
-        &self,
-        wanted: BTreeMap<String, Wanted>,
-    ) -> Result<Vec<(Arc<Server>, Wanted)>, Vec<String>> {
-        let servers: Vec<_> = wanted.into_iter().map(|(name, wanted)| (self.server(&name), wanted)).collect();
-        let checks = servers.iter().map(|(server, wanted)| check(server, wanted));
-        let problems: Vec<String> = futures::future::join_all(checks).await.into_iter().flatten().collect();
-        if problems.is_empty() { Ok(servers) } else { Err(problems) }
-    }
-
+    /// The server of this name, which is started where it does not run yet.
     fn server(&self, name: &str) -> Arc<Server> {
         let mut running = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
         let config = self.config.mcp.get(name).cloned().unwrap_or_default();

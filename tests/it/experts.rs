@@ -186,6 +186,28 @@ fn a_package_that_was_put_there_by_hand_is_an_expert_too() {
     assert!(!it.path("experts/clone-of-desk").exists() && it.path("experts/second-clone").exists());
 }
 
+/// Whoever wrote the package may have written a `bindings.yaml` in it, and so could bind the user's tools.
+#[test]
+fn bindings_that_come_with_a_clone_are_not_read() {
+    let it = Installation::new();
+    let clone = it.path("experts/clone");
+    write_package(&clone);
+    it.edit("expert.yaml", "components:", "requires: {tools: [shell]}\ncomponents:");
+    fs::copy(it.path("source/expert.yaml"), clone.join("expert.yaml")).unwrap();
+    let brought = "tools:\n  shell: {type: local, operations: {run: exec}}\n";
+    fs::write(clone.join("bindings.yaml"), brought).unwrap();
+    let text = it.refused(&["validate", "lending-desk"]);
+    assert!(text.contains("shell: it is not bound") && text.contains("bindings.yaml is not read"), "{text}");
+
+    it.done(&["bind", "lending-desk", "shell", "--type", "gateway"]);
+    let beside = fs::read_to_string(it.path("expert-config/clone/bindings.yaml")).unwrap();
+    assert!(beside.contains("type: gateway") && !beside.contains("exec"), "{beside}");
+    it.edit("expert.yaml", "version: \"0.1.0\"", "version: \"0.1.1\"");
+    it.done(&["update", "lending-desk", it.path("source").to_str().unwrap()]);
+    assert!(!clone.join("bindings.yaml").exists(), "an update does not make it the user's");
+    assert!(it.path("expert-config/clone/bindings.yaml").exists());
+}
+
 #[test]
 fn names_cannot_leave_the_directory() {
     let it = Installation::new();
@@ -235,8 +257,11 @@ fn a_compatible_update_is_made_and_taken_back() {
     assert!(it.installed("functions/find-book.md").ends_with("Look twice.\n"));
     assert_eq!(it.installed("bindings.yaml"), "tools: {}\n", "bindings are the user's");
 
-    assert!(it.refused(&["update", "lending-desk", "--rollback"]).contains("older than the installed"));
-    it.done(&["update", "lending-desk", "--rollback", "--force"]);
+    let changed = it.path("experts/lending-desk/README.md");
+    fs::write(&changed, "# Mine\n").unwrap();
+    assert!(it.refused(&["update", "lending-desk", "--rollback"]).contains("changed by hand"));
+    fs::write(&changed, "# Lending desk\n").unwrap();
+    it.done(&["update", "lending-desk", "--rollback"]);
     assert!(it.installed("functions/find-book.md").ends_with("Look.\n"));
     assert_eq!(it.installed("bindings.yaml"), "tools: {}\n");
 }
@@ -513,7 +538,7 @@ fn a_trigger_is_fired_by_hand_and_an_entry_is_learnt() {
     installation.edit(
         "expert.yaml",
         "  functions: [functions/find-book.md]\n",
-        "  functions: [functions/find-book.md]\n  processes: [processes/lend.md]\ntriggers:\n  - {name: order, type: webhook, process: lend, dedupe_key: id}\n  - {name: daily, type: cron, expr: '0 8 * * *', process: lend}\n",
+        "  functions: [functions/find-book.md]\n  processes: [processes/lend.md]\ntriggers:\n  - {name: order, type: webhook, process: lend, dedupe_key: id}\n  - {name: daily, type: cron, expr: '0 8 * * *', process: lend}\n  - {name: talk, type: channel, process: lend}\n",
     );
     fs::create_dir_all(installation.path("source/processes")).unwrap();
     fs::write(
@@ -524,7 +549,10 @@ fn a_trigger_is_fired_by_hand_and_an_entry_is_learnt() {
     let source = installation.path("source");
     installation.done(&["install", source.to_str().unwrap()]);
     let shown = installation.done(&["show", "lending-desk"]);
-    assert!(shown.contains("hook: POST /hooks/lending-desk/order, secret in "), "{shown}");
+    for hook in ["order", "talk"] {
+        assert!(shown.contains(&format!("hook: POST /hooks/lending-desk/{hook}, secret in ")), "{shown}");
+    }
+    assert!(!shown.contains("lending-desk/daily"), "{shown}");
     assert!(!shown.contains("whsec_"), "the secret itself is not shown");
     for _ in 0..2 {
         let fired = installation.done(&["fire", "lending-desk", "order", "--payload", "{\"id\": 7}"]);
@@ -534,7 +562,7 @@ fn a_trigger_is_fired_by_hand_and_an_entry_is_learnt() {
     for (arguments, expected) in [
         (["fire", "lending-desk", "order", "--payload", "{"], "the payload is not JSON"),
         (["fire", "lending-desk", "order", "--payload", "7"], "neither a JSON object nor a list"),
-        (["fire", "lending-desk", "nothing", "--payload", "{}"], "its triggers are: order, daily"),
+        (["fire", "lending-desk", "nothing", "--payload", "{}"], "its triggers are: order, daily, talk"),
         (["fire", "nobody", "order", "--payload", "{}"], "no expert \"nobody\" that loads is installed"),
     ] {
         let (is_done, text) = installation.run(&arguments);

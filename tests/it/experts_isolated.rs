@@ -82,10 +82,11 @@ fn is_told_of_itself_alone(child: &Value) {
     );
 }
 
-/// The child run stands under its parent, and its answer is withheld.
+/// The child run stands under its parent, and the answers of both are withheld: what the one read the other may quote.
 async fn is_shown_under(store: &Store, run: &str) {
     assert_eq!(children(store).await, [("expert/sales-desk/compose-response".to_owned(), run.to_owned())]);
     let shown = report::breakdown(&store.run(run).await.unwrap().unwrap());
+    assert!(shown["answer"].as_str().unwrap().starts_with("[withheld"), "{shown}");
     let child = shown["children"][0].as_str().unwrap().to_owned();
     let shown = report::breakdown(&store.run(&child).await.unwrap().unwrap());
     assert_eq!((&shown["status"], &shown["parent"]), (&json!("done"), &json!(run)));

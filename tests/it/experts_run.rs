@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use respool::agent::Decision;
-use respool::expert::{Invocation, InvocationLane, Origin, message_json};
-use respool::store::{EntryRow, EntryState, MessageFilter, Queue as _, Store};
+use respool::agent::{Decision, report};
+use respool::expert::{DryRun, Invocation, InvocationLane, Origin, message_json};
+use respool::store::{EntryRow, EntryState, MessageFilter, Queue as _, Store, Whose};
 use serde_json::{Value, json};
 
 use crate::support::client::{Request, exchange};
@@ -50,7 +50,16 @@ impl Desk {
     }
 
     pub fn bind(&self, bindings: &str) {
-        fs::write(self.path("experts/sales-desk/bindings.yaml"), bindings).unwrap();
+        fs::create_dir_all(self.path("expert-config/sales-desk")).unwrap();
+        fs::write(self.path("expert-config/sales-desk/bindings.yaml"), bindings).unwrap();
+    }
+
+    /// Changes a file of the package.
+    pub fn edit(&self, file: &str, from: &str, to: &str) {
+        let path = self.path("experts/sales-desk").join(file);
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains(from), "{from}");
+        fs::write(path, text.replacen(from, to, 1)).unwrap();
     }
 
     pub fn toml(&self, upstream: &str) -> String {
@@ -351,6 +360,13 @@ async fn consent_is_asked_survives_a_restart_and_holds_the_lane() {
     assert!(store.entry("i2").await.unwrap().unwrap().is_blocked, "the lane is held");
     let told = messages(store, "i1").await;
     assert_eq!((told.len(), &told[0]["kind"]), (1, &json!("approval")));
+    let run = &store.newest(Whose::Everybody, 1).await.unwrap()[0].id;
+    let shown = report::breakdown(&store.run(run).await.unwrap().unwrap())["approval"].clone();
+    let call = &shown["calls"][0];
+    assert_eq!(call["tool"], "crm__update_deal_stage");
+    for text in [&shown["reason"], &call["arguments"]] {
+        assert!(text.as_str().unwrap().starts_with("[withheld"), "it may quote private knowledge: {shown}");
+    }
     respool.killed().await;
 
     let respool = desk.started(&fake).await;
@@ -373,6 +389,214 @@ async fn consent_is_asked_survives_a_restart_and_holds_the_lane() {
     respool.killed().await;
 }
 
+/// Lateness is told while a person is awaited, and of what fails without a word; once each.
+#[tokio::test]
+async fn lateness_is_told_of_what_waits_and_of_what_fails() {
+    let model = |request: &Value| match task(request).contains("\"stage\": \"fails\"") {
+        true => calls(&[("fail_process", json!({"reason": "no such stage"}))]),
+        false => moving(request),
+    };
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    desk.edit(
+        "processes/move-deal.md",
+        "tools: [crm]\n",
+        "tools: [crm]\ndelivery: {sla: 1s, sla_breach: escalate}\nexecution: {on_failure: abandon, retry: {max_attempts: 1}}\n",
+    );
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
+    until(store, "i1", |row| row.state == EntryState::Held).await;
+    let late = async |id: &str| {
+        let told = messages(store, id).await;
+        told.into_iter().filter(|one| one["body"]["sla"] == "1s").collect::<Vec<_>>()
+    };
+    for _ in 0..1_200 {
+        if !late("i1").await.is_empty() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let told = late("i1").await;
+    assert_eq!((told.len(), &told[0]["kind"]), (1, &json!("escalation")));
+    assert!(told[0]["body"]["reason"].as_str().unwrap().contains("a person is awaited"), "{told:?}");
+    let mut other = invocation("i2", "move-deal", json!({"deal_id": "d-2", "stage": "fails"}));
+    (other.lane, other.asked) = (None, now() - 5_000);
+    enqueue(store, other).await;
+    assert_eq!(until(store, "i2", is_over).await.state, EntryState::Failed);
+    assert_eq!(late("i2").await.len(), 1);
+    let waiting = respool.agents.approvals(10).await.unwrap();
+    respool.agents.decide(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
+    until(store, "i1", is_over).await;
+    assert_eq!(late("i1").await.len(), 1, "it is told once");
+    let result = messages(store, "i1").await.pop().unwrap();
+    assert_eq!((&result["kind"], &result["body"]["late"]["sla"]), (&json!("result"), &json!("1s")));
+    respool.killed().await;
+}
+
+/// Without a message a draft is still there for whoever looks, also when its process has failed.
+#[tokio::test]
+async fn a_draft_that_is_not_told_is_kept() {
+    let model = |request: &Value| match results(request).len() {
+        0 => calls(&[("email__send", json!({"to": "a", "text": "b"}))]),
+        _ => calls(&[("escalate", json!({"reason": "r", "context": "c", "recommendation": "d"}))]),
+    };
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    desk.edit("expert.yaml", "policy:\n", "policy:\n  escalation: {on_manual_ready: false}\n");
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "inbound-email-triage", mail())).await;
+    until(store, "i1", is_over).await;
+    let told = messages(store, "i1").await;
+    let kinds: Vec<&str> = told.iter().map(|message| message["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["draft", "escalation"]);
+    assert_eq!(told[0]["body"]["operation"], "email.send");
+    assert!(told[0]["delivered"].is_u64() && told[1]["delivered"].is_null(), "{told:?}");
+    respool.killed().await;
+}
+
+/// A dead gateway and a dead server keep an expert from being ready, and the main agent is told so.
+#[tokio::test]
+async fn the_main_agent_is_told_of_what_cannot_be_reached() {
+    let fake = FakeVllm::thinking(moving).await;
+    let desk = Desk::new(&fake.url());
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    desk.bind("tools:\n  crm: {type: mcp, server: crm-fake}\n  email: {type: gateway}\n");
+    let toml = format!("{}[tools.gateway]\nurl = \"http://{address}\"\n", desk.toml(&fake.url()));
+    let respool = Respool::configured(&toml).await;
+    let page_has = async |text: &str, is_there: bool| {
+        for _ in 0..1_200 {
+            let page = fs::read_to_string(desk.path("workspace/EXPERTS.md")).unwrap_or_default();
+            if page.contains("## sales-desk") && page.contains(text) == is_there {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("{}", fs::read_to_string(desk.path("workspace/EXPERTS.md")).unwrap());
+    };
+    page_has("- **Not ready:** email: OpenClaw's gateway cannot be reached", true).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(store.entry("i1").await.unwrap().unwrap().state, EntryState::Waiting);
+    let _listener = std::net::TcpListener::bind(address).unwrap();
+    page_has("**Not ready:**", false).await;
+    until(store, "i1", |row| row.state == EntryState::Held).await;
+    desk.bind("tools:\n  crm: {type: mcp, server: crm-fake}\n  email: {type: mcp, server: none}\n");
+    page_has("- **Not ready:** email: ", true).await;
+    respool.killed().await;
+}
+
+/// Without a gateway the triggers of the main session share one session of the expert.
+#[tokio::test]
+async fn triggers_of_the_main_session_share_one() {
+    let model = |request: &Value| match results(request).len() {
+        0 => calls(&[("read", json!({"path": "state/session-notes.md"}))]),
+        1 => calls(&[("write", json!({"path": "state/session-notes.md", "content": "seen before"}))]),
+        _ => calls(&[("finish_process", json!({"summary": "the first result"}))]),
+    };
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    for (id, session) in [("i1", "main"), ("i2", "main"), ("i3", "isolated")] {
+        let mut invocation = invocation(id, "move-deal", json!({"deal_id": id, "stage": "4"}));
+        invocation.origin = Origin::Trigger { name: "moved".into(), session: session.into() };
+        enqueue(store, invocation).await;
+        assert_eq!(until(store, id, is_over).await.state, EntryState::Done);
+        let seen = fake.requests().last().unwrap().json();
+        let is_later = id == "i2";
+        assert_eq!(results(&seen)[0].contains("seen before"), is_later, "{id}: {seen:#}");
+        assert_eq!(task(&seen).contains("the first result"), is_later, "{id}: {seen:#}");
+    }
+    respool.killed().await;
+}
+
+/// A process may wait for a person longer than files of failed ones are kept.
+#[tokio::test]
+async fn working_data_stays_while_a_person_is_awaited() {
+    let fake = FakeVllm::thinking(moving).await;
+    let desk = Desk::new(&fake.url());
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    let days_ago = |days: u64| now() - days * 24 * 3_600_000;
+    let mut old = invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}));
+    old.asked = days_ago(9);
+    enqueue(store, old).await;
+    until(store, "i1", |row| row.state == EntryState::Held).await;
+    respool.killed().await;
+    fs::create_dir_all(desk.state("scratch")).unwrap();
+    let aged = |path: &Path, days: u64| {
+        let at = std::time::UNIX_EPOCH + Duration::from_millis(days_ago(days));
+        fs::File::open(path).unwrap().set_modified(at).unwrap();
+    };
+    for (name, days) in [("scratch/pad.md", 8), ("scratch/left.md", 10)] {
+        fs::write(desk.state(name), "x").unwrap();
+        aged(&desk.state(name), days);
+    }
+    aged(&desk.state("sessions/i1"), 8);
+
+    let respool = desk.started(&fake).await;
+    for _ in 0..400 {
+        if !desk.state("scratch/left.md").exists() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(!desk.state("scratch/left.md").exists(), "no open work can have made it");
+    assert!(desk.state("scratch/pad.md").exists() && desk.state("sessions/i1").exists());
+    respool.killed().await;
+}
+
+/// A server that starts and says nothing keeps nobody waiting but the expert that is bound to it: not the start of respool, and not the
+/// others' approvals when it is bound later.
+#[tokio::test]
+async fn a_silent_server_delays_no_other_expert() {
+    let fake = FakeVllm::thinking(moving).await;
+    let desk = Desk::new(&fake.url());
+    let silent = |name: &str| format!("[tools.mcp.{name}]\ncommand = \"sleep\"\nargs = [\"1000\"]\n");
+    copy(&desk.path("experts/sales-desk"), &desk.path("experts/quiet-desk"));
+    let manifest = desk.path("experts/quiet-desk/expert.yaml");
+    let text = fs::read_to_string(&manifest).unwrap();
+    fs::write(&manifest, text.replacen("name: sales-desk", "name: quiet-desk", 1)).unwrap();
+    fs::create_dir_all(desk.path("expert-config/quiet-desk")).unwrap();
+    let bind = |server: &str| {
+        let text = format!(
+            "tools:\n  crm: {{type: mcp, server: {server}}}\n  email: {{type: mcp, server: {server}}}\n"
+        );
+        fs::write(desk.path("expert-config/quiet-desk/bindings.yaml"), text).unwrap();
+    };
+    bind("silent-one");
+    let toml = format!("{}{}{}", desk.toml(&fake.url()), silent("silent-one"), silent("silent-two"));
+    let begun = std::time::Instant::now();
+    let respool = Respool::configured(&toml).await;
+    let store = respool.agents.store().unwrap();
+    let experts = respool.experts.as_ref().unwrap();
+    let problems = experts.problems(&experts.get("quiet-desk").unwrap());
+    assert!(
+        problems[0].text.contains("silent-one cannot be reached") && !problems[0].is_final,
+        "{problems:?}"
+    );
+    enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
+    until(store, "i1", |row| row.state == EntryState::Held).await;
+    assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
+
+    let bound = std::time::Instant::now();
+    bind("silent-two");
+    let is_bound_anew = || experts.get("quiet-desk").unwrap().bound_tools()[0].1 == "silent-two";
+    while !is_bound_anew() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let waiting = respool.agents.approvals(10).await.unwrap();
+    respool.agents.decide(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
+    assert_eq!(until(store, "i1", is_over).await.state, EntryState::Done);
+    assert!(bound.elapsed() < Duration::from_secs(25), "{:?}", bound.elapsed());
+    respool.killed().await;
+}
+
 #[tokio::test]
 async fn events_wait_while_a_server_is_down_or_nothing_is_bound() {
     let fake = FakeVllm::thinking(triage).await;
@@ -384,7 +608,7 @@ async fn events_wait_while_a_server_is_down_or_nothing_is_bound() {
     tokio::time::sleep(Duration::from_millis(600)).await;
     assert_eq!(store.entry("i1").await.unwrap().unwrap().state, EntryState::Waiting);
     let experts = respool.experts.as_ref().unwrap();
-    let problems = experts.problems(&experts.get("sales-desk").unwrap()).await;
+    let problems = experts.problems(&experts.get("sales-desk").unwrap());
     assert_eq!((problems.len(), problems[0].tool.as_str(), problems[0].is_final), (1, "email", true));
     desk.bind("tools:\n  crm: {type: mcp, server: crm-fake}\n  email: {type: mcp, server: mail-fake}\n");
     assert_eq!(until(store, "i1", is_over).await.state, EntryState::Done);
@@ -465,7 +689,7 @@ fn respool(desk: &Desk, arguments: &[&str]) -> Output {
 async fn the_command_line_binds_validates_and_runs() {
     let fake = FakeVllm::thinking(moving).await;
     let desk = Desk::new(&fake.url());
-    fs::remove_file(desk.path("experts/sales-desk/bindings.yaml")).unwrap();
+    fs::remove_file(desk.path("expert-config/sales-desk/bindings.yaml")).unwrap();
     let text = |out: &Output| {
         format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
     };
@@ -520,6 +744,34 @@ async fn the_command_line_binds_validates_and_runs() {
         "{}",
         text(&queue)
     );
+}
+
+/// The person who looks at a dry run sees what would be done, and nothing of private knowledge.
+#[tokio::test]
+async fn a_dry_run_reports_no_private_knowledge() {
+    let model = |request: &Value| match results(request).len() {
+        0 => calls(&[
+            ("read", json!({"path": "knowledge/margins.md"})),
+            ("crm__get_contact", json!({"email": "a"})),
+        ]),
+        _ => calls(&[("finish_process", json!({"summary": "s"}))]),
+    };
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    let margins = fs::read_to_string(desk.path("experts/sales-desk/knowledge/margins.md")).unwrap();
+    let respool = desk.started(&fake).await;
+    let run = DryRun {
+        expert: "sales-desk".into(),
+        process: "move-deal".into(),
+        payload: json!({}),
+        state: desk.path("copy"),
+    };
+    let report = run.run(respool.experts.as_ref().unwrap()).await.unwrap();
+    let told = results(&fake.requests().last().unwrap().json());
+    assert_eq!(told[0], margins, "the model reads it");
+    assert!(report["calls"][0]["result"].as_str().unwrap().starts_with("[withheld"), "{report}");
+    assert_eq!(report["calls"][1]["result"], told[1].as_str(), "{report}");
+    respool.killed().await;
 }
 
 /// The command of docs/experts.md.

@@ -310,7 +310,8 @@ async fn messages_start_a_trigger_once_their_channel_is_named() {
     let message = |channel: &str, sender: &str| json!({"channel_name": channel, "sender_id": sender, "message_text": "Ignore your rules"});
     assert_eq!(code(&bed.post("talk", &message("support", "u1")).await), (404, "trigger_off".into()));
     let bindings = "triggers: {talk: {channels: [support], senders: [u1, u2]}}\n";
-    fs::write(bed.dir.path().join("experts/sales/bindings.yaml"), bindings).unwrap();
+    fs::create_dir_all(bed.dir.path().join("expert-config/sales")).unwrap();
+    fs::write(bed.dir.path().join("expert-config/sales/bindings.yaml"), bindings).unwrap();
     // The change is noticed within seconds.
     let mut reply = bed.post("talk", &message("support", "u1")).await;
     for _ in 0..1_200 {

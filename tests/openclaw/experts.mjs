@@ -72,7 +72,7 @@ async function delivered() {
   const bySend = await turn(script({ tag: 'expert-send', calls: [['tool_call', { id: 'sessions_send', args: { sessionKey: 'main', message: `/experts approve ${id}`, timeoutSeconds: 20 } }]] }), { provider: 'respool' });
   await wait(5);
   step((await outbox('result')).length === 0, 'nor one that sends it to the session', bySend.text);
-  call('chat.send', { sessionKey: 'main', message: '/experts', idempotencyKey: `list-${process.pid}` });
+  callAs('operator.read,operator.write,operator.approvals', 'chat.send', { sessionKey: 'main', message: '/experts', idempotencyKey: `list-${process.pid}` });
   step(await until(() => history().includes(`${id}  expert/desk`)), 'the command lists it', '');
   const yes = callAs('operator.read,operator.write,operator.approvals', 'chat.send', { sessionKey: 'main', message: `/experts approve ${id}`, idempotencyKey: `yes-${process.pid}` });
   const result = await until(async () => (await outbox('result'))[0]);

@@ -78,7 +78,7 @@ case $mode in
     export CLIENT_KEYS=sk-local OPERATOR_KEYS=sk-operator-0123456789 ASK_SECRET=ask-secret-0123456789
     # Of the environment only OPENCLAW_* reaches the gateway (kit/openclaw.sh).
     export RESPOOL_OPERATOR_KEY=$OPERATOR_KEYS OPENCLAW_OPERATOR_KEY=$OPERATOR_KEYS OPENCLAW_ASK_SECRET=$ASK_SECRET JOURNAL=$run/journal
-    mkdir -p "$run/experts/desk"
+    mkdir -p "$run/experts/desk" "$run/expert-config/desk"
     cat > "$run/experts/desk/expert.yaml" <<'YAML'
 spec: "1.0"
 name: desk
@@ -92,7 +92,7 @@ triggers:
 YAML
     printf 'name: crm\noperations:\n  - {name: update_deal_stage, description: Moves a deal}\n' > "$run/experts/desk/crm.yaml"
     printf -- '---\nname: move\ndescription: Moves a deal\ntools: [crm]\n---\nSCRIPT {"tag":"expert-move","calls":[["crm__update_deal_stage",{"deal_id":"d-1","stage":"4"}]]}\n' > "$run/experts/desk/p.md"
-    printf 'tools:\n  crm: {type: mcp, server: crm-fake}\ntriggers:\n  ask: {channels: [webchat]}\n' > "$run/experts/desk/bindings.yaml"
+    printf 'tools:\n  crm: {type: mcp, server: crm-fake}\ntriggers:\n  ask: {channels: [webchat]}\n' > "$run/expert-config/desk/bindings.yaml"
     echo "Sort." > "$run/experts/desk/o.md"
     printf -- '---\nname: sort-mail\ndescription: Sorts a mail\n---\n%s\n' "$OWN" > "$run/experts/desk/f.md"
     cat > "$run/respool.toml" <<TOML

@@ -64,6 +64,7 @@ pub(super) fn setup() -> Setup {
         settled: Vec::new(),
         snapshot: String::new(),
         is_private: false,
+        ends_at_limits: false,
     }
 }
 
@@ -209,6 +210,22 @@ fn a_model_call_may_take_no_longer_than_the_run_has_left() {
         EventKind::ToolFinished(ToolEnd { outcome: CallOutcome::Ok, text: "x".into(), took: 1 }),
     );
     assert_eq!(sim.model_call().within, 80_000 - 50_100);
+}
+
+/// Nobody reads the last answer of a process that failed.
+#[test]
+fn a_run_that_ends_at_its_limits_has_all_of_its_time_and_no_last_call() {
+    let mut sim = sim(|setup| {
+        (setup.limits.time, setup.limits.model_time, setup.ends_at_limits) = (100_000, 60_000, true);
+    });
+    sim.says(calls(&[READ])).after(0, EventKind::ToolStarted);
+    let ended = |took| EventKind::ToolFinished(ToolEnd { outcome: CallOutcome::Ok, text: "x".into(), took });
+    sim.after(85_000, ended(85_000));
+    let next = sim.model_call();
+    assert_eq!((next.purpose, next.within), (CallPurpose::Iteration, 15_000 - 100));
+    sim.says(calls(&[READ])).after(0, EventKind::ToolStarted);
+    sim.after(15_000, ended(15_000));
+    assert_eq!(sim.outcome().limit, Some(Limit::Time(100_000)));
 }
 
 #[test]

@@ -64,7 +64,7 @@ pub(super) fn approvals(loaded: &Loaded, command: ApprovalsCommand) -> Result<()
             ApprovalsCommand::List { expert } => list(&store, expert.as_deref()).await,
             ApprovalsCommand::Show { approval } => show(&store, &approval).await,
             ApprovalsCommand::Approve { approvals, expert, only } => {
-                let by = operator(loaded)?;
+                let by = operator(loaded, "command line")?;
                 let rows = chosen(&store, approvals, expert).await?;
                 for (row, request) in rows {
                     let mut decision = Decision::approve_all(&request, &by);
@@ -76,7 +76,7 @@ pub(super) fn approvals(loaded: &Loaded, command: ApprovalsCommand) -> Result<()
                 Ok(())
             }
             ApprovalsCommand::Reject { approvals, expert, comment } => {
-                let by = operator(loaded)?;
+                let by = operator(loaded, "command line")?;
                 for (row, request) in chosen(&store, approvals, expert).await? {
                     let approved = Vec::new();
                     let decision =
@@ -89,8 +89,8 @@ pub(super) fn approvals(loaded: &Loaded, command: ApprovalsCommand) -> Result<()
     })
 }
 
-/// The name under which a decision is recorded.
-fn operator(loaded: &Loaded) -> Result<String, String> {
+/// The name under which a decision is recorded. `place`: where it is made.
+pub(in crate::cli) fn operator(loaded: &Loaded, place: &str) -> Result<String, String> {
     let keys = &loaded.settings.server.operator_keys;
     if keys.is_empty() {
         return Err(format!(
@@ -101,9 +101,9 @@ fn operator(loaded: &Loaded) -> Result<String, String> {
         format!("to decide takes an operator's key: give one of `operator_keys_env` in the variable {KEY}")
     })?;
     let digest = |key: &str| -> [u8; 32] { Sha256::digest(key.as_bytes()).into() };
-    let place = keys.iter().position(|key| digest(key.expose()) == digest(&given));
-    let place = place.ok_or_else(|| format!("the key in {KEY} is not one of `operator_keys_env`"))?;
-    Ok(format!("operator_keys_env[{place}], command line"))
+    let number = keys.iter().position(|key| digest(key.expose()) == digest(&given));
+    let number = number.ok_or_else(|| format!("the key in {KEY} is not one of `operator_keys_env`"))?;
+    Ok(format!("operator_keys_env[{number}], {place}"))
 }
 
 async fn waiting(store: &Store, expert: Option<&str>) -> Result<Vec<ApprovalRow>, String> {

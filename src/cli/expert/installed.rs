@@ -117,7 +117,7 @@ pub(super) fn show(settings: &Settings, name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The webhooks of an expert, each with where its secret is; never the secret itself.
+/// The hooks of an expert's webhooks and channels, each with where its secret is; never the secret itself.
 fn hooks(settings: &Settings, package: &Package) -> String {
     let secrets = HookSecrets::new(&settings.store.state_dir, &settings.experts);
     let expert = &package.manifest.name.value;
@@ -135,7 +135,8 @@ fn hooks(settings: &Settings, package: &Package) -> String {
         let path = utf8_percent_encode(name, PATH_SEGMENT);
         format!("hook: POST /hooks/{expert}/{path}, secret in {}\n", visible(&place))
     };
-    hooks.filter(|trigger| trigger.kind == Some(TriggerKind::Webhook)).map(line).collect()
+    let has_hook = |kind| matches!(kind, Some(TriggerKind::Webhook | TriggerKind::Channel));
+    hooks.filter(|trigger| has_hook(trigger.kind)).map(line).collect()
 }
 
 /// What a package needs, may do, and is started by.

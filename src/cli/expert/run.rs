@@ -16,6 +16,9 @@ use crate::observe;
 use crate::server::App;
 use crate::store::{EntryState, MessageFilter, Queue as _, Store};
 
+/// How long the servers of an expert are waited for.
+const FIRST_START: Duration = Duration::from_secs(30);
+
 /// Says something to an expert and prints its answer.
 pub(super) fn message(config: &Loaded, name: &str, message: &str) -> Result<(), Failure> {
     let flush = observe::init(&config.settings.log).map_err(|why| log_problem(config, why))?;
@@ -33,6 +36,7 @@ pub(super) fn message(config: &Loaded, name: &str, message: &str) -> Result<(), 
 
 async fn answer(app: &App, name: &str, message: &str) -> Result<(), Failure> {
     let experts = app.experts.as_ref().ok_or_else(|| NO_MODEL.to_owned())?;
+    experts.await_servers(name, FIRST_START).await;
     let agent = experts.agent(name).ok_or_else(|| {
         format!("no expert {name:?} is installed; `respool expert list` shows those there are")
     })?;
@@ -80,6 +84,7 @@ pub(super) fn process(config: &Loaded, wanted: Wanted) -> Result<(), Failure> {
         let shutdown = CancellationToken::new();
         let app = app(&config.settings, &shutdown).await.map_err(|found| config.problems(found))?;
         let experts = app.experts.as_ref().ok_or_else(|| NO_MODEL.to_owned())?;
+        experts.await_servers(&wanted.expert, FIRST_START).await;
         let executed = if wanted.is_dry {
             dry(experts, wanted, payload).await
         } else {
@@ -152,7 +157,7 @@ async fn queued(
 
 async fn follow(experts: &Experts, store: &Store, expert: &str, id: &str) -> Result<(), Failure> {
     if let Some(expert) = experts.get(expert) {
-        for problem in experts.problems(&expert).await {
+        for problem in experts.problems(&expert) {
             tell(&format!(
                 "{} is not ready, so the process waits: {}: {}",
                 expert.name(),

@@ -62,12 +62,20 @@ async fn binding(config: &Configuration, installed: &Installed) -> Result<Value,
         .bindings(&installed.folder())
         .map_err(|error| format!("the bindings cannot be read: {error}"))?;
     let checked = expert::check_binding(package, &text, &sources).await;
+    let unread = library.unread_bindings(&installed.folder()).map(|unread| {
+        format!(
+            "{} is not read, because respool has not installed this package: what of it is yours belongs into {}",
+            unread.display(),
+            path.display()
+        )
+    });
+    let warnings: Vec<String> = unread.into_iter().chain(checked.mismatches).collect();
     let problem = |one: &expert::BindingProblem| json!({"tool": one.tool, "problem": one.text, "passes": !one.is_final});
     Ok(json!({
         "ready": checked.problems.is_empty(),
         "file": path.display().to_string(),
         "problems": checked.problems.iter().map(problem).collect::<Vec<_>>(),
-        "warnings": checked.mismatches,
+        "warnings": warnings,
         "bound": checked.bound.iter().map(|(tool, target)| json!({"tool": tool, "to": target})).collect::<Vec<_>>(),
     }))
 }

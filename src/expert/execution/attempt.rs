@@ -3,21 +3,29 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::task::{self, Task};
+use super::task::{self, Task, Told};
 use super::verdict::{self, Verdict};
 use super::{Worker, now};
 use crate::agent::{AgentRequest, MadeCall, Outcome, RunFacts, RunOptions, Watch, WatchEvent, WorkEnd};
 use crate::expert::assembly::{RUN_TIMEOUT, RunPlan};
 use crate::expert::component::Process;
+use crate::expert::delivery::MessageKind;
 use crate::expert::experts::Expert;
 use crate::expert::invocation::Invocation;
 use crate::expert::package::Package;
 use crate::expert::settings::{Delivery, Execution};
 use crate::expert::tools::Role;
 use crate::expert::workspace::Workspace;
-use crate::store::{Claimed, EntryEnd, Queue as _, StoreError};
+use crate::store::{Claimed, EntryEnd, MessageFilter, Queue as _, StoreError};
+
+/// The session that the triggers of the main session share.
+pub(super) const MAIN_SESSION: &str = "main";
+/// So many results of the main session are told.
+const SESSION_RESULTS: usize = 10;
+/// So many results are looked through for them.
+const MOST_RESULTS: usize = 100;
 
 /// How the entry is to be known by its runs.
 pub(super) fn fingerprint(invocation: &Invocation) -> String {
@@ -119,8 +127,35 @@ impl Worker {
         let failure =
             earlier.last().and_then(|facts| facts.outcome.as_ref()).map(|outcome| reason(outcome, attempt));
         let log: &[MadeCall] = if attempt.execution.resume { &calls } else { &[] };
-        let text = attempt.task(&files, log, failure.as_deref());
+        let told = Told { log, failure: failure.as_deref(), session: self.session_so_far(attempt).await? };
+        let text = attempt.task(&files, told);
         self.experts.agents.start_run(&agent, AgentRequest::of_work(&text, &stands_for), options).await
+    }
+
+    /// What the expert delivered of the main session before, the newest first; nothing for other invocations.
+    async fn session_so_far(&self, attempt: &Attempt<'_>) -> Result<Vec<Value>, StoreError> {
+        if !attempt.invocation.origin.is_main_session() {
+            return Ok(Vec::new());
+        }
+        let filter = MessageFilter {
+            expert: Some(attempt.expert.name().to_owned()),
+            kind: Some(MessageKind::Result.as_str().to_owned()),
+            entry: None,
+        };
+        let mut results = Vec::new();
+        for row in self.store.messages(filter, MOST_RESULTS).await? {
+            let Some(entry) = row.message.entry.as_deref() else { continue };
+            let entry = self.store.entry(entry).await?;
+            let invocation = entry.and_then(|entry| Invocation::read(&entry.payload).ok());
+            if invocation.is_some_and(|invocation| invocation.origin.is_main_session()) {
+                let body: Value = serde_json::from_str(&row.message.body).unwrap_or_default();
+                results.push(json!({"process": body["process"], "result": body[row.message.kind.as_str()]}));
+            }
+            if results.len() == SESSION_RESULTS {
+                break;
+            }
+        }
+        Ok(results)
     }
 
     async fn ended(&self, attempt: &Attempt<'_>, mut watch: Watch) -> Result<Option<Outcome>, StoreError> {
@@ -185,10 +220,15 @@ impl<'a> Attempt<'a> {
         self.process.context.items.iter().map(|path| path.value.clone()).collect()
     }
 
+    /// The session, and so the files of scope `session`: without a gateway the triggers of the main session share one of the expert.
+    pub(super) fn session(&self) -> &str {
+        if self.invocation.origin.is_main_session() { MAIN_SESSION } else { &self.invocation.id }
+    }
+
     pub(super) fn plan(&self, settled: Vec<crate::agent::SettledCall>) -> RunPlan<'_> {
         RunPlan {
             package: Arc::clone(&self.package),
-            session: &self.invocation.id,
+            session: self.session(),
             role: Role::Process(self.process.outputs.items.clone()),
             context: self.context(),
             timeout: self.execution.timeout.as_ref().map_or(RUN_TIMEOUT, crate::expert::Length::length),
@@ -199,12 +239,12 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Whether its runs may read private knowledge.
+    /// Whether its runs may quote private knowledge.
     pub(super) fn is_private(&self) -> bool {
-        Workspace::new(Path::new(""), Arc::clone(&self.package), "", &self.context()).reads_private()
+        Workspace::new(Path::new(""), Arc::clone(&self.package), "", &self.context()).may_quote_private()
     }
 
-    pub(super) fn task(&self, files: &Workspace, log: &[MadeCall], failure: Option<&str>) -> String {
+    pub(super) fn task(&self, files: &Workspace, told: Told<'_>) -> String {
         let read = |path: String| {
             let text = files.read(&path).unwrap_or_else(|why| format!("[{why}]"));
             (path, text)
@@ -215,7 +255,8 @@ impl<'a> Attempt<'a> {
         });
         let context = self.context().into_iter().map(read).collect();
         let attempt = self.claimed.attempt;
-        Task { process: &self.process, inputs: &self.inputs, context, scratchpad, attempt, failure, log }
-            .text()
+        let tools = self.package.manifest.tools.items.iter().map(|name| name.value.clone()).collect();
+        let (name, body, inputs) = (&self.process.name.value, &self.process.body, &self.inputs);
+        Task { name, body, tools, inputs, context, scratchpad, attempt, told }.text()
     }
 }

@@ -4,28 +4,26 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use super::attempt::MAIN_SESSION;
 use super::now;
-use crate::expert::experts::Experts;
+use crate::expert::experts::{Experts, MODEL_PREFIX};
 use crate::store::Store;
 
 /// How often it is looked.
 const EVERY: Duration = Duration::from_hours(1);
 /// How long working data of a failed process stays after its last change.
 const KEEP_SCRATCH: Duration = Duration::from_hours(7 * 24);
+/// The files of a run may be made a moment before the run is stored.
+const SLACK: Duration = Duration::from_mins(1);
 /// How long messages stay.
 const KEEP_MESSAGES: u64 = 90 * 24 * 3_600_000;
 
 /// Cleans now and then, until it is dropped.
 pub(super) async fn keep_clean(experts: &Experts, store: &Store) {
     loop {
-        let roots: Vec<_> = experts.names().iter().map(|name| experts.config.state_of(name)).collect();
-        let swept = tokio::task::spawn_blocking(move || {
-            for root in roots {
-                sweep(&root.join("scratch"), SystemTime::now(), KEEP_SCRATCH);
-                sweep(&root.join("sessions"), SystemTime::now(), KEEP_SCRATCH);
-            }
-        });
-        let _ = swept.await;
+        for name in experts.names() {
+            clean_files(experts, store, &name).await;
+        }
         if let Err(error) = store.forget_messages(now().saturating_sub(KEEP_MESSAGES)).await {
             tracing::warn!(target: "respool::expert", %error, "old messages cannot be deleted");
         }
@@ -33,12 +31,33 @@ pub(super) async fn keep_clean(experts: &Experts, store: &Store) {
     }
 }
 
-/// Deletes what has not changed for so long. Links are deleted, not followed.
-fn sweep(folder: &Path, now: SystemTime, keep: Duration) {
+/// Deletes old files of an expert. Work that is still open, such as a process that waits for a person, keeps all that has changed since it
+/// began.
+async fn clean_files(experts: &Experts, store: &Store, name: &str) {
+    let oldest = match store.oldest_open(name, &format!("{MODEL_PREFIX}{name}")).await {
+        Ok(oldest) => oldest,
+        Err(error) => {
+            tracing::warn!(target: "respool::expert", expert = name, %error, "old working data is not deleted");
+            return;
+        }
+    };
+    let begun = oldest.map(|millis| SystemTime::UNIX_EPOCH + Duration::from_millis(millis));
+    let before =
+        (SystemTime::now() - KEEP_SCRATCH).min(begun.map_or(SystemTime::now(), |begun| begun - SLACK));
+    let root = experts.config.state_of(name);
+    let swept = tokio::task::spawn_blocking(move || {
+        sweep(&root.join("scratch"), before);
+        sweep(&root.join("sessions"), before);
+    });
+    let _ = swept.await;
+}
+
+/// Deletes what has not changed since a time. Links are deleted, not followed.
+fn sweep(folder: &Path, before: SystemTime) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let Ok(metadata) = entry.metadata() else { continue };
-        let age = metadata.modified().ok().and_then(|changed| now.duration_since(changed).ok());
-        if age.is_none_or(|age| age < keep) {
+        let is_kept = entry.file_name() == MAIN_SESSION && metadata.is_dir();
+        if is_kept || metadata.modified().is_ok_and(|changed| changed > before) {
             continue;
         }
         let path = entry.path();
@@ -55,11 +74,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("a.md"), "x").unwrap();
         fs::create_dir(dir.path().join("session")).unwrap();
-        let week = KEEP_SCRATCH;
-        sweep(dir.path(), SystemTime::now() + week - Duration::from_mins(1), week);
+        sweep(dir.path(), SystemTime::now() - Duration::from_mins(1));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
-        sweep(dir.path(), SystemTime::now() + week + Duration::from_mins(1), week);
+        sweep(dir.path(), SystemTime::now() + Duration::from_mins(1));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-        sweep(&dir.path().join("not there"), SystemTime::now(), week);
+        sweep(&dir.path().join("not there"), SystemTime::now());
     }
 }

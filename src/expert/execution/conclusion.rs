@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::attempt::{Attempt, fingerprint};
+use super::lateness::late_id;
 use super::verdict::{self, Next, Verdict};
 use super::{Worker, now};
 use crate::agent::{ApprovalRequest, CallOutcome, Outcome};
@@ -44,7 +45,10 @@ impl Worker {
                 attempt.clear_scratch(&self.experts);
                 self.end(attempt.claimed, EntryEnd::Done, "done".to_owned()).await
             }
-            Verdict::Escalated(what) => {
+            Verdict::Escalated(mut what) => {
+                if let Some((late, what)) = self.tell_if_late(attempt).await?.zip(what.as_object_mut()) {
+                    what.insert("late".to_owned(), late);
+                }
                 self.post(attempt.message(MessageKind::Escalation, "escalated", what)).await?;
                 self.end(attempt.claimed, EntryEnd::Done, "escalated to a person".to_owned()).await
             }
@@ -57,15 +61,22 @@ impl Worker {
     }
 
     async fn post_result(&self, attempt: &Attempt<'_>, mut body: Value) -> Result<(), StoreError> {
-        let took = now().saturating_sub(attempt.invocation.asked);
-        let late = verdict::lateness(&attempt.delivery, took);
-        if let Some((late, breach)) = late {
-            body["late"] = late.clone();
-            if breach == SlaBreach::Escalate {
-                self.post(attempt.message(MessageKind::Escalation, "late", late)).await?;
-            }
+        if let Some(late) = self.tell_if_late(attempt).await? {
+            body["late"] = late;
         }
         self.post(attempt.message(MessageKind::Result, "result", body)).await
+    }
+
+    /// How late an invocation ends; an escalation, where the package wants one, is posted once.
+    async fn tell_if_late(&self, attempt: &Attempt<'_>) -> Result<Option<Value>, StoreError> {
+        let took = now().saturating_sub(attempt.invocation.asked);
+        let Some((late, breach)) = verdict::lateness(&attempt.delivery, took) else { return Ok(None) };
+        if breach == SlaBreach::Escalate {
+            let id = late_id(&attempt.claimed.lease.entry);
+            let message = attempt.message(MessageKind::Escalation, "late", late.clone());
+            self.post(Message { id, ..message }).await?;
+        }
+        Ok(Some(late))
     }
 
     async fn failed(&self, attempt: &Attempt<'_>, failed: Failed) -> Result<(), StoreError> {
@@ -81,9 +92,13 @@ impl Worker {
             Next::End { end, is_told } => {
                 tracing::error!(target: "respool::expert", expert = attempt.expert.name(), entry = attempt.claimed.lease.entry,
                     process = attempt.process.name.value, attempts = number, on_failure = attempt.execution.on_failure.as_str(), "a process failed");
+                let late = self.tell_if_late(attempt).await?;
                 if is_told {
-                    let what = json!({"reason": reason, "context": attempt.inputs, "attempts": number,
+                    let mut what = json!({"reason": reason, "context": attempt.inputs, "attempts": number,
                         "recommendation": "Look at what failed, and start the process again or do it by hand."});
+                    if let Some(late) = late {
+                        what["late"] = late;
+                    }
                     self.post(attempt.message(MessageKind::Escalation, "failed", what)).await?;
                 }
                 self.end(attempt.claimed, end, noted).await
@@ -107,6 +122,8 @@ impl Worker {
                 attempt.message(MessageKind::Draft, &format!("draft-{}", told.len() + 1), body.clone());
             if attempt.package.manifest.policy.on_manual_ready {
                 self.post(message).await?;
+            } else {
+                self.store.keep_message(message.into_row(), now()).await?;
             }
             told.push(body);
         }
@@ -131,8 +148,8 @@ impl Worker {
         claimed: &Claimed,
         invocation: &Invocation,
     ) -> Result<bool, StoreError> {
-        let Origin::Trigger { name, session } = &invocation.origin else { return Ok(false) };
-        if session != "main" || !self.experts.has_gateway() {
+        let Origin::Trigger { name, .. } = &invocation.origin else { return Ok(false) };
+        if !invocation.origin.is_main_session() || !self.experts.has_gateway() {
             return Ok(false);
         }
         let message = Message {
@@ -173,10 +190,12 @@ impl Attempt<'_> {
     /// What the process worked with is not needed any more.
     fn clear_scratch(&self, experts: &Experts) {
         let root = experts.config.state_of(self.expert.name());
-        let files = Workspace::new(&root, Arc::clone(&self.package), &self.invocation.id, &[]);
+        let files = Workspace::new(&root, Arc::clone(&self.package), self.session(), &[]);
         if let Some(path) = &self.scratchpad {
             files.delete_scratch(path);
         }
-        files.end_session();
+        if !self.invocation.origin.is_main_session() {
+            files.end_session();
+        }
     }
 }

@@ -7,11 +7,18 @@ use serde_json::{Value, json};
 
 use super::attempt::{Attempt, fingerprint};
 use super::now;
+use super::task::Told;
 use super::verdict::{self, Verdict};
-use crate::agent::{AgentRequest, RunOptions, WatchEvent, WorkEnd};
+use crate::agent::{AgentRequest, MadeCall, RunOptions, WatchEvent, WorkEnd};
 use crate::expert::assembly::RunPlan;
 use crate::expert::experts::Experts;
+use crate::expert::isolated;
 use crate::store::Claimed;
+
+/// The tool that reads files of the expert.
+const READ: &str = "read";
+/// What stands for a result that may hold private knowledge.
+const WITHHELD: &str = "[withheld: it may hold private knowledge]";
 
 /// A process that is executed without changing anything outside, and without the queue.
 #[derive(Clone, Debug)]
@@ -51,7 +58,8 @@ impl DryRun {
         let attempt = Attempt::new(&claimed, &invocation, expert, package, process);
         let plan = RunPlan { is_dry: true, root: Some(self.state), ..attempt.plan(Vec::new()) };
         let (agent, files) = experts.agent_of(&attempt.expert, plan);
-        let request = AgentRequest::of_work(&attempt.task(&files, &[], None), &fingerprint(&invocation));
+        let request =
+            AgentRequest::of_work(&attempt.task(&files, Told::default()), &fingerprint(&invocation));
         let begun = experts
             .agents
             .start_run(&agent, request, RunOptions { is_detached: true, ..RunOptions::default() })
@@ -65,8 +73,8 @@ impl DryRun {
         };
         let WorkEnd::Finished(outcome) = &ended.end else { return Err("the run did not end".to_owned()) };
         let calls = experts.agents.facts(&run).await.map(|facts| facts.calls).unwrap_or_default();
-        let calls: Vec<Value> = calls.iter().map(|made| json!({"call": made.call.name, "inputs": serde_json::from_str::<Value>(&made.call.arguments).unwrap_or_default(),
-            "outcome": made.outcome.as_str(), "result": made.text})).collect();
+        let is_private = attempt.is_private();
+        let calls: Vec<Value> = calls.iter().map(|made| reported(made, is_private)).collect();
         Ok(match verdict::verdict(outcome, &attempt.process.outputs.items) {
             Verdict::Done(results) => {
                 json!({"end": "done", "results": verdict::delivered(&results, &attempt.process.outputs.items, &attempt.delivery), "calls": calls})
@@ -75,4 +83,12 @@ impl DryRun {
             Verdict::Failed { reason, .. } => json!({"end": "failed", "reason": reason, "calls": calls}),
         })
     }
+}
+
+/// A call in the report. What a run that may quote private knowledge has read or been told by its functions is withheld.
+fn reported(made: &MadeCall, is_private: bool) -> Value {
+    let is_own = made.call.name == READ || isolated::is_call(&made.call.name);
+    let result = if is_private && is_own { WITHHELD } else { &made.text };
+    let inputs: Value = serde_json::from_str(&made.call.arguments).unwrap_or_default();
+    json!({"call": made.call.name, "inputs": inputs, "outcome": made.outcome.as_str(), "result": result})
 }

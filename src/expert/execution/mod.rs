@@ -8,6 +8,7 @@ mod attempt;
 mod cleanup;
 mod conclusion;
 mod dry_run;
+mod lateness;
 mod task;
 mod verdict;
 
@@ -21,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use dry_run::DryRun;
+use lateness::Deadlines;
 
 use super::experts::{Experts, MODEL_PREFIX};
 use crate::agent::RunOptions;
@@ -79,8 +81,8 @@ impl Worker {
     pub async fn work(self: Arc<Self>) {
         let (draining, tending, cleaning) =
             (self.drain(), self.tend(), cleanup::keep_clean(&self.experts, &self.store));
-        let all = Box::pin(async { tokio::join!(draining, tending, cleaning) });
-        let _: Option<((), (), ())> = self.shutdown.run_until_cancelled(all).await;
+        let all = Box::pin(async { tokio::join!(draining, tending, cleaning, self.experts.watch_gateway()) });
+        let _: Option<((), (), (), ())> = self.shutdown.run_until_cancelled(all).await;
         self.tasks.close();
         self.tasks.wait().await;
     }
@@ -171,13 +173,15 @@ impl Worker {
     }
 
     async fn tend(&self) {
+        let mut deadlines = Deadlines::default();
         loop {
-            self.experts.follow_catalog().await;
-            self.experts.look_at_servers().await;
-            if let Err(error) = self.wake().await {
-                self.tell(&error);
+            self.experts.follow_catalog();
+            self.experts.look_at_servers();
+            for done in [self.wake().await, self.tell_late(&mut deadlines).await] {
+                let _ = done.inspect_err(|error| self.tell(error));
             }
-            tokio::time::sleep(TEND_EVERY).await;
+            let is_starting = self.experts.names().iter().any(|name| self.experts.is_starting(name));
+            tokio::time::sleep(if is_starting { LOOK_EVERY } else { TEND_EVERY }).await;
         }
     }
 
@@ -198,7 +202,8 @@ impl Worker {
     }
 
     async fn resume_conversation(&self, name: &str, run: &str) {
-        if self.experts.agents.is_active(run) {
+        // It is looked again: with servers that have not started an operation of theirs may not be there.
+        if self.experts.agents.is_active(run) || self.experts.is_starting(name) {
             return;
         }
         let Some(facts) = self.experts.agents.facts(run).await else { return };

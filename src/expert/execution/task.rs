@@ -1,12 +1,14 @@
 //! What the model is told to begin an attempt of a process: the process's text, its inputs as data, its context files, its scratchpad, and what
 //! earlier attempts did. Pure.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
 use crate::agent::{CallOutcome, MadeCall};
-use crate::expert::component::Process;
+use crate::expert::bound::function_name;
+use crate::expert::markdown;
 use crate::expert::prompt::one_line;
 use crate::expert::tools::{ESCALATE, FAIL, FINISH};
 use crate::expert::trigger::{fenced, fenced_json};
@@ -14,30 +16,47 @@ use crate::expert::workspace::file_name;
 
 /// The longest piece of a result that the log shows, in characters.
 const LONGEST_RESULT: usize = 400;
+/// The longest piece of a call's inputs that the log shows, in characters.
+const LONGEST_ARGUMENTS: usize = 2_000;
+/// The longest log, in bytes; less than what a fence shows.
+const LONGEST_LOG: usize = 24 << 10;
 
 /// An attempt of a process.
 pub(super) struct Task<'a> {
-    pub(super) process: &'a Process,
+    /// The process's name.
+    pub(super) name: &'a str,
+    /// Its text.
+    pub(super) body: &'a str,
+    /// The abstract tools of the package.
+    pub(super) tools: Vec<String>,
     pub(super) inputs: &'a Value,
     /// Preloaded files, by path.
     pub(super) context: Vec<(String, String)>,
     /// Where working data goes, and whether there is some already.
     pub(super) scratchpad: Option<(String, bool)>,
     pub(super) attempt: u32,
+    pub(super) told: Told<'a>,
+}
+
+/// What is told of what was before.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Told<'a> {
     /// How the attempt before failed, where it is told.
     pub(super) failure: Option<&'a str>,
     /// What earlier attempts did, where it is told.
     pub(super) log: &'a [MadeCall],
+    /// What other invocations of the same session gave, the newest first.
+    pub(super) session: Vec<Value>,
 }
 
 impl Task<'_> {
     /// The message to the model.
     pub(super) fn text(&self) -> String {
-        let name = one_line(&self.process.name.value);
+        let name = one_line(self.name);
         let mut text = format!(
             "Execute the process `{name}` now. This is attempt {}.\n\n## Process {name}\n\n{}\n",
             self.attempt,
-            self.process.body.trim()
+            self.body.trim()
         );
         let _ = write!(text, "\n## Inputs\n\n{}\n", fenced_json("the process's inputs", self.inputs));
         for (path, body) in &self.context {
@@ -51,6 +70,11 @@ impl Task<'_> {
             };
             let _ = write!(text, "\n## Scratchpad\n\nWorking data goes into `{path}`. {state}\n");
         }
+        if !self.told.session.is_empty() {
+            let results = Value::Array(self.told.session.clone());
+            let results = fenced_json("what this session has delivered so far, the newest first", &results);
+            let _ = write!(text, "\n## Earlier in this session\n\n{results}\n");
+        }
         self.earlier(&mut text);
         let _ = write!(
             text,
@@ -61,22 +85,96 @@ impl Task<'_> {
     }
 
     fn earlier(&self, text: &mut String) {
-        if let Some(failure) = self.failure {
+        if let Some(failure) = self.told.failure {
             let _ = write!(text, "\n## The attempt before\n\nIt failed. {}\n", fenced("the reason", failure));
         }
-        if self.log.is_empty() {
+        if self.told.log.is_empty() {
             return;
         }
         text.push_str("\n## Execution log\n\nWhat earlier attempts did, as it was recorded:\n");
-        let mut results = String::new();
-        for made in self.log {
-            let (name, arguments) = (&made.call.name, &made.call.arguments);
-            let result: String = one_line(&made.text).chars().take(LONGEST_RESULT).collect();
-            let _ = writeln!(results, "- {name} {arguments}: {} {result}", told(made.outcome));
-        }
-        let _ = writeln!(text, "\n{}", fenced("the log of calls and their results", &results));
+        let _ = writeln!(text, "\n{}", fenced("the log of calls and their results", &self.results()));
+        self.steps(text);
         text.push_str("\nDo not repeat steps that succeeded. A call that must not be made twice is answered with its recorded result.\n");
     }
+}
+
+impl Task<'_> {
+    /// The recorded calls, the newest last. Where there are too many the oldest are left out.
+    fn results(&self) -> String {
+        let (mut lines, mut length) = (Vec::new(), 0);
+        for made in self.told.log.iter().rev() {
+            let (name, arguments) = (&made.call.name, shortened(&made.call.arguments, LONGEST_ARGUMENTS));
+            let result = shortened(&one_line(&made.text), LONGEST_RESULT);
+            let line = format!("- {name} {arguments}: {} {result}\n", told(made.outcome));
+            length += line.len();
+            if length > LONGEST_LOG {
+                break;
+            }
+            lines.push(line);
+        }
+        let left_out = self.told.log.len() - lines.len();
+        if left_out > 0 {
+            lines.push(format!("[{left_out} earlier calls are not shown]\n"));
+        }
+        lines.reverse();
+        lines.concat()
+    }
+
+    /// The steps of the process. One is done where each operation that it names has succeeded or was handed over: only committed events count,
+    /// not what the model wrote.
+    fn steps(&self, text: &mut String) {
+        let steps = markdown::steps(self.body);
+        if steps.is_empty() {
+            return;
+        }
+        text.push_str(
+            "\nThe steps of the process; `[x]`: its operations are recorded as done. Of other steps the scratchpad may say more.\n\n",
+        );
+        let mut left = self.done();
+        for step in steps {
+            let named = self.operations_of(step);
+            let is_done =
+                !named.is_empty() && named.iter().all(|name| left.get(name).is_some_and(|count| *count > 0));
+            if is_done {
+                named.iter().for_each(|name| *left.entry(name.clone()).or_default() -= 1);
+            }
+            let _ = writeln!(text, "- [{}] {}", if is_done { "x" } else { " " }, one_line(step));
+        }
+    }
+
+    /// How many different calls of each function are done.
+    fn done(&self) -> BTreeMap<String, usize> {
+        let is_done = |made: &&MadeCall| matches!(made.outcome, CallOutcome::Ok | CallOutcome::HandedOver);
+        let calls: BTreeSet<(&str, &str)> = self
+            .told
+            .log
+            .iter()
+            .filter(is_done)
+            .map(|made| (made.call.name.as_str(), made.call.arguments.as_str()))
+            .collect();
+        let mut counts = BTreeMap::new();
+        for (name, _) in calls {
+            *counts.entry(name.to_owned()).or_default() += 1;
+        }
+        counts
+    }
+
+    /// The functions behind the operations that a step names as `tool.operation`.
+    fn operations_of(&self, step: &str) -> BTreeSet<String> {
+        let is_part = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-' | ':' | '/');
+        let words = step.split(|c: char| !is_part(c)).map(|word| word.trim_end_matches(['.', ':']));
+        let operation = |word: &str| {
+            let (tool, operation) = word.split_once('.')?;
+            self.tools.iter().any(|known| known == tool).then(|| function_name(tool, operation))
+        };
+        words.filter_map(operation).collect()
+    }
+}
+
+/// The beginning of a text that is too long.
+fn shortened(text: &str, most: usize) -> String {
+    let short: String = text.chars().take(most).collect();
+    if short.len() < text.len() { short + "…" } else { short }
 }
 
 fn told(outcome: CallOutcome) -> &'static str {
@@ -119,6 +217,49 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::agent::{EndsRun, RequestedCall};
+
+    fn made(name: &str, arguments: &str, outcome: CallOutcome) -> MadeCall {
+        let call =
+            RequestedCall { name: name.into(), arguments: arguments.into(), ..RequestedCall::default() };
+        MadeCall { call, outcome, text: "result".into(), is_repeatable: true, ends_run: EndsRun::OnFault }
+    }
+
+    fn text_with(body: &str, log: &[MadeCall]) -> String {
+        let (tools, inputs) = (vec!["crm".to_owned()], json!({}));
+        let (context, scratchpad, told) = (Vec::new(), None, Told { log, ..Told::default() });
+        Task { name: "triage", body, tools, inputs: &inputs, context, scratchpad, attempt: 2, told }.text()
+    }
+
+    /// A step is done where all that it names is recorded as done, and one call does not stand for two steps.
+    #[test]
+    fn steps_are_done_where_calls_are_recorded() {
+        let body = "- [ ] Look with `crm.get_deal`, then crm.get_contact.\n- [ ] Note it: `crm.create_note`.\n\
+            - [ ] Note more with `crm.create_note`\n- [ ] Move it with `crm.move`\n- [ ] Bring `state/crm.md` up to date.\n";
+        let log = [
+            made("crm__get_deal", "{}", CallOutcome::Ok),
+            made("crm__get_contact", "{}", CallOutcome::Ok),
+            made("crm__create_note", "{}", CallOutcome::HandedOver),
+            made("crm__create_note", "{}", CallOutcome::HandedOver),
+            made("crm__move", "{}", CallOutcome::Unknown),
+        ];
+        let text = text_with(body, &log);
+        let (_, log) = text.split_once("## Execution log").unwrap();
+        let marks: Vec<&str> =
+            log.lines().filter(|line| line.starts_with("- [")).map(|line| &line[..5]).collect();
+        assert_eq!(marks, ["- [x]", "- [x]", "- [ ]", "- [ ]", "- [ ]"], "{log}");
+        assert!(!text_with("No steps.", &[]).contains("The steps of the process"));
+    }
+
+    #[test]
+    fn a_long_log_keeps_its_newest_calls() {
+        let log: Vec<MadeCall> = (0..300)
+            .map(|number| made(&format!("crm__call_{number}"), &"x".repeat(100_000), CallOutcome::Ok))
+            .collect();
+        let text = text_with("Do.", &log);
+        assert!(text.contains("crm__call_299 ") && !text.contains("crm__call_0 "), "{}", &text[..2_000]);
+        assert!(text.contains("earlier calls are not shown]\n- crm__call_") && text.len() < 40_000);
+    }
 
     #[test]
     fn a_payload_cannot_choose_the_place_of_a_scratchpad() {

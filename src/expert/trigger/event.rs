@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::gmail;
 use super::lookup::{find, key_text};
 use crate::expert::invocation::{Invocation, InvocationLane, Origin};
-use crate::expert::manifest::{Concurrency, Manifest, Trigger};
+use crate::expert::manifest::{Concurrency, Manifest, Trigger, TriggerSession};
 use crate::expert::resolve::Lane;
 
 /// The name of the one preset.
@@ -105,6 +105,10 @@ fn lane(
     // A mode that cannot be read is an error of the package; should one come here, order is the careful choice.
     let Some(Lane { mode, key }) = Lane::of(trigger, manifest) else { return Some(serial) };
     match mode {
+        // What shares a session runs one after the other. No trigger has a name with a space.
+        Concurrency::Parallel if trigger.session == TriggerSession::Main => {
+            Some(InvocationLane::Serial { trigger: "main session".to_owned() })
+        }
         Concurrency::Parallel => None,
         Concurrency::Serial => Some(serial),
         Concurrency::SerialPerKey => {

@@ -373,6 +373,21 @@ pub(in crate::store) fn list(
     connection.prepare_cached(&query)?.query_map(params![state.as_str(), queue, most], row)?.collect()
 }
 
+/// Open entries of a queue behind a place in it, each with its place.
+pub(in crate::store) fn open_after(
+    connection: &Connection,
+    queue: &str,
+    place: u64,
+    most: usize,
+) -> rusqlite::Result<Vec<(u64, EntryRow)>> {
+    // The sign keeps it from going through all entries that have ended.
+    let query = "SELECT id, queue, lane, state, accepted, due, attempt, blocked, run, payload, note, ended, seq FROM queue
+        WHERE state IN ('waiting', 'claimed', 'held') AND queue = ?1 AND +seq > ?2 ORDER BY +seq LIMIT ?3";
+    let placed = |it: &Row<'_>| Ok((it.get::<_, i64>(12)?.unsigned_abs(), row(it)?));
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    connection.prepare_cached(query)?.query_map(params![queue, signed(place), most], placed)?.collect()
+}
+
 pub(in crate::store) fn before(connection: &Connection, id: &str) -> rusqlite::Result<Option<EntryRow>> {
     let query = format!(
         "SELECT {ROW} WHERE seq = (

@@ -1,0 +1,49 @@
+// The plugin of respool's experts without a gateway: who sees what waits, and who decides. `node --test tests/openclaw/experts-plugin.test.mjs`
+import assert from "node:assert/strict";
+import { once } from "node:events";
+import { createServer } from "node:http";
+import test from "node:test";
+
+import plugin from "../../deploy/openclaw-experts/index.js";
+
+/** The command `/experts` in front of a server that notes what it is asked. */
+async function command(t) {
+  const asked = [];
+  const server = createServer((request, reply) => {
+    asked.push(`${request.method} ${request.url}`);
+    const approval = { id: "ab12", agent: "expert/desk", state: "waiting", calls: [{ tool: "crm__move", arguments: { deal: "secret" } }], reason: "why" };
+    const answers = { "/v1/approvals": { data: [approval] }, "/v1/outbox": { data: [{ id: "i1", kind: "result", body: "secret" }] } };
+    const decided = request.method === "POST" ? { approved: ["c1"] } : approval;
+    reply.end(JSON.stringify(answers[request.url] ?? decided));
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  t.after(() => server.close());
+  process.env.EXPERTS_TEST_KEY = "sk-operator";
+  let run;
+  const pluginConfig = { url: `http://127.0.0.1:${server.address().port}`, keyEnv: "EXPERTS_TEST_KEY" };
+  plugin.register({ pluginConfig, registerCommand: ({ handler }) => (run = handler), on: () => {} });
+  return { asked, run: async (args, context) => (await run({ args, ...context })).text };
+}
+
+const VERBS = ["", "show ab12", "outbox", "approve ab12", "reject ab12 no"];
+
+test("a sender who is no owner sees nothing and decides nothing", async (t) => {
+  const { asked, run } = await command(t);
+  for (const context of [{}, { senderIsOwner: false }, { gatewayClientScopes: ["operator.read", "operator.write"] }]) {
+    for (const verb of VERBS) {
+      assert.match(await run(verb, context), /only an owner/, verb);
+    }
+  }
+  assert.deepEqual(asked, [], "respool is not even asked");
+});
+
+test("owners, and clients that decide about approvals, see and decide", async (t) => {
+  const { asked, run } = await command(t);
+  for (const context of [{ senderIsOwner: true }, { gatewayClientScopes: ["operator.approvals"] }, { gatewayClientScopes: ["operator.admin"] }]) {
+    assert.match(await run("", context), /crm__move/);
+    assert.match(await run("outbox", context), /i1 {2}result/);
+    assert.equal(await run("approve ab12", context), "ab12 is approved.");
+  }
+  assert.equal(asked.filter((one) => one === "POST /v1/approvals/ab12").length, 3);
+});
