@@ -59,7 +59,7 @@ pub(crate) fn is_writable(writer: &Writer, calls: &[Call]) -> bool {
             let spaced = writer.flat
                 && (text.trim() != text
                     || text.is_empty()
-                    || text.contains('|')
+                    || text.contains(['|', '[', ']'])
                     || text.starts_with(['"', '\'']));
             !marks && !spaced
         }
