@@ -334,7 +334,7 @@ mod tests {
         let file = folder.path().join("config.toml");
         let target =
             Target { url: "http://127.0.0.1:1".into(), model: "m".into(), window: None, key_env: None };
-        let (mine, later) = ("# mine\nmodel = \"gpt\"\n\n[a]\nx = 1\n", "\n[trusted]\npath = true\n");
+        let (mine, later) = ("# mine\nmodel = \"gpt\"\n\n[a]\nx = 1\ny = 3\n", "\n[trusted]\npath = true\n");
         let text = || fs::read_to_string(&file).unwrap();
         fs::write(&file, mine).unwrap();
         edit(Client::Codex, &target, &file, false).unwrap();
