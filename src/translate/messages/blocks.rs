@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use super::super::chat_body::{ChatMessages, JsonText, Part, image_part};
 use super::super::document::{base64_text, titled};
-use super::super::passed_by::{Notes, missing, nested, unsupported, wrong_type};
+use super::super::passed_by::{Notes, missing, nested, optional_bool, unsupported, wrong_type};
 use super::super::sealed::Sealer;
 use crate::wire::{ApiError, Object, array, encode_string};
 
@@ -129,7 +129,7 @@ impl<'a> Blocks<'a> {
             texts.push(JsonText::plain(&format!("Tools now available: {}", found.join(", "))));
         }
         let mut text = JsonText::joined(&texts);
-        if block.is_true("is_error") {
+        if optional_bool(block, "is_error", &format!("{field}.is_error"))? == Some(true) {
             text = text.between("The tool failed: ", "");
         }
         self.messages.tool_result(id, text, media);

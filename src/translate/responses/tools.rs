@@ -4,7 +4,7 @@
 //! grammars on tools with 400). Tools that OpenAI's servers execute are left out. Called by `request`.
 
 use super::super::chat_body::{JsonText, function_json};
-use super::super::passed_by::{Notes, missing, nested, unsupported, wrong_type};
+use super::super::passed_by::{Notes, missing, nested, optional_array, unsupported, wrong_type};
 use super::names::{NamedTool, ToolKind, ToolNames};
 use crate::wire::{ApiError, ErrorCode, Object, array, encode_string};
 
@@ -91,7 +91,7 @@ impl DeclaredTools {
 
     fn namespace(&mut self, tool: &Object<'_>, field: &str, notes: &mut Notes) -> Result<(), ApiError> {
         let name = required_name(tool, field)?;
-        let tools = tool.get("tools").and_then(array).unwrap_or_default();
+        let tools = optional_array(tool, "tools", &format!("{field}.tools"))?;
         for (index, inner) in tools.into_iter().enumerate() {
             self.tool(inner, Some(&name), &format!("{field}.tools[{index}]"), notes)?;
         }
@@ -280,5 +280,7 @@ mod tests {
         assert_eq!(error.param.as_deref(), Some("tools[0].name"));
         let error = declared(&json!([{"name": "x"}])).err().unwrap();
         assert_eq!(error.param.as_deref(), Some("tools[0].type"));
+        let error = declared(&json!([{"type": "namespace", "name": "n", "tools": {}}])).err().unwrap();
+        assert_eq!(error.param.as_deref(), Some("tools[0].tools"));
     }
 }
