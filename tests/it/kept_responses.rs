@@ -116,6 +116,33 @@ async fn a_kept_response_is_read_listed_and_deleted_by_its_key_alone() {
     fake.finish();
 }
 
+/// A small request that names much of what is kept is no larger for the model server than any other.
+#[tokio::test]
+async fn what_is_kept_makes_no_request_larger_than_it_may_be() {
+    let long = "word ".repeat(20 << 10);
+    let fake = FakeVllm::start([says(&long), says("Beta"), says("Gamma")]).await;
+    let state = tempfile::tempdir().unwrap();
+    let respool = started(&fake, state.path(), "[limits]\nmax_body = \"256KiB\"").await;
+    let (status, first) = ask(&respool, "a", json!({"input": "one"})).await;
+    assert_eq!(status, 200, "{first}");
+    let reference = json!({"type": "item_reference", "id": first["output"][0]["id"]});
+    let references = |times: usize| json!({"input": vec![reference.clone(); times]});
+    assert_eq!(ask(&respool, "a", references(2)).await.0, 200);
+    let (status, refused) = ask(&respool, "a", references(3)).await;
+    assert_eq!((status, &refused["error"]["code"]), (400, &json!("request_too_large")));
+    let more = |previous: &Value| json!({"previous_response_id": previous, "input": "x".repeat(100 << 10)});
+    let (status, second) = ask(&respool, "a", more(&first["id"])).await;
+    assert_eq!(status, 200, "{second}");
+    let (status, refused) = ask(&respool, "a", more(&second["id"])).await;
+    assert_eq!(
+        (status, &refused["error"]["param"]),
+        (400, &json!("previous_response_id")),
+        "{}",
+        refused["error"]["message"]
+    );
+    fake.finish();
+}
+
 #[tokio::test]
 async fn nothing_is_left_of_what_is_not_to_be_kept() {
     for (extra, store) in [("", json!(false)), ("[responses]\nstore = false", Value::Null)] {

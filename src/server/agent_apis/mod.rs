@@ -366,7 +366,8 @@ async fn read_response_of(
     client: &errors::Client,
     line: &SharedLine,
 ) -> Result<ReadResponse, ApiError> {
-    let recalled = app.responses.recall(&client.owner, wanted_items(body)?).await?;
+    let size = (body.len(), app.limits.max_body);
+    let recalled = app.responses.recall(&client.owner, wanted_items(body)?, size).await?;
     let mut read = read_response(body, &recalled, &app.sealer)?;
     // The reply says whether it is kept.
     read.asked.store = read.asked.store && app.responses.store().await.is_some();
