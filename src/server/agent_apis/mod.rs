@@ -30,6 +30,7 @@ pub use self::given_up::GivenUp;
 pub use self::kept::KeptResponses;
 use self::reply::{Source, Telling};
 use self::writer::Writer;
+use super::body::Taken;
 use super::{App, agent, chat, permission, respond, transparent};
 use crate::observe::{Outcome, RequestLine, SharedLine};
 use crate::relay::{Origin, Wire};
@@ -135,13 +136,13 @@ async fn turn(api: Api, app: App, mut parts: Parts, body: Incoming, peer: Option
     let own_headers = parts.headers.clone();
     parts.headers = upstream_headers(parts.headers);
     let client = errors::Client::new(&app, api, &parts.headers, &line);
-    let body = match begun(&app, &parts, body, &line).await {
-        Ok(body) => body,
+    let (body, mut room) = match begun(&app, &parts, body, &line).await {
+        Ok(begun) => begun,
         Err(error) => return client.refused(error, &line),
     };
     if leaves_to_server(&app, api, &body) {
         parts.headers = own_headers;
-        return passed_on(app, parts, body, line).await;
+        return passed_on(app, parts, room.keep(body), line).await;
     }
     let Asked { chat, mut writer, model, stream, background } =
         match read(api, &app, &body, &client, &line).await {
@@ -150,7 +151,15 @@ async fn turn(api: Api, app: App, mut parts: Parts, body: Incoming, peer: Option
         };
     let origin =
         Origin { may_trim: writer.may_trim(), ..origin_of(api, parts.headers, &client, peer, received) };
-    let chat = Bytes::from(streaming(chat));
+    let chat = streaming(chat);
+    let kept = writer.bytes_to_keep();
+    // The room of the body is that of the chat request now, and of what is kept of the body.
+    let body = background.is_some().then_some(body);
+    if let Err(error) = room.resize(chat.len() + kept) {
+        return client.refused(error, &line);
+    }
+    let held = room.split(kept);
+    let chat = room.keep(chat.into());
     if let Some(error) = client.given_up(&app, &chat, stream) {
         return client.refused(error, &line);
     }
@@ -160,9 +169,12 @@ async fn turn(api: Api, app: App, mut parts: Parts, body: Incoming, peer: Option
     let client = client.of_program(program).asking(&app, chat, stream);
     line.with(|line| line.stream = stream);
     match (source.map(|(source, _)| source), background) {
-        (Ok(source), None) => source.answer(Telling::new(app, writer, client, line), stream).await,
+        (Ok(source), None) => {
+            source.answer(Telling::new(app, writer, client, line).holding(held), stream).await
+        }
         (Ok(source), Some(Continued(previous))) => {
-            background::begin(Telling::new(app, writer, client, line), source, &body, previous).await
+            let telling = Telling::new(app, writer, client, line).holding(held);
+            background::begin(telling, source, &body.unwrap_or_default(), previous).await
         }
         (Err(error), _) if stream => client.failed(error, &mut writer, &line),
         (Err(error), _) => client.refused(error, &line),
@@ -193,11 +205,16 @@ async fn source(
     Ok((Source::Opening(pending), program))
 }
 
-/// The body, of a request that may begin.
-async fn begun(app: &App, parts: &Parts, body: Incoming, line: &SharedLine) -> Result<Bytes, ApiError> {
-    let body = chat::read(app, &parts.headers, body, line).await?;
+/// The body of a request that may begin, and its room.
+async fn begun(
+    app: &App,
+    parts: &Parts,
+    body: Incoming,
+    line: &SharedLine,
+) -> Result<(Bytes, Taken), ApiError> {
+    let (body, room) = chat::read(app, &parts.headers, body, line).await?;
     permission::begin_chat(app, parts, &body, line)?;
-    Ok(body)
+    Ok((body, room))
 }
 
 fn origin_of(
@@ -275,9 +292,9 @@ async fn count_tokens(app: App, mut parts: Parts, body: Incoming, peer: Option<I
     parts.headers = upstream_headers(parts.headers);
     let client = errors::Client::new(&app, Api::Messages, &parts.headers, &line);
     let read = async {
-        let body = chat::read(&app, &parts.headers, body, &line).await?;
+        let (body, room) = chat::read(&app, &parts.headers, body, &line).await?;
         permission::begin_free(&app, &parts, &body, &line)?;
-        Ok::<Bytes, ApiError>(body)
+        Ok::<Bytes, ApiError>(room.keep(body))
     };
     let body = match read.await {
         Ok(body) => body,

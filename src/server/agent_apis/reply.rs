@@ -14,6 +14,7 @@ use super::writer::{Chunks, Writer};
 use crate::observe::{Outcome, SharedLine};
 use crate::relay::{Batch, Opened, ReplyStream};
 use crate::server::agent::{Answer, RUN_ID, Said};
+use crate::server::body::Taken;
 use crate::server::chat::{self, Pending};
 use crate::server::{App, heartbeat, respond};
 use crate::translate::Reply;
@@ -27,6 +28,8 @@ pub(super) struct Telling {
     pub(super) client: Client,
     pub(super) line: SharedLine,
     chunks: Chunks,
+    /// The room of what is kept of the request.
+    _held: Option<Taken>,
 }
 
 /// Where the turn comes from.
@@ -55,7 +58,12 @@ pub(super) enum Piece {
 impl Telling {
     pub(super) fn new(app: App, writer: Writer, client: Client, line: SharedLine) -> Self {
         let chunks = Chunks::new(app.limits.max_body.bytes());
-        Self { app, writer, client, line, chunks }
+        Self { app, writer, client, line, chunks, _held: None }
+    }
+
+    /// The same, holding this room until the reply has ended.
+    pub(super) fn holding(self, room: Taken) -> Self {
+        Self { _held: Some(room), ..self }
     }
 
     /// The whole object.

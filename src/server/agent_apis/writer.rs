@@ -25,6 +25,14 @@ impl Writer {
         matches!(self, Self::Responses(events) if events.may_trim())
     }
 
+    /// The bytes of the request that are held until the reply has ended.
+    pub(super) fn bytes_to_keep(&self) -> usize {
+        match self {
+            Self::Responses(events) => events.input_bytes(),
+            Self::Messages(..) => 0,
+        }
+    }
+
     pub(super) fn begin(&mut self, out: &mut Vec<u8>) {
         match self {
             Self::Responses(events) => events.begin(out),

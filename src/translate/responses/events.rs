@@ -90,6 +90,11 @@ impl ResponseEvents {
         self.object(true, if is_queued { Status::Queued } else { Status::InProgress }, None)
     }
 
+    /// The bytes of the request's own items, where they are to be kept.
+    pub fn input_bytes(&self) -> usize {
+        self.asked.items.iter().map(String::len).sum()
+    }
+
     /// The request's own items as they are kept.
     pub fn input_to_keep(&mut self) -> String {
         kept_input(&self.asked.items, &mut self.ids)
