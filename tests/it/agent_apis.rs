@@ -489,3 +489,25 @@ async fn what_the_model_said_can_be_named_by_the_same_key() {
     assert_eq!(ask(unknown, "Bearer a").await.0, 400);
     fake.finish();
 }
+
+/// A stream that does not end is told without limit on the chat route, which keeps nothing of it; here it is kept until its end.
+#[tokio::test]
+async fn a_live_reply_is_no_larger_than_a_whole_one_may_be() {
+    let pieces = vec!["many words ".repeat(1 << 10); 200];
+    let fake = FakeVllm::always(Script::sse(replies::text_stream(
+        &pieces.iter().map(String::as_str).collect::<Vec<_>>(),
+        true,
+    )))
+    .await;
+    let respool = Respool::with(&fake, "[limits]\nmax_body = \"1MiB\"").await;
+    let streamed = text(&post(&respool, "/v1/responses", &response_request(true, false)).await);
+    let told = other_wires::responses(&streamed);
+    assert_eq!(told.end, "failed:server_error");
+    assert!((1 << 20..2 << 20).contains(&told.content.len()), "{}", told.content.len());
+    let whole = post(&respool, "/v1/responses", &response_request(false, false)).await;
+    assert_eq!((whole.status, &whole.json()["error"]["code"]), (502, &json!("upstream_reply_too_long")));
+    let streamed = text(&post(&respool, "/v1/messages", &message_request(true, false)).await);
+    assert!(streamed.len() < 2 << 20 && streamed.contains("event: error"), "{}", streamed.len());
+    let whole = post(&respool, "/v1/messages", &message_request(false, false)).await;
+    assert_eq!(whole.status, 502, "{}", text(&whole));
+}

@@ -19,7 +19,7 @@ use crate::server::chat::{self, Pending};
 use crate::server::{App, heartbeat, respond};
 use crate::translate::Reply;
 use crate::turn::{TurnEvent, Usage};
-use crate::wire::ApiError;
+use crate::wire::{ApiError, ErrorCode};
 
 /// A reply in the making.
 pub(super) struct Telling {
@@ -134,8 +134,11 @@ impl Telling {
         heartbeat::streamed(Told { telling: self, source, ended, last: None }, out.into(), every, &line)
     }
 
-    /// The next piece, or respool's end. Safe to cancel.
+    /// The next piece, or respool's end. Safe to cancel. The reply is kept until its end, and is bounded like a whole one.
     async fn piece(&self, source: &mut Source) -> Piece {
+        if self.chunks.told() > self.app.limits.max_body.bytes() {
+            return Piece::Failed(too_long(&self.app));
+        }
         tokio::select! {
             biased;
             piece = source.next() => piece,
@@ -169,6 +172,15 @@ impl Telling {
         }
         true
     }
+}
+
+fn too_long(app: &App) -> ApiError {
+    let what = format!(
+        "the model's reply has more than {} (`limits.max_body` in respool.toml)",
+        app.limits.max_body
+    );
+    let error = ApiError::new(502, ErrorCode::UpstreamReplyTooLong, what);
+    ApiError { is_final: true, ..error }
 }
 
 /// A reply as it is told: the source of a stream.

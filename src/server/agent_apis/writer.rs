@@ -90,12 +90,13 @@ impl Writer {
 pub(super) struct Chunks {
     frames: Frames,
     events: ChunkEvents,
+    told: usize,
 }
 
 impl Chunks {
     /// `largest`: the most bytes a chunk may have.
     pub(super) fn new(largest: usize) -> Self {
-        Self { frames: Frames::new(largest), events: ChunkEvents::default() }
+        Self { frames: Frames::new(largest), events: ChunkEvents::default(), told: 0 }
     }
 
     /// Tells what these bytes hold. The relay wrote them, so each frame is whole and text. Pieces of a text that came together
@@ -106,6 +107,7 @@ impl Chunks {
         while let Ok(Some(frame)) = self.frames.next_frame() {
             let Ok(Some(payload)) = frame.data() else { continue };
             for event in self.events.read(&payload) {
+                self.told += event.text_len();
                 let Some(begun) = &mut joined else {
                     joined = Some(event);
                     continue;
@@ -117,6 +119,11 @@ impl Chunks {
             }
         }
         joined.iter().for_each(|event| writer.tell(event, out));
+    }
+
+    /// The bytes of text that were told.
+    pub(super) fn told(&self) -> usize {
+        self.told
     }
 
     pub(super) fn finish(&self, writer: &mut Writer, out: &mut Vec<u8>) {
