@@ -511,3 +511,41 @@ async fn a_live_reply_is_no_larger_than_a_whole_one_may_be() {
     let whole = post(&respool, "/v1/messages", &message_request(false, false)).await;
     assert_eq!(whole.status, 502, "{}", text(&whole));
 }
+
+/// Codex repeats a status of 401, 404 or 413 five times, and shows a 400 as raw JSON.
+#[tokio::test]
+async fn codex_gets_a_stream_that_fails_also_for_what_could_not_be_read() {
+    let fake = FakeVllm::start([]).await;
+    let respool =
+        Respool::with(&fake, "client_keys = [\"sk-one-and-only\"]\n[limits]\nmax_body = \"64KiB\"").await;
+    let ask = async |body: String, key: &str, header: (&str, &str)| {
+        let request = Request::post("/v1/responses", body)
+            .header("user-agent", "codex_exec/0.169.0")
+            .header("authorization", &format!("Bearer {key}"))
+            .header(header.0, header.1);
+        exchange(respool.address, &request).await
+    };
+    let (key, none) = ("sk-one-and-only", ("x-nothing", "x"));
+    let with = |extra: Value| {
+        let mut body = response_request(true, false);
+        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        body.to_string()
+    };
+    let reference = json!({"input": [{"type": "item_reference", "id": "msg_1"}]});
+    for (body, key, header) in [
+        (with(json!({})), "sk-wrong", none),
+        (with(json!({"input": "x".repeat(100 << 10)})), key, none),
+        (with(reference.clone()), key, none),
+        (with(json!({"store": "no"})), key, none),
+        ("{\"stream\": true".to_owned(), key, none),
+        (with(json!({})), key, ("content-encoding", "gzip")),
+    ] {
+        let reply = ask(body.clone(), key, header).await;
+        let told = other_wires::responses(&text(&reply));
+        assert_eq!((reply.status, told.end.as_str()), (200, "failed:invalid_prompt"), "{body:.80}");
+    }
+    let mut whole = reference;
+    whole["stream"] = json!(false);
+    assert_eq!(ask(with(whole), key, none).await.status, 404, "who wants no stream gets the status");
+    fake.finish();
+}

@@ -25,7 +25,7 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 
 pub(super) use self::background::resume;
-pub(super) use self::errors::error_form;
+pub(super) use self::errors::{error_form, refused_at_the_door};
 pub use self::given_up::GivenUp;
 pub use self::kept::KeptResponses;
 use self::reply::{Source, Telling};
@@ -138,7 +138,7 @@ async fn turn(api: Api, app: App, mut parts: Parts, body: Incoming, peer: Option
     let client = errors::Client::new(&app, api, &parts.headers, &line);
     let (body, mut room) = match begun(&app, &parts, body, &line).await {
         Ok(begun) => begun,
-        Err(error) => return client.refused(error, &line),
+        Err(error) => return client.refused_unread(&app, error, None, &line),
     };
     if leaves_to_server(&app, api, &body) {
         parts.headers = own_headers;
@@ -147,7 +147,7 @@ async fn turn(api: Api, app: App, mut parts: Parts, body: Incoming, peer: Option
     let Asked { chat, mut writer, model, stream, background } =
         match read(api, &app, &body, &client, &line).await {
             Ok(asked) => asked,
-            Err(error) => return client.refused(error, &line),
+            Err(error) => return client.refused_unread(&app, error, Some(&body), &line),
         };
     let origin =
         Origin { may_trim: writer.may_trim(), ..origin_of(api, parts.headers, &client, peer, received) };
@@ -156,7 +156,7 @@ async fn turn(api: Api, app: App, mut parts: Parts, body: Incoming, peer: Option
     // The room of the body is that of the chat request now, and of what is kept of the body.
     let body = background.is_some().then_some(body);
     if let Err(error) = room.resize(chat.len() + kept) {
-        return client.refused(error, &line);
+        return if stream { client.failed(error, &mut writer, &line) } else { client.refused(error, &line) };
     }
     let held = room.split(kept);
     let chat = room.keep(chat.into());
