@@ -549,3 +549,34 @@ async fn codex_gets_a_stream_that_fails_also_for_what_could_not_be_read() {
     assert_eq!(ask(with(whole), key, none).await.status, 404, "who wants no stream gets the status");
     fake.finish();
 }
+
+/// The SDKs read `request-id`, and errors in Anthropic's shape alone.
+#[tokio::test]
+async fn every_answer_to_a_client_of_anthropic_has_its_shape_and_a_request_id() {
+    let fake = FakeVllm::always(Script::sse(replies::text_stream(&["Hello"], true))).await;
+    let respool = Respool::with(&fake, "client_keys = [\"sk-0123456789abcdef\"]").await;
+    let of_anthropic = |request: Request| request.header("anthropic-version", "2023-06-01");
+    let with_key = |request: Request| of_anthropic(request).header("x-api-key", "sk-0123456789abcdef");
+    let message = || Request::post("/v1/messages", message_request(true, false).to_string());
+    for (request, status, kind) in [
+        (with_key(message()), 200, None),
+        (with_key(Request::get("/v1/models")), 200, None),
+        (with_key(Request::get("/v1/models/nope")), 404, Some("not_found_error")),
+        (of_anthropic(Request::get("/v1/models")), 401, Some("authentication_error")),
+        (Request::post("/v1/messages/batches", "{}"), 401, Some("authentication_error")),
+        (message(), 401, Some("authentication_error")),
+    ] {
+        let reply = exchange(respool.address, &request).await;
+        assert_eq!(reply.status, status, "{}", text(&reply));
+        assert!(
+            reply.headers.get("request-id").is_some_and(|id| !id.is_empty()),
+            "{status} {}",
+            text(&reply)
+        );
+        if let Some(kind) = kind {
+            let error = reply.json();
+            assert_eq!((&error["type"], &error["error"]["type"]), (&json!("error"), &json!(kind)));
+            assert!(status != 401 || error["error"]["message"].as_str().unwrap().contains("x-api-key"));
+        }
+    }
+}

@@ -19,6 +19,9 @@ use crate::translate::responses::ResponseEvents;
 use crate::translate::{ClientProgram, Ids, is_final};
 use crate::wire::{ApiError, Object};
 
+/// Anthropic's clients send it.
+const VERSION: &str = "anthropic-version";
+
 /// Who asks.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
@@ -142,6 +145,12 @@ pub(in crate::server) fn error_form(app: &App, path: &str, headers: &HeaderMap) 
     match Call::of(path) {
         Some(Call::Turn(api)) => app.error_form(api.wire(), program_of(headers)),
         Some(Call::CountTokens) => app.error_form(Wire::Messages, program_of(headers)),
+        None if speaks_anthropics(path, headers) => app.error_form(Wire::Messages, program_of(headers)),
         None => app.error_form(Wire::Chat, ClientProgram::Other),
     }
+}
+
+/// Anthropic's clients say which version of its API they speak; what is below `/messages` is Anthropic's alone.
+fn speaks_anthropics(path: &str, headers: &HeaderMap) -> bool {
+    headers.contains_key(VERSION) || path.strip_prefix("/v1").unwrap_or(path).starts_with("/messages/")
 }

@@ -125,9 +125,19 @@ pub(super) async fn answer(
 ) -> Response {
     let (parts, body) = request.into_parts();
     match call {
-        Call::Turn(api) => turn(api, app, parts, body, peer).await,
-        Call::CountTokens => count_tokens(app, parts, body, peer).await,
+        Call::Turn(Api::Responses) => turn(Api::Responses, app, parts, body, peer).await,
+        Call::Turn(Api::Messages) => with_request_id(turn(Api::Messages, app, parts, body, peer).await),
+        Call::CountTokens => with_request_id(count_tokens(app, parts, body, peer).await),
     }
+}
+
+/// The reply with the request's id also where Anthropic's clients read it.
+pub(super) fn with_request_id(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    if let Some(id) = headers.get(respond::REQUEST_ID).cloned() {
+        headers.entry("request-id").or_insert(id);
+    }
+    response
 }
 
 async fn turn(api: Api, app: App, mut parts: Parts, body: Incoming, peer: Option<IpAddr>) -> Response {
