@@ -60,6 +60,7 @@ pub(super) async fn chat(app: App, request: http::Request<Incoming>, peer: Optio
         received,
         is_agent: false,
         may_trim: false,
+        free_text: Arc::default(),
         waiting: Arc::default(),
     };
     match read_request(&app, body, origin, &line).await {

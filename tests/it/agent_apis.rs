@@ -580,3 +580,20 @@ async fn every_answer_to_a_client_of_anthropic_has_its_shape_and_a_request_id() 
         }
     }
 }
+
+/// OpenAI's servers write nothing that a custom tool's expression does not match; a model here is asked again.
+#[tokio::test]
+async fn a_custom_call_matches_its_expression_or_is_asked_for_again() {
+    let call =
+        |text: &str| Script::json(200, &replies::calls(&[("when", &json!({"input": text}).to_string())]));
+    let fake = FakeVllm::start([call("abc"), call("42")]).await;
+    let respool = Respool::before(&fake).await;
+    let mut body = response_request(false, false);
+    let format = json!({"type": "grammar", "syntax": "regex", "definition": "\\d+"});
+    body["tools"] = json!([{"type": "custom", "name": "when", "format": format}]);
+    let reply = post(&respool, "/v1/responses", &body).await.json();
+    let output = reply["output"].as_array().unwrap().last().unwrap();
+    assert_eq!((&output["type"], &output["input"]), (&json!("custom_tool_call"), &json!("42")));
+    assert_eq!(fake.requests().len(), 2);
+    fake.finish();
+}

@@ -159,8 +159,7 @@ async fn turn(api: Api, app: App, mut parts: Parts, body: Incoming, peer: Option
             Ok(asked) => asked,
             Err(error) => return client.refused_unread(&app, error, Some(&body), &line),
         };
-    let origin =
-        Origin { may_trim: writer.may_trim(), ..origin_of(api, parts.headers, &client, peer, received) };
+    let origin = writer.asking(origin_of(api, parts.headers, &client, peer, received));
     let chat = streaming(chat);
     let kept = writer.bytes_to_keep();
     // The room of the body is that of the chat request now, and of what is kept of the body.
@@ -243,6 +242,7 @@ fn origin_of(
         received,
         is_agent: false,
         may_trim: false,
+        free_text: Arc::default(),
         waiting: Arc::default(),
     }
 }

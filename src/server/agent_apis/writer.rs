@@ -4,6 +4,7 @@
 
 use bytes::Bytes;
 
+use crate::relay::Origin;
 use crate::sse::Frames;
 use crate::translate::messages::MessageEvents;
 use crate::translate::responses::{FinishedResponse, ResponseEvents};
@@ -20,9 +21,14 @@ pub(super) enum Writer {
 }
 
 impl Writer {
-    /// `truncation: "auto"`.
-    pub(super) fn may_trim(&self) -> bool {
-        matches!(self, Self::Responses(events) if events.may_trim())
+    /// The origin of a request, with what its client says of the way to answer it.
+    pub(super) fn asking(&self, origin: Origin) -> Origin {
+        match self {
+            Self::Responses(events) => {
+                Origin { may_trim: events.may_trim(), free_text: events.patterns(), ..origin }
+            }
+            Self::Messages(..) => origin,
+        }
     }
 
     /// The bytes of the request that are held until the reply has ended.

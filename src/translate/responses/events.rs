@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::BufMut;
 
+use super::super::free_text::{FreeTextPatterns, free_text};
 use super::super::ids::Ids;
 use super::super::sealed::Sealer;
 use super::super::synthesize::Reply;
@@ -16,7 +17,6 @@ use super::kept::{FinishedResponse, id_of, kept_input};
 use super::names::{NamedTool, ToolKind};
 use super::object::{Head, Status, on_one_line, response_json};
 use super::request::AskedResponse;
-use super::tools::FREE_TEXT;
 use crate::sse::write_event;
 use crate::turn::{FinishReason, ToolCall, TurnEvent, Usage};
 use crate::wire::{ApiError, Object, encode_string};
@@ -68,6 +68,11 @@ impl ResponseEvents {
     /// `truncation: "auto"`: the oldest items may go when the conversation does not fit.
     pub fn may_trim(&self) -> bool {
         self.asked.truncate
+    }
+
+    /// What the texts of custom calls must match.
+    pub fn patterns(&self) -> Arc<FreeTextPatterns> {
+        Arc::clone(&self.asked.patterns)
     }
 
     /// The finished items, as JSON.
@@ -376,17 +381,4 @@ fn message_item(id: &str, status: &str, part: &str) -> String {
 fn namespace_field(tool: &NamedTool) -> String {
     let field = |namespace: &String| format!(r#","namespace":{}"#, encode_string(namespace));
     tool.namespace.as_ref().map_or_else(String::new, field)
-}
-
-/// The free text among a call's arguments. A model that names the field otherwise means the same as long as there is only
-/// one text.
-fn free_text(arguments: &str) -> String {
-    let Ok(object) = Object::parse(arguments) else { return arguments.to_owned() };
-    let texts: Vec<String> =
-        object.iter().filter_map(|(_, value)| crate::wire::decode_string(value)).collect();
-    match (object.string(FREE_TEXT), texts.as_slice()) {
-        (Some(text), _) => text,
-        (None, [text]) => text.clone(),
-        _ => arguments.to_owned(),
-    }
 }

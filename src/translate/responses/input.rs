@@ -4,11 +4,11 @@
 
 use super::super::chat_body::{ChatMessages, JsonText, Part, image_part};
 use super::super::document::{data_url_text, titled};
+use super::super::free_text::FREE_TEXT;
 use super::super::passed_by::{Notes, missing, nested, unsupported, wrong_type};
 use super::super::sealed::Sealer;
 use super::names::ToolNames;
 use super::stored::Recalled;
-use super::tools::FREE_TEXT;
 use crate::wire::{ApiError, ErrorCode, Object, array, encode_string, is_empty_array};
 
 /// What reading the items needs.

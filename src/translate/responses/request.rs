@@ -3,8 +3,10 @@
 //! `stream` is not part of the chat request: the relay decides how it asks. Called by `server`.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use super::super::chat_body::{ChatMessages, JsonText};
+use super::super::free_text::FreeTextPatterns;
 use super::super::passed_by::{
     Notes, PassedBy, missing, nested, nothing_said, optional_array, optional_bool, optional_string,
     request_object, unsupported, wrong_type,
@@ -45,6 +47,8 @@ pub struct AskedResponse {
     pub sealed_reasoning: bool,
     /// How the tools' names lead back.
     pub tools: ToolNames,
+    /// What the texts of custom calls must match.
+    pub patterns: Arc<FreeTextPatterns>,
     /// `previous_response_id`.
     pub previous: Option<String>,
     /// The request's own items as JSON. Only where the response may be stored.
@@ -131,7 +135,7 @@ pub fn read_response(body: &[u8], recalled: &Recalled, sealer: &Sealer) -> Resul
         let own = items.into_iter().filter(|(field, _)| field != PREVIOUS);
         asked.items = own.filter_map(|(_, json)| resolved(json, recalled)).collect();
     }
-    asked.tools = tools.names;
+    (asked.tools, asked.patterns) = (tools.names, Arc::new(tools.patterns));
     Ok(ReadResponse { chat, asked, passed_by: notes.into_vec() })
 }
 
@@ -331,6 +335,7 @@ fn asked(object: &Object<'_>, notes: &mut Notes) -> Result<AskedResponse, ApiErr
         truncate: may_truncate(object)?,
         sealed_reasoning: wants_sealed_reasoning(object, notes)?,
         tools: ToolNames::default(),
+        patterns: Arc::default(),
         previous: object.string(PREVIOUS),
         items: vec![],
         echo: Echo::of(object),

@@ -4,12 +4,10 @@
 //! grammars on tools with 400). Tools that OpenAI's servers execute are left out. Called by `request`.
 
 use super::super::chat_body::{JsonText, function_json};
+use super::super::free_text::{FREE_TEXT, FreeTextPatterns};
 use super::super::passed_by::{Notes, missing, nested, optional_array, unsupported, wrong_type};
 use super::names::{NamedTool, ToolKind, ToolNames};
 use crate::wire::{ApiError, ErrorCode, Object, array, encode_string};
-
-/// The field of a custom tool's function that takes the text.
-pub(super) const FREE_TEXT: &str = "input";
 
 /// The declared tools.
 #[derive(Debug, Default)]
@@ -18,6 +16,8 @@ pub(super) struct DeclaredTools {
     pub(super) names: ToolNames,
     /// Functions of the chat API: name and JSON.
     pub(super) functions: Vec<(String, String)>,
+    /// What the texts of custom calls must match.
+    pub(super) patterns: FreeTextPatterns,
     /// What namespaces are for, for the system message.
     pub(super) namespaces: Vec<JsonText>,
     /// Types of the tools that were left out.
@@ -69,15 +69,27 @@ impl DeclaredTools {
     }
 
     fn custom(&mut self, tool: &Object<'_>, namespace: Option<&str>, field: &str) -> Result<(), ApiError> {
-        let format = tool.get("format").and_then(|format| Object::parse(format).ok()).unwrap_or_default();
+        let place = format!("{field}.format");
+        let format = tool.get("format").map(|format| nested(format, &place)).transpose()?.unwrap_or_default();
+        let definition = format.string("definition");
+        if definition.is_none() && format.is_string("type", "grammar") {
+            return Err(missing(format!("{place}.definition"), "send the grammar"));
+        }
         let description = free_text_description(tool, &format);
-        let pattern = free_text_pattern(&format);
+        let expression = definition.filter(|_| format.is_string("syntax", "regex"));
+        let pattern = expression.as_deref().map_or_else(String::new, free_text_pattern);
+        let mut declared = None;
         let parameters = format!(
             r#"{{"type":"object","properties":{{"{FREE_TEXT}":{{"type":"string"{pattern}}}}},"required":["{FREE_TEXT}"],"additionalProperties":false}}"#
         );
         self.declare(ToolKind::Custom, tool, namespace, field, |name| {
+            declared = Some(name.to_owned());
             function_json(name, &description.to_json(), &parameters, None)
-        })
+        })?;
+        if let Some((name, expression)) = declared.zip(expression) {
+            self.patterns.add(&name, &expression);
+        }
+        Ok(())
     }
 
     fn tool_search(&mut self, tool: &Object<'_>) {
@@ -201,12 +213,9 @@ fn free_text_description(tool: &Object<'_>, format: &Object<'_>) -> JsonText {
     JsonText::joined(&texts)
 }
 
-/// A regular expression is part of the schema, where servers and the tool-call engine can hold the model to it.
-fn free_text_pattern(format: &Object<'_>) -> String {
-    let definition = format.string("definition").filter(|_| format.is_string("syntax", "regex"));
-    definition.map_or_else(String::new, |pattern| {
-        format!(r#","pattern":{}"#, encode_string(&format!("^(?:{pattern})$")))
-    })
+/// A regular expression is part of the schema, where servers can hold the model to it; what it wrote is checked here all the same.
+fn free_text_pattern(expression: &str) -> String {
+    format!(r#","pattern":{}"#, encode_string(&format!("^(?:{expression})$")))
 }
 
 #[cfg(test)]
@@ -282,5 +291,11 @@ mod tests {
         assert_eq!(error.param.as_deref(), Some("tools[0].type"));
         let error = declared(&json!([{"type": "namespace", "name": "n", "tools": {}}])).err().unwrap();
         assert_eq!(error.param.as_deref(), Some("tools[0].tools"));
+        let custom =
+            |format: Value| declared(&json!([{"type": "custom", "name": "c", "format": format}])).err();
+        assert_eq!(custom(json!({"type": "text"})), None);
+        let param = |format: Value| custom(format).unwrap().param.unwrap();
+        assert_eq!(param(json!("text")), "tools[0].format");
+        assert_eq!(param(json!({"type": "grammar", "syntax": "lark"})), "tools[0].format.definition");
     }
 }
