@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::support::client::{Reply, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::replies;
-use crate::support::respool::Respool;
+use crate::support::respool::{ONCE, Respool};
 use crate::support::script::Script;
 
 fn says(text: &str) -> Script {
@@ -140,6 +140,21 @@ async fn what_is_kept_makes_no_request_larger_than_it_may_be() {
         "{}",
         refused["error"]["message"]
     );
+    fake.finish();
+}
+
+#[tokio::test]
+async fn a_stream_that_failed_is_not_said_to_be_kept() {
+    let late = Script::json(500, &replies::error(500, "boom", "InternalServerError"));
+    let fake = FakeVllm::start([late.delay(Duration::from_millis(400))]).await;
+    let state = tempfile::tempdir().unwrap();
+    let respool = started(&fake, state.path(), &format!("{ONCE}[limits]\ncommit_after = \"50ms\"")).await;
+    let body = json!({"model": "gpt-oss-20b", "input": "one", "stream": true}).to_string();
+    let request = Request::post("/v1/responses", body).header("authorization", "Bearer a");
+    let told = crate::support::other_wires::responses(&exchange(respool.address, &request).await.text());
+    assert!(told.end.starts_with("failed"), "{}", told.end);
+    assert_eq!(told.object["store"], false);
+    assert_eq!(get(&respool, "a", &id(&told.object)).await.0, 404);
     fake.finish();
 }
 

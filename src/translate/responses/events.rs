@@ -170,6 +170,8 @@ impl ResponseEvents {
             return;
         }
         self.close("incomplete", out);
+        // Of failures those are kept that a client asks for later.
+        self.head.store &= self.asked.background;
         let response = self.object(true, Status::Failed(code, &error.message), None);
         self.event(out, "response.failed", &format!(r#","response":{response}"#));
         self.failed = true;
