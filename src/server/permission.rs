@@ -144,7 +144,8 @@ pub(super) async fn begin_other(
 
 /// `DELETE /v1/responses/{id}` and `POST /v1/responses/{id}/cancel`: of a response that the client made itself.
 fn is_for_kept_response(method: &Method, path: &str) -> bool {
-    let Some(rest) = path.strip_prefix("/v1/responses/") else { return false };
+    let path = path.strip_prefix("/v1").unwrap_or(path);
+    let Some(rest) = path.strip_prefix("/responses/") else { return false };
     let id = if method == Method::DELETE { Some(rest) } else { rest.strip_suffix("/cancel") };
     id.is_some_and(|id| !id.is_empty() && !id.contains('/'))
 }

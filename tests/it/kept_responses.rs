@@ -100,10 +100,16 @@ async fn a_kept_response_is_read_listed_and_deleted_by_its_key_alone() {
     assert_eq!(send(&respool, "a", Request::get(&path)).await, (200, made.clone()));
     let listed = format!("{path}/input_items");
     let (_, list) = send(&respool, "a", Request::get(&format!("{listed}?order=asc&limit=1"))).await;
-    assert_eq!((&list["data"][0]["content"], &list["has_more"]), (&json!("one"), &json!(true)));
+    let text = |list: &Value| list["data"][0]["content"][0]["text"].clone();
+    assert_eq!((text(&list), &list["has_more"]), (json!("one"), &json!(true)));
     let after = format!("{listed}?order=asc&after={}", list["last_id"].as_str().unwrap());
     let (_, rest) = send(&respool, "a", Request::get(&after)).await;
-    assert_eq!((&rest["data"][0]["content"], &rest["has_more"]), (&json!("two"), &json!(false)));
+    assert_eq!((text(&rest), &rest["has_more"]), (json!("two"), &json!(false)));
+    // A base URL without its /v1 is forgiven here too, and the last item comes first unless the client says otherwise.
+    let (_, newest) = send(&respool, "a", Request::get(&listed.replace("/v1/", "/"))).await;
+    assert_eq!((text(&newest), newest["data"].as_array().unwrap().len()), (json!("two"), 2));
+    let (status, refused) = send(&respool, "a", Request::get(&format!("{listed}?after=msg_none"))).await;
+    assert_eq!((status, &refused["error"]["param"]), (400, &json!("after")));
     for request in [Request::get(&path), Request::get(&listed), Request::new("DELETE", &path, "")] {
         let (status, refused) = send(&respool, "b", request).await;
         assert_eq!((status, &refused["error"]["code"]), (404, &json!("response_not_found")));

@@ -4,6 +4,7 @@
 
 use bytes::Bytes;
 
+use super::now;
 use crate::relay::Origin;
 use crate::sse::Frames;
 use crate::translate::messages::MessageEvents;
@@ -62,7 +63,10 @@ impl Writer {
 
     pub(super) fn tell_reply(&mut self, reply: &Reply, out: &mut Vec<u8>) {
         match self {
-            Self::Responses(events) => events.tell_reply(reply, out),
+            Self::Responses(events) => {
+                events.ends_at(now());
+                events.tell_reply(reply, out);
+            }
             Self::Messages(events, _) => events.tell_reply(reply, out),
         }
     }
@@ -135,6 +139,9 @@ impl Chunks {
     pub(super) fn finish(&self, writer: &mut Writer, out: &mut Vec<u8>) {
         if let (Writer::Messages(events, _), Some(sequence)) = (&mut *writer, self.events.stop_sequence()) {
             events.stopped_by(sequence);
+        }
+        if let Writer::Responses(events) = &mut *writer {
+            events.ends_at(now());
         }
         writer.tell(&self.events.finish(), out);
     }

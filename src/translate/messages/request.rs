@@ -115,6 +115,10 @@ fn conversation<'a>(
     }
     let messages = object.get("messages").ok_or_else(|| missing("messages", "send an array of messages"))?;
     let messages = array(messages).ok_or_else(|| wrong_type("messages", "an array of messages"))?;
+    let last = messages.last().and_then(|last| Object::parse(last).ok());
+    if last.is_some_and(|last| last.is_string("role", "assistant")) {
+        notes.add("messages.prefill", "a chat model answers its own last message, and does not continue it");
+    }
     for (index, message) in messages.into_iter().enumerate() {
         blocks.message(message, &format!("messages[{index}]"), notes)?;
     }
@@ -308,6 +312,14 @@ mod tests {
             let error = read(&with(&extra)).unwrap_err();
             assert_eq!((error.status, error.param.as_deref()), (400, Some(param)), "{extra}");
         }
+    }
+
+    #[test]
+    fn a_turn_that_the_model_is_to_continue_is_noted() {
+        let read = read(&with(
+            &json!({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "{"}]}),
+        ));
+        assert_eq!(read.unwrap().passed_by[0].field, "messages.prefill");
     }
 
     #[test]

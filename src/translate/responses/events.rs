@@ -55,8 +55,13 @@ pub struct ResponseEvents {
 impl ResponseEvents {
     /// `created`: seconds since 1970.
     pub fn new(asked: Arc<AskedResponse>, sealer: Arc<Sealer>, mut ids: Ids, created: u64) -> Self {
-        let head =
-            Head { id: ids.prefixed("resp_"), created, model: asked.model.clone(), store: asked.store };
+        let head = Head {
+            id: ids.prefixed("resp_"),
+            created,
+            completed: created,
+            model: asked.model.clone(),
+            store: asked.store,
+        };
         Self { asked, sealer, ids, head, sequence: 0, output: vec![], open: None, ended: None, failed: false }
     }
 
@@ -83,6 +88,11 @@ impl ResponseEvents {
     /// The whole response object, once the turn has ended or failed.
     pub fn response(&self) -> Option<&str> {
         self.ended.as_deref()
+    }
+
+    /// The model ends its turn now. `seconds` since 1970.
+    pub fn ends_at(&mut self, seconds: u64) {
+        self.head.completed = seconds.max(self.head.created);
     }
 
     /// Makes the response that was begun under this id.

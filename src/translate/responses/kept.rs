@@ -35,17 +35,29 @@ fn with_id<'i>(item: &'i str, ids: &mut Ids) -> Cow<'i, str> {
     let Ok(mut object) = Object::parse(item) else { return Cow::Borrowed(item) };
     let has_id = object.string("id").is_some_and(|id| !id.is_empty());
     let is_message = object.get("type").is_none() && object.get("role").is_some();
-    if has_id && !is_message {
+    let text = object.original("content").filter(|text| text.starts_with('"'));
+    if has_id && !is_message && text.is_none() {
         return Cow::Borrowed(item);
     }
     if is_message {
         object.set("type", r#""message""#);
+    }
+    if let Some(text) = text.filter(|_| object.is_string("type", "message")) {
+        object.set("content", parts_of(text, object.is_string("role", "assistant")));
     }
     if !has_id {
         let prefix = if object.is_string("type", "message") { "msg_" } else { "item_" };
         object.set("id", encode_string(&ids.prefixed(prefix)));
     }
     Cow::Owned(object.to_json())
+}
+
+/// A content that is one text, as the parts that the SDKs read.
+fn parts_of(text: &str, is_assistants: bool) -> String {
+    if is_assistants {
+        return format!(r#"[{{"type":"output_text","text":{text},"annotations":[]}}]"#);
+    }
+    format!(r#"[{{"type":"input_text","text":{text}}}]"#)
 }
 
 /// The items of a kept response, of its input and its response object.
@@ -108,7 +120,10 @@ mod tests {
         ];
         let kept = kept_input(&items.map(str::to_owned), &mut Ids::new(7, HashSet::new()));
         let kept: Value = serde_json::from_str(&kept).unwrap();
-        assert_eq!((&kept[0]["type"], &kept[0]["content"]), (&json!("message"), &json!("hi")));
+        assert_eq!(
+            (&kept[0]["type"], &kept[0]["content"]),
+            (&json!("message"), &json!([{"type": "input_text", "text": "hi"}]))
+        );
         assert!(kept[0]["id"].as_str().unwrap().starts_with("msg_"));
         assert!(kept[1]["id"].as_str().unwrap().starts_with("item_"));
         assert_eq!(kept[2], json!({"type": "message", "id": "msg_1"}));

@@ -9,6 +9,9 @@ use super::super::passed_by::{Notes, missing, nested, optional_array, unsupporte
 use super::names::{NamedTool, ToolKind, ToolNames};
 use crate::wire::{ApiError, ErrorCode, Object, array, encode_string};
 
+/// The function of a search for tools that the client executes.
+const TOOL_SEARCH: &str = "tool_search";
+
 /// The declared tools.
 #[derive(Debug, Default)]
 pub(super) struct DeclaredTools {
@@ -95,7 +98,7 @@ impl DeclaredTools {
     fn tool_search(&mut self, tool: &Object<'_>) {
         let parameters = tool.get("parameters").unwrap_or(r#"{"type":"object","properties":{}}"#);
         let description = tool.get("description").unwrap_or("\"\"");
-        let named = NamedTool { kind: ToolKind::ToolSearch, namespace: None, name: "tool_search".to_owned() };
+        let named = NamedTool { kind: ToolKind::ToolSearch, namespace: None, name: TOOL_SEARCH.to_owned() };
         if let Some(name) = self.names.declare(named) {
             self.functions.push((name.clone(), function_json(&name, description, parameters, None)));
         }
@@ -143,6 +146,9 @@ impl DeclaredTools {
         let choice = nested(json, "tool_choice")?;
         match choice.string("type").as_deref() {
             Some("function" | "custom") => self.named(&choice).map(Some),
+            Some("tool_search") if self.names.original(TOOL_SEARCH).is_some() => {
+                Ok(Some(choice_of(TOOL_SEARCH)))
+            }
             Some("allowed_tools") => {
                 self.keep_allowed(&choice)?;
                 self.mode(choice.get("mode").unwrap_or("\"auto\"")).map(Some)
@@ -173,7 +179,7 @@ impl DeclaredTools {
             let message = format!("`tool_choice` names `{name}`, which `tools` does not declare");
             return Err(ApiError::bad_request(ErrorCode::InvalidValue, message).with_param("tool_choice"));
         }
-        Ok(format!(r#"{{"type":"function","function":{{"name":{}}}}}"#, encode_string(&name)))
+        Ok(choice_of(&name))
     }
 
     fn keep_allowed(&mut self, choice: &Object<'_>) -> Result<(), ApiError> {
@@ -189,6 +195,11 @@ impl DeclaredTools {
         self.functions.retain(|(name, _)| names.contains(name));
         Ok(())
     }
+}
+
+/// A `tool_choice` of the chat API.
+fn choice_of(name: &str) -> String {
+    format!(r#"{{"type":"function","function":{{"name":{}}}}}"#, encode_string(name))
 }
 
 fn required_name(object: &Object<'_>, field: &str) -> Result<String, ApiError> {
@@ -262,6 +273,8 @@ mod tests {
         let fields: Vec<&str> = notes.iter().map(|note| note.field.as_str()).collect();
         assert_eq!(fields, ["tools.web_search", "tools.mcp"]);
         assert_eq!(tools.names.original("tool_search").unwrap().kind, ToolKind::ToolSearch);
+        let search = r#"{"type":"function","function":{"name":"tool_search"}}"#;
+        assert_eq!(tools.choice(Some(r#"{"type":"tool_search"}"#)), Ok(Some(search.to_owned())));
         let error = tools.choice(Some(r#"{"type":"web_search"}"#)).unwrap_err();
         assert_eq!((error.status, error.param.as_deref()), (400, Some("tool_choice")));
     }
