@@ -597,3 +597,20 @@ async fn a_custom_call_matches_its_expression_or_is_asked_for_again() {
     assert_eq!(fake.requests().len(), 2);
     fake.finish();
 }
+
+#[tokio::test]
+async fn a_refusal_without_tools_is_one_on_messages() {
+    let frames = || {
+        let piece = replies::frame(&replies::chunk(&json!({"refusal": "I will not."}), None));
+        let finish = replies::frame(&replies::chunk(&json!({}), Some("stop")));
+        Script::sse([replies::role_frame(), piece, finish, replies::usage_frame(), replies::DONE.to_owned()])
+    };
+    let fake = FakeVllm::start([frames(), frames()]).await;
+    let respool = Respool::before(&fake).await;
+    let told =
+        other_wires::messages(&text(&post(&respool, "/v1/messages", &message_request(true, false)).await));
+    assert_eq!((told.end.as_str(), told.content.as_str()), ("refusal", "I will not."));
+    let whole = post(&respool, "/v1/messages", &message_request(false, false)).await.json();
+    assert_eq!(whole["stop_reason"], "refusal");
+    fake.finish();
+}

@@ -140,6 +140,11 @@ impl Chunks {
         if let (Writer::Messages(events, _), Some(sequence)) = (&mut *writer, self.events.stop_sequence()) {
             events.stopped_by(sequence);
         }
+        if let Writer::Messages(events, _) = &mut *writer
+            && self.events.has_refused()
+        {
+            events.refused();
+        }
         if let Writer::Responses(events) = &mut *writer {
             events.ends_at(now());
         }
