@@ -614,3 +614,43 @@ async fn a_refusal_without_tools_is_one_on_messages() {
     assert_eq!(whole["stop_reason"], "refusal");
     fake.finish();
 }
+
+/// The key of Anthropic's clients is respool's own key, and the same one as a bearer's.
+#[tokio::test]
+async fn a_key_in_anthropics_header_is_the_same_as_a_bearers() {
+    let fake = FakeVllm::always(Script::sse(replies::text_stream(&["Hello"], true))).await;
+    fake.serve_models(&["gpt-oss-20b"]);
+    let state = tempfile::tempdir().unwrap();
+    let toml = format!("state_dir = \"{}\"\nclient_keys = [\"sk-0123456789abcdef\"]", state.path().display());
+    let respool = Respool::with(&fake, &toml).await;
+    let with_key = |request: Request| request.header("x-api-key", "sk-0123456789abcdef");
+    let message = with_key(Request::post("/v1/messages", message_request(false, false).to_string()));
+    assert_eq!(exchange(respool.address, &message).await.status, 200);
+    let listed = exchange(respool.address, &with_key(Request::get("/v1/models"))).await;
+    assert_eq!((listed.status, &listed.json()["data"][0]["id"]), (200, &json!("gpt-oss-20b")));
+    let body = json!({"model": "gpt-oss-20b", "input": "hi"}).to_string();
+    let made = exchange(respool.address, &with_key(Request::post("/v1/responses", body))).await.json();
+    let kept = Request::get(&format!("/v1/responses/{}", made["id"].as_str().unwrap()))
+        .header("authorization", "Bearer sk-0123456789abcdef");
+    let kept = exchange(respool.address, &kept).await;
+    assert_eq!((kept.status, kept.json()["id"].clone()), (200, made["id"].clone()));
+}
+
+#[tokio::test]
+async fn one_call_at_a_time_is_one_call_on_both_routes() {
+    let two =
+        || Script::json(200, &replies::calls(&[("read", r#"{"path": "a"}"#), ("read", r#"{"path": "b"}"#)]));
+    let fake = FakeVllm::start([two(), two(), two(), two()]).await;
+    let respool = Respool::before(&fake).await;
+    for (single, calls) in [(true, 1), (false, 2)] {
+        let mut body = response_request(true, true);
+        body["parallel_tool_calls"] = (!single).into();
+        let told = other_wires::responses(&text(&post(&respool, "/v1/responses", &body).await));
+        assert_eq!(told.calls.len(), calls);
+        let mut body = message_request(true, true);
+        body["tool_choice"] = json!({"type": "auto", "disable_parallel_tool_use": single});
+        let told = other_wires::messages(&text(&post(&respool, "/v1/messages", &body).await));
+        assert_eq!(told.calls.len(), calls);
+    }
+    fake.finish();
+}
