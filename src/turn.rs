@@ -108,6 +108,15 @@ pub enum TurnEvent {
 }
 
 impl TurnEvent {
+    /// The bytes of text that it holds.
+    pub fn text_len(&self) -> usize {
+        match self {
+            Self::Reasoning(text) | Self::Content(text) | Self::Progress(text) => text.len(),
+            Self::ToolCall(call) => call.name.len() + call.arguments.len(),
+            Self::Note(_) | Self::Finish { .. } => 0,
+        }
+    }
+
     /// Takes in the next event where both are pieces of the same text; else gives it back.
     pub fn join(&mut self, next: Self) -> Option<Self> {
         match (self, next) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::{HeaderMap, header};
 use tokio::time::Instant;
 
-use crate::translate::ClientProgram;
+use crate::translate::{ClientProgram, FreeTextPatterns};
 
 /// The protocol in which a client speaks to respool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,6 +47,8 @@ pub struct Origin {
     pub is_agent: bool,
     /// The client lets what is oldest in its conversation be shortened where that does not fit.
     pub may_trim: bool,
+    /// What the free text of its custom tools must match.
+    pub free_text: Arc<FreeTextPatterns>,
     /// Counts the time for which the request waits for an upstream.
     pub waiting: Arc<WaitClock>,
 }
@@ -102,6 +104,7 @@ impl Origin {
             received: Instant::now(),
             is_agent: false,
             may_trim: false,
+            free_text: Arc::default(),
             waiting: Arc::default(),
         }
     }

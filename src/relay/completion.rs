@@ -75,6 +75,7 @@ pub(super) fn read(completion: Completion, request: &ClientRequest, token_limit:
     let mut ids = Ids::new(rand::random(), request.taken_ids.clone());
     let rules = ReplyRules { token_limit, ..request.rules.clone() };
     let mut reply = interpret(completion, &rules, &mut ids);
+    request.facts.free_text.hold(&mut reply);
     if reply.head.created == 0 {
         reply.head.created = request.facts.created;
     }

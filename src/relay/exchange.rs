@@ -327,9 +327,12 @@ impl Exchange {
                 return Some(answer);
             }
             Some(Ok(Read::Whole(whole, usage, fault))) => {
-                let finding = fault.map_or(Finding::Useful, |(fault, shows)| Finding::Mistake(fault, shows));
+                let (finding, error) = match fault {
+                    None => (Finding::Useful, None),
+                    Some((fault, shows)) => self.finding_of_fault(fault, shows, usage),
+                };
                 let outcome = self.conclude(upstream, finding);
-                (outcome.reply, outcome.usage) = (Some(whole), usage);
+                (outcome.reply, outcome.usage, outcome.error) = (Some(whole), usage, error);
             }
             Some(Err(error)) => {
                 let finding = finding_of(&error, self.token_limit());
@@ -436,6 +439,25 @@ impl Exchange {
             (fault, shows)
         });
         Read::Whole(Whole::Reply(Box::new(reply)), usage, fault)
+    }
+
+    /// What a reply with this fault means for the attempt.
+    pub(super) fn finding_of_fault(
+        &self,
+        fault: Fault,
+        shows: Shows,
+        usage: Option<Usage>,
+    ) -> (Finding, Option<UpstreamError>) {
+        match self.filled_window(&fault, usage) {
+            Some(error) => (Finding::Refused(Refusal::TooLarge), Some(error)),
+            None => (Finding::Mistake(fault, shows), None),
+        }
+    }
+
+    /// The error of a useless reply whose prompt has filled the window.
+    pub(super) fn filled_window(&self, fault: &Fault, usage: Option<Usage>) -> Option<UpstreamError> {
+        let upstream = &self.current.as_ref()?.attempt.upstream;
+        self.request.filled_window(upstream, fault, usage)
     }
 
     /// Learns from a reply's usage how many bytes of a request make a token.

@@ -13,7 +13,8 @@ use super::config::OnOverflow;
 use super::request::ClientRequest;
 use super::{Relay, Route};
 use crate::tokens;
-use crate::translate::{TINY_LIMIT, TooLarge, lower_limit, read_overflow, trim};
+use crate::translate::{Fault, TINY_LIMIT, TooLarge, lower_limit, read_overflow, trim};
+use crate::turn::Usage;
 use crate::upstream::{Tier, Upstream, UpstreamError};
 use crate::wire::{ApiError, ChatRequest, Pieces};
 
@@ -31,6 +32,8 @@ const AGENTS_REQUEST: usize = 32 << 10;
 const LEAST_ROOM: u64 = 16;
 /// The room for a reply that trimming makes when no limit is given, and below which it begins.
 const ROOM_FOR_A_REPLY: u64 = 1024;
+/// A server may stop a reply so many tokens before the window's end.
+const NEARLY: u64 = 8;
 /// How often one request is made smaller.
 const ROUNDS: u8 = 4;
 
@@ -116,6 +119,30 @@ impl ClientRequest {
     /// The model's window in tokens, as far as it is known.
     fn window(&self, upstream: &Upstream) -> Option<u64> {
         self.facts.context_window.or_else(|| upstream.model_facts(&self.target_model).window)
+    }
+
+    /// The error of a useless reply whose usage shows that the prompt has filled the window: asking again would come to the same,
+    /// and an overflow is what clients compact after.
+    pub(super) fn filled_window(
+        &self,
+        upstream: &Upstream,
+        fault: &Fault,
+        usage: Option<Usage>,
+    ) -> Option<UpstreamError> {
+        if !matches!(fault, Fault::CutCall(_) | Fault::CutReasoning | Fault::Empty | Fault::Lost(_)) {
+            return None;
+        }
+        let (window, Usage { prompt, completion, .. }) = self.window(upstream).zip(usage)?;
+        let is_full = prompt.saturating_add(completion).saturating_add(NEARLY) >= window;
+        // A short prompt after which a model thinks without end is no overflow.
+        if !is_full || window.saturating_sub(prompt) > window / 8 {
+            return None;
+        }
+        let text = format!(
+            "This model's maximum context length is {window} tokens. However, your prompt contains {prompt} input tokens, which leave no \
+             room for the reply. Please reduce the length of the messages."
+        );
+        Some(UpstreamError { said: text.clone(), ..UpstreamError::overflow(text) })
     }
 
     fn trims(&self) -> bool {

@@ -356,7 +356,7 @@ impl ReplyStream {
                 let original =
                     Some(frame).filter(|frame| frame.is_plain() && matches!(valid, Cow::Borrowed(_)));
                 let fault = pass(state, original, &valid, &mut self.out);
-                if state.is_empty() {
+                if state.has_ended_silent() {
                     self.held.unsplit(self.out.split());
                 }
                 fault
@@ -418,8 +418,19 @@ impl ReplyStream {
         if let Some(exchange) = &self.exchange {
             exchange.learn_usage(self.usage());
         }
+        let usage = self.usage();
         let fault = match &mut self.reader {
-            Reader::Passthrough(_) => (!self.held.is_empty()).then_some((Fault::Empty, Shows::Blank)),
+            Reader::Passthrough(state) if state.is_empty() => {
+                (!self.held.is_empty()).then_some((Fault::Empty, Shows::Blank))
+            }
+            // A limit is the client's business, unless it is the window's end.
+            Reader::Passthrough(_) => {
+                let cut = Some(Fault::CutReasoning).filter(|_| !self.held.is_empty());
+                let is_full = |fault: &Fault| {
+                    self.exchange.as_ref().is_some_and(|it| it.filled_window(fault, usage).is_some())
+                };
+                cut.filter(is_full).map(|fault| (fault, Shows::Answer))
+            }
             Reader::Live(turn) => {
                 let fault = turn.settle(&mut self.out);
                 fault.map(|fault| {
@@ -431,7 +442,11 @@ impl ReplyStream {
         };
         if let Some((fault, shows)) = fault {
             self.is_useless = true;
-            self.reconsider(Finding::Mistake(fault, shows), None);
+            let (finding, error) = match &self.exchange {
+                Some(exchange) => exchange.finding_of_fault(fault, shows, usage),
+                None => (Finding::Mistake(fault, shows), None),
+            };
+            self.reconsider(finding, error);
             return;
         }
         Record::rescue(self.exchange.as_ref().and_then(|exchange| exchange.history.last_fault()), true);

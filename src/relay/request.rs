@@ -17,8 +17,8 @@ use super::recent::RecentRequest;
 use super::{Relay, client, conversation};
 use crate::observe::metrics;
 use crate::translate::{
-    Additions, ClientProgram, LoopFound, Outbound, ReplyRules, STOP_REASON, Situation, hidden_tools,
-    needs_version, token_limit,
+    Additions, ClientProgram, FreeTextPatterns, LoopFound, Outbound, ReplyRules, STOP_REASON, Situation,
+    hidden_tools, needs_version, token_limit,
 };
 use crate::turn::Turn;
 use crate::upstream::{Serving, Upstream, Who, choose};
@@ -58,6 +58,8 @@ pub struct Facts {
     pub program: ClientProgram,
     /// The client lets what is oldest be shortened where the conversation does not fit.
     pub may_trim: bool,
+    /// What the free text of its custom tools must match.
+    pub free_text: Arc<FreeTextPatterns>,
     /// The model's name as the client wrote it; empty when it gave none.
     pub model: String,
     /// True when the configuration names the model, or an upstream is known to serve it.
@@ -290,6 +292,7 @@ impl Relay {
             wire: origin.wire,
             program: program(request, origin),
             may_trim: origin.may_trim,
+            free_text: Arc::clone(&origin.free_text),
             model_is_known: self.config.models.contains_key(&model)
                 || self.fleet.iter().any(|upstream| upstream.standing.serves(target) == Some(true)),
             model,

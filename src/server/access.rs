@@ -191,7 +191,7 @@ impl Access {
     }
 
     fn key_of(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> Result<Arc<ClientKey>, ApiError> {
-        let what = "respool asks for a key: send `authorization: Bearer KEY` with one of its `client_keys`";
+        let what = "respool asks for a key: send `authorization: Bearer KEY` or `x-api-key: KEY` with one of its `client_keys`";
         let missing = || ApiError::new(401, ErrorCode::InvalidApiKey, what);
         let sent = carried(headers).ok_or_else(missing)?;
         let key = self.ring().find(sent).cloned();

@@ -33,9 +33,10 @@ pub struct BodyRoom {
     size: Size,
 }
 
-/// Room that is taken for one body.
-struct Taken<'a> {
-    room: &'a BodyRoom,
+/// Room that is taken for one request, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Taken {
+    room: BodyRoom,
     permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -59,8 +60,8 @@ impl BodyRoom {
     }
 
     /// Waits for the room of a body that declares its length. Nothing of it has been read, so those that wait hold nothing.
-    async fn take(&self, length: Option<u64>) -> Result<Taken<'_>, ApiError> {
-        let mut taken = Taken { room: self, permit: None };
+    async fn take(&self, length: Option<u64>) -> Result<Taken, ApiError> {
+        let mut taken = Taken { room: self.clone(), permit: None };
         let length = usize::try_from(length.unwrap_or_default()).unwrap_or(usize::MAX);
         if !taken.grows_to(length) {
             let waited =
@@ -83,7 +84,31 @@ impl BodyRoom {
     }
 }
 
-impl Taken<'_> {
+impl Taken {
+    /// For what became of a body: takes more room, or gives back what is too much.
+    ///
+    /// # Errors
+    /// 503 when there is no room for it.
+    pub(super) fn resize(&mut self, length: usize) -> Result<(), ApiError> {
+        if !self.grows_to(length) {
+            return Err(self.room.full());
+        }
+        let held = self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        drop(self.part(held.saturating_sub(pieces(length) as usize)));
+        Ok(())
+    }
+
+    /// So much of the room for something else that outlives, or is outlived by, the rest.
+    pub(super) fn split(&mut self, length: usize) -> Self {
+        let held = self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let permit = self.part((pieces(length) as usize).min(held));
+        Self { room: self.room.clone(), permit }
+    }
+
+    fn part(&mut self, count: usize) -> Option<OwnedSemaphorePermit> {
+        self.permit.as_mut().and_then(|permit| permit.split(count))
+    }
+
     /// Takes room for a body of so many bytes, if there is any.
     fn grows_to(&mut self, length: usize) -> bool {
         let held = self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
@@ -100,7 +125,8 @@ impl Taken<'_> {
         true
     }
 
-    fn keep(self, bytes: Bytes) -> Bytes {
+    /// The bytes, which keep this room until nothing holds them any more.
+    pub(super) fn keep(self, bytes: Bytes) -> Bytes {
         Bytes::from_owner(Counted { bytes, _permit: self.permit })
     }
 }
@@ -119,6 +145,23 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Display,
 {
+    let (bytes, taken) = read_counted(body, limits, room).await?;
+    Ok(taken.keep(bytes))
+}
+
+/// The whole body, and its room apart from it: for what becomes of the body.
+///
+/// # Errors
+/// As of [`read`].
+pub(super) async fn read_counted<B>(
+    body: B,
+    limits: &LimitsConfig,
+    room: &BodyRoom,
+) -> Result<(Bytes, Taken), ApiError>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Display,
+{
     let (max, patience) = (limits.max_body, limits.client_timeout);
     let declared = body.size_hint().exact();
     let mut pieces = body.into_data_stream();
@@ -130,10 +173,10 @@ where
         Err(full) => return Err(refused(full, pieces).await),
     };
     let Some(first) = next(&mut pieces, patience).await? else {
-        return Ok(Bytes::new());
+        return Ok((Bytes::new(), taken));
     };
     if declared == Some(first.len() as u64) {
-        return Ok(taken.keep(first));
+        return Ok((first, taken));
     }
     let mut whole =
         BytesMut::with_capacity(declared.and_then(|size| usize::try_from(size).ok()).unwrap_or(first.len()));
@@ -149,7 +192,7 @@ where
         whole.extend_from_slice(&bytes);
         piece = next(&mut pieces, patience).await?;
     }
-    Ok(taken.keep(whole.freeze()))
+    Ok((whole.freeze(), taken))
 }
 
 async fn next<B>(pieces: &mut BodyDataStream<B>, patience: Duration) -> Result<Option<Bytes>, ApiError>
@@ -210,6 +253,23 @@ mod tests {
         assert!(small.grows_to(3 << 10) && !small.grows_to(4 << 10), "3 KiB were left");
         drop((part, small));
         room.take(Some(8 << 10)).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn room_follows_what_becomes_of_a_body() {
+        let room = BodyRoom::new(Size(8 << 10));
+        let mut taken = room.take(Some(4 << 10)).await.unwrap();
+        assert_eq!(taken.resize(9 << 10).unwrap_err().code, Some(ErrorCode::BodiesFull));
+        taken.resize(6 << 10).unwrap();
+        assert_eq!(room.free.available_permits(), 2);
+        taken.resize(5 << 10).unwrap();
+        let rest = taken.split(2 << 10);
+        let chat = taken.keep(Bytes::from_static(b"a chat request"));
+        assert_eq!(room.free.available_permits(), 3);
+        drop(chat);
+        assert_eq!(room.free.available_permits(), 6);
+        drop(rest);
+        assert_eq!(room.free.available_permits(), 8);
     }
 
     #[tokio::test(start_paused = true)]

@@ -36,7 +36,7 @@ pub(super) async fn chat(app: App, request: http::Request<Incoming>, peer: Optio
     line.continue_trace(&parts.headers);
     let line = SharedLine::new(line, &app.recording);
     let body = match read(&app, &parts.headers, body, &line).await {
-        Ok(body) => body,
+        Ok((body, room)) => room.keep(body),
         Err(error) => return respond::error(&error, &line),
     };
     let agent = agent::asked_for(&app, &body);
@@ -60,6 +60,7 @@ pub(super) async fn chat(app: App, request: http::Request<Incoming>, peer: Optio
         received,
         is_agent: false,
         may_trim: false,
+        free_text: Arc::default(),
         waiting: Arc::default(),
     };
     match read_request(&app, body, origin, &line).await {
@@ -76,19 +77,20 @@ fn upstream_path(uri: &http::Uri) -> Cow<'_, str> {
     }
 }
 
+/// The body, and the room that it takes.
 pub(super) async fn read(
     app: &App,
     headers: &HeaderMap,
     body: Incoming,
     line: &SharedLine,
-) -> Result<Bytes, ApiError> {
+) -> Result<(Bytes, body::Taken), ApiError> {
     if headers.get(http::header::CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
         let message = "the request body is compressed; send it with `content-encoding: identity`";
         return Err(ApiError::new(415, ErrorCode::UnsupportedContentEncoding, message));
     }
-    let body = body::read(body, &app.limits, &app.bodies).await?;
+    let (body, room) = body::read_counted(body, &app.limits, &app.bodies).await?;
     line.content("client request", &body);
-    Ok(body)
+    Ok((body, room))
 }
 
 async fn read_request(

@@ -139,12 +139,8 @@ fn others(app: &App) -> Router {
         .route("/v1/outbox", get(outbox::list))
         .route("/v1/outbox/{id}", get(outbox::one))
         .route("/v1/outbox/{id}/done", post(outbox::done))
-        .route(
-            "/v1/responses/{id}",
-            get(stored::one).delete(stored::delete).fallback(transparent::transparent),
-        )
-        .route("/v1/responses/{id}/cancel", post(stored::cancel))
-        .route("/v1/responses/{id}/input_items", get(stored::input_items))
+        .merge(kept_responses(""))
+        .merge(kept_responses("/v1"))
         .nest("/hooks", hooks)
         .route("/health", get(respond::health))
         .route("/ready", get(models::ready))
@@ -152,6 +148,15 @@ fn others(app: &App) -> Router {
         .merge(page::routes())
         .fallback(transparent::transparent)
         .with_state(app.clone())
+}
+
+/// What clients do with responses that they keep, with or without the `/v1`.
+fn kept_responses(base: &str) -> Router<App> {
+    let one = get(stored::one).delete(stored::delete).fallback(transparent::transparent);
+    Router::new()
+        .route(&format!("{base}/responses/{{id}}"), one)
+        .route(&format!("{base}/responses/{{id}}/cancel"), post(stored::cancel))
+        .route(&format!("{base}/responses/{{id}}/input_items"), get(stored::input_items))
 }
 
 /// Sends each request to its handler. The hot route is not the router's: its bookkeeping would be a tenth of a short

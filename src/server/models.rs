@@ -9,10 +9,11 @@ use futures::future::join_all;
 use http::{HeaderMap, StatusCode, header};
 use serde_json::{Value, json};
 
+use super::agent_apis::{error_form, with_request_id};
 use super::own_route::line;
 use super::{App, READY_WITHIN, permission, respond};
 use crate::observe::{Outcome, SharedLine};
-use crate::relay::upstream_failed;
+use crate::relay::{ErrorForm, upstream_failed};
 use crate::translate::messages as anthropic;
 use crate::upstream::{Upstream, UpstreamError};
 use crate::wire::{ApiError, ErrorCode};
@@ -28,11 +29,11 @@ pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
     match models(&app, &own_headers(&request)).await.permitted(&app, request.extensions()) {
         // What is served elsewhere, and what is an agent, is not hidden by a server that is down.
         Models { found, failed: Some(error) } if found.is_empty() => {
-            respond::error(&upstream_failed(error, &line), &line)
+            respond::error_as(form_of(&app, &request), upstream_failed(error, &line), &line)
         }
         Models { found, .. } if of_anthropic => {
             let models: Vec<(String, u64)> = found.iter().map(name_and_time).collect();
-            page(anthropic::models_json(&models), &line)
+            with_request_id(page(anthropic::models_json(&models), &line))
         }
         Models { found, .. } => ok(&json!({"object": "list", "data": found}), &line),
     }
@@ -55,14 +56,18 @@ pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request:
     if let Some(model) = found.iter().find(|model| model["id"] == id.as_str()) {
         let (id, created) = name_and_time(model);
         return if of_anthropic {
-            page(anthropic::model_json(&id, created), &line)
+            with_request_id(page(anthropic::model_json(&id, created), &line))
         } else {
             ok(model, &line)
         };
     }
     // It may be a model of the server that did not tell.
     let error = failed.map_or_else(|| unknown(&id, &found), |error| upstream_failed(error, &line));
-    respond::error(&error, &line)
+    respond::error_as(form_of(&app, &request), error, &line)
+}
+
+fn form_of(app: &App, request: &Request) -> ErrorForm {
+    error_form(app, request.uri().path(), request.headers())
 }
 
 fn unknown(id: &str, models: &[Value]) -> ApiError {

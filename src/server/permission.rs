@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, header, request};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header, request};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 
@@ -144,7 +144,8 @@ pub(super) async fn begin_other(
 
 /// `DELETE /v1/responses/{id}` and `POST /v1/responses/{id}/cancel`: of a response that the client made itself.
 fn is_for_kept_response(method: &Method, path: &str) -> bool {
-    let Some(rest) = path.strip_prefix("/v1/responses/") else { return false };
+    let path = path.strip_prefix("/v1").unwrap_or(path);
+    let Some(rest) = path.strip_prefix("/responses/") else { return false };
     let id = if method == Method::DELETE { Some(rest) } else { rest.strip_suffix("/cancel") };
     id.is_some_and(|id| !id.is_empty() && !id.contains('/'))
 }
@@ -216,9 +217,9 @@ pub(super) fn refused_head(app: &App, parts: &request::Parts, error: ApiError) -
     line.route = "refused";
     line.account = account(&parts.extensions);
     let is_unknown = error.status == 401;
-    let form = agent_apis::error_form(app, parts.uri.path(), &parts.headers);
-    let mut response = respond::error_as(form, error, &SharedLine::new(line, &app.recording));
-    if is_unknown {
+    let line = SharedLine::new(line, &app.recording);
+    let mut response = agent_apis::refused_at_the_door(app, parts, error, &line);
+    if is_unknown && response.status() == StatusCode::UNAUTHORIZED {
         response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
     response

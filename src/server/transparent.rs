@@ -136,9 +136,11 @@ fn passed_on(
     line: SharedLine,
 ) -> Response {
     let (status, headers, mut pieces, place) = parts;
-    let mut seen = Delivered::of(&headers, is_head);
+    let outcome =
+        if status.is_client_error() || status.is_server_error() { Outcome::Error } else { Outcome::Ok };
+    let mut seen = Delivered { outcome, ..Delivered::of(&headers, is_head) };
     if seen.is_whole() {
-        line.with(|line| line.outcome = Outcome::Ok);
+        line.with(|line| line.outcome = outcome);
     }
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
@@ -185,6 +187,8 @@ struct Delivered {
     announced: Option<u64>,
     /// The last of it.
     tail: Vec<u8>,
+    /// What a whole one means by its status.
+    outcome: Outcome,
 }
 
 impl Delivered {
@@ -211,7 +215,7 @@ impl Delivered {
     fn tell(&self, line: &SharedLine) {
         let usage = usage_at_end(&self.tail);
         line.with(|line| {
-            line.outcome = Outcome::Ok;
+            line.outcome = self.outcome;
             line.usage = usage.or(line.usage);
         });
     }

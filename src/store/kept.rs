@@ -1,6 +1,6 @@
 //! The store's face for responses that clients keep (`responses.rs` has their rows).
 
-use super::responses::{self, KeptResponse, ResponseChange, UnfinishedResponse};
+use super::responses::{self, ItemsNamed, ItemsOf, KeptResponse, ResponseChange, UnfinishedResponse};
 use super::write::Job;
 use super::{Store, StoreError};
 
@@ -75,8 +75,9 @@ impl Store {
         self.read(move |connection| responses::one(connection, &id, &client)).await
     }
 
-    /// A client's response and all that it continues, the oldest first, which count as used `at` this time. Empty when it is not
-    /// known, or one of them is no longer kept.
+    /// The items of a client's response and of all that it continues, the oldest first; the responses count as used `at` this
+    /// time. Empty when it is not known, or one of them is no longer kept or not made yet; `None` when the items take more than
+    /// `most` bytes.
     ///
     /// # Errors
     /// When the store cannot be used.
@@ -85,25 +86,29 @@ impl Store {
         id: &str,
         client: &str,
         at: u64,
-    ) -> Result<Vec<KeptResponse>, StoreError> {
+        (most, items_of): (usize, ItemsOf),
+    ) -> Result<Option<Vec<String>>, StoreError> {
         let (id, client) = (id.to_owned(), client.to_owned());
-        let found = self.read(move |connection| responses::conversation(connection, &id, &client)).await?;
-        let ids = found.iter().map(|response| response.id.clone()).collect();
+        let found = self
+            .read(move |connection| responses::conversation(connection, &id, &client, (most, items_of)))
+            .await?;
+        let Some(responses::Conversation { ids, items }) = found else { return Ok(None) };
         self.change_responses(ResponseChange::Use { ids, at }).await?;
-        Ok(found)
+        Ok(Some(items))
     }
 
-    /// The response objects of a client that hold these items, each with the item's id.
+    /// These items of a client's responses, each with its id; `None` when they take more than `most` bytes.
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn responses_holding(
+    pub async fn response_items(
         &self,
-        items: Vec<String>,
+        ids: Vec<String>,
         client: &str,
-    ) -> Result<Vec<(String, String)>, StoreError> {
+        (most, items_named): (usize, ItemsNamed),
+    ) -> Result<Option<Vec<(String, String)>>, StoreError> {
         let client = client.to_owned();
-        self.read(move |connection| responses::holding(connection, &items, &client)).await
+        self.read(move |connection| responses::items(connection, &ids, &client, (most, items_named))).await
     }
 
     /// Deletes responses that were not used for `responses.keep`, and those that were used longest ago while all take more than

@@ -38,7 +38,7 @@ pub use queue::{
     EntryRow, EntryState, LaneKey, NewEntry, Queue,
 };
 pub use read::{RunRow, StoredEvent, StoredRun, Whose};
-pub use responses::{KeptResponse, UnfinishedResponse};
+pub use responses::{ItemsNamed, ItemsOf, KeptResponse, UnfinishedResponse};
 use tokio::sync::{Notify, oneshot};
 #[cfg(test)]
 pub(crate) use usage::refuse_usage;

@@ -3,6 +3,8 @@
 //! A response holds its own items only; the conversation before it is read along `previous`. What the items mean is `translate`'s
 //! business: inputs and response objects are texts here. Called by `server`.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 
 use super::numbers::signed;
@@ -42,6 +44,21 @@ pub struct UnfinishedResponse {
     pub request: String,
     /// The response object as it was begun.
     pub body: String,
+}
+
+/// Gives the items of a response of its input and its response object.
+pub type ItemsOf = fn(&str, &str) -> Vec<String>;
+
+/// Gives those items of a response object that have these ids, each with its id.
+pub type ItemsNamed = fn(&str, &[String]) -> Vec<(String, String)>;
+
+/// A response and all that it continues, the oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Conversation {
+    /// The responses' ids.
+    pub(super) ids: Vec<String>,
+    /// Their items.
+    pub(super) items: Vec<String>,
 }
 
 /// A change of what is kept.
@@ -197,40 +214,59 @@ pub(super) fn one(connection: &Connection, id: &str, client: &str) -> rusqlite::
         .optional()
 }
 
-/// A response of a client and all that it continues, the oldest first; empty when it is not known, or one of them is no longer
-/// kept.
+/// A response of a client and all that it continues. Empty when it is not known, or one of them is no longer kept or not made
+/// yet; `None` when the items take more than `most` bytes.
 pub(super) fn conversation(
     connection: &Connection,
     id: &str,
     client: &str,
-) -> rusqlite::Result<Vec<KeptResponse>> {
-    let mut found = Vec::new();
+    (most, items_of): (usize, ItemsOf),
+) -> rusqlite::Result<Option<Conversation>> {
+    let (mut found, mut left) = (Vec::new(), most);
     let mut next = Some(id.to_owned());
     while let Some(id) = next {
-        let Some(response) = one(connection, &id, client)? else { return Ok(Vec::new()) };
-        next = response.previous.clone().filter(|_| found.len() < LONGEST as usize);
-        found.push(response);
+        let response = one(connection, &id, client)?.filter(|response| response.request.is_none());
+        let Some(response) = response else { return Ok(Some(Conversation::default())) };
+        next = response.previous.filter(|_| found.len() < LONGEST as usize);
+        let items = items_of(&response.input, &response.body);
+        let Some(rest) = left.checked_sub(items.iter().map(String::len).sum()) else { return Ok(None) };
+        left = rest;
+        found.push((id, items));
     }
-    found.reverse();
-    Ok(found)
+    let (ids, items): (Vec<_>, Vec<_>) = found.into_iter().rev().unzip();
+    Ok(Some(Conversation { ids, items: items.into_iter().flatten().collect() }))
 }
 
-/// The response objects of a client that hold these items, each with the item's id.
-pub(super) fn holding(
+/// These items of a client's responses, each with its id; `None` when they take more than `most` bytes. A response is read once,
+/// however many of the items it holds.
+pub(super) fn items(
     connection: &Connection,
-    items: &[String],
+    ids: &[String],
     client: &str,
-) -> rusqlite::Result<Vec<(String, String)>> {
-    let mut found = connection.prepare_cached(
-        "SELECT responses.body FROM response_items JOIN responses ON responses.id = response_items.response
+    (most, items_named): (usize, ItemsNamed),
+) -> rusqlite::Result<Option<Vec<(String, String)>>> {
+    let mut holder = connection.prepare_cached(
+        "SELECT responses.id FROM response_items JOIN responses ON responses.id = response_items.response
          WHERE response_items.id = ?1 AND responses.client = ?2",
     )?;
-    let mut holding = Vec::new();
-    for item in items {
-        let body: Option<String> = found.query_row(params![item, client], |row| row.get(0)).optional()?;
-        holding.extend(body.map(|body| (item.clone(), body)));
+    let mut holders: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for item in ids.iter().collect::<BTreeSet<_>>() {
+        let response: Option<String> =
+            holder.query_row(params![item, client], |row| row.get(0)).optional()?;
+        if let Some(response) = response {
+            holders.entry(response).or_default().push(item.clone());
+        }
     }
-    Ok(holding)
+    let (mut found, mut left) = (Vec::new(), most);
+    for (response, ids) in holders {
+        let Some(response) = one(connection, &response, client)? else { continue };
+        let named = items_named(&response.body, &ids);
+        let bytes = named.iter().map(|(_, item)| item.len()).sum();
+        let Some(rest) = left.checked_sub(bytes) else { return Ok(None) };
+        left = rest;
+        found.extend(named);
+    }
+    Ok(Some(found))
 }
 
 /// The responses that are still to be made, each with the process that works on it.

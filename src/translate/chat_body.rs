@@ -187,6 +187,11 @@ impl ChatMessages {
         self.push_user(media);
     }
 
+    /// True when nobody has said anything.
+    pub(super) fn is_empty(&self) -> bool {
+        self.messages.is_empty() && self.media.is_empty() && self.system.iter().all(JsonText::is_empty)
+    }
+
     /// The `messages` array.
     pub(super) fn into_json(mut self) -> String {
         self.flush_media();

@@ -14,6 +14,7 @@ pub const STOP_REASON: &str = "stop_reason";
 pub struct ChunkEvents {
     reason: Option<FinishReason>,
     stop_sequence: Option<String>,
+    refused: bool,
     usage: Option<Usage>,
 }
 
@@ -45,7 +46,9 @@ impl ChunkEvents {
         };
         let text = |key: &str| delta.get(key).and_then(text_of).filter(|text| !text.is_empty());
         let reasoning = text("reasoning_content").or_else(|| text("reasoning"));
-        let content = text("content").or_else(|| text("refusal"));
+        let refusal = text("refusal");
+        self.refused |= refusal.is_some();
+        let content = text("content").or(refusal);
         let calls = delta.get("tool_calls").and_then(array).unwrap_or_default();
         let texts = reasoning.map(TurnEvent::Reasoning).into_iter();
         texts
@@ -57,6 +60,11 @@ impl ChunkEvents {
     /// The stop sequence that the model wrote, where the server says so.
     pub fn stop_sequence(&self) -> Option<&str> {
         self.stop_sequence.as_deref()
+    }
+
+    /// True when the model has refused to answer.
+    pub fn has_refused(&self) -> bool {
+        self.refused
     }
 
     /// The end of the turn, when the stream has ended whole.

@@ -2,7 +2,7 @@
 //!
 //! Called by `responses` and `messages`.
 
-use crate::wire::{ApiError, ErrorCode, Malformed, Object};
+use crate::wire::{ApiError, ErrorCode, Malformed, Object, array, decode_string};
 
 /// One part of a request that the model does not get.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +49,42 @@ pub(super) fn missing(field: impl Into<String>, advice: &str) -> ApiError {
     let field = field.into();
     let message = format!("`{field}` is missing: {advice}");
     ApiError::bad_request(ErrorCode::MissingRequiredParameter, message).with_param(field)
+}
+
+/// A flag that may be missing. A value that is no flag is refused: what a client meant by it, nobody knows.
+pub(super) fn optional_bool(object: &Object<'_>, key: &str, field: &str) -> Result<Option<bool>, ApiError> {
+    match object.get(key) {
+        None => Ok(None),
+        Some("true") => Ok(Some(true)),
+        Some("false") => Ok(Some(false)),
+        Some(_) => Err(wrong_type(field, "true or false")),
+    }
+}
+
+/// A text that may be missing.
+pub(super) fn optional_string(
+    object: &Object<'_>,
+    key: &str,
+    field: &str,
+) -> Result<Option<String>, ApiError> {
+    let text = |json: &str| decode_string(json).ok_or_else(|| wrong_type(field, "a string"));
+    object.get(key).map(text).transpose()
+}
+
+/// The entries of an array that may be missing.
+pub(super) fn optional_array<'o>(
+    object: &'o Object<'_>,
+    key: &str,
+    field: &str,
+) -> Result<Vec<&'o str>, ApiError> {
+    let entries = |json| array(json).ok_or_else(|| wrong_type(field, "an array"));
+    object.get(key).map_or_else(|| Ok(vec![]), entries)
+}
+
+/// A conversation in which nobody says anything.
+pub(super) fn nothing_said(field: &str) -> ApiError {
+    let message = format!("`{field}` holds nothing that a model could answer: send at least one message");
+    ApiError::bad_request(ErrorCode::InvalidValue, message).with_param(field)
 }
 
 /// The object that a request body is.

@@ -143,7 +143,12 @@ impl StreamState {
 
     /// True when the reply has ended by itself and said nothing.
     pub fn is_empty(&self) -> bool {
-        self.is_finished() && !self.spoke && !self.cut
+        self.has_ended_silent() && !self.cut
+    }
+
+    /// True when the reply has ended, by itself or at a limit, and said nothing.
+    pub fn has_ended_silent(&self) -> bool {
+        self.is_finished() && !self.spoke
     }
 
     /// The chunks that a server left out which says `[DONE]` but never why a choice ended, and what had to wait for them.

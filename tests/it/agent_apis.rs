@@ -489,3 +489,168 @@ async fn what_the_model_said_can_be_named_by_the_same_key() {
     assert_eq!(ask(unknown, "Bearer a").await.0, 400);
     fake.finish();
 }
+
+/// A stream that does not end is told without limit on the chat route, which keeps nothing of it; here it is kept until its end.
+#[tokio::test]
+async fn a_live_reply_is_no_larger_than_a_whole_one_may_be() {
+    let pieces = vec!["many words ".repeat(1 << 10); 200];
+    let fake = FakeVllm::always(Script::sse(replies::text_stream(
+        &pieces.iter().map(String::as_str).collect::<Vec<_>>(),
+        true,
+    )))
+    .await;
+    let respool = Respool::with(&fake, "[limits]\nmax_body = \"1MiB\"").await;
+    let streamed = text(&post(&respool, "/v1/responses", &response_request(true, false)).await);
+    let told = other_wires::responses(&streamed);
+    assert_eq!(told.end, "failed:server_error");
+    assert!((1 << 20..2 << 20).contains(&told.content.len()), "{}", told.content.len());
+    let whole = post(&respool, "/v1/responses", &response_request(false, false)).await;
+    assert_eq!((whole.status, &whole.json()["error"]["code"]), (502, &json!("upstream_reply_too_long")));
+    let streamed = text(&post(&respool, "/v1/messages", &message_request(true, false)).await);
+    assert!(streamed.len() < 2 << 20 && streamed.contains("event: error"), "{}", streamed.len());
+    let whole = post(&respool, "/v1/messages", &message_request(false, false)).await;
+    assert_eq!(whole.status, 502, "{}", text(&whole));
+}
+
+/// Codex repeats a status of 401, 404 or 413 five times, and shows a 400 as raw JSON.
+#[tokio::test]
+async fn codex_gets_a_stream_that_fails_also_for_what_could_not_be_read() {
+    let fake = FakeVllm::start([]).await;
+    let respool =
+        Respool::with(&fake, "client_keys = [\"sk-one-and-only\"]\n[limits]\nmax_body = \"64KiB\"").await;
+    let ask = async |body: String, key: &str, header: (&str, &str)| {
+        let request = Request::post("/v1/responses", body)
+            .header("user-agent", "codex_exec/0.169.0")
+            .header("authorization", &format!("Bearer {key}"))
+            .header(header.0, header.1);
+        exchange(respool.address, &request).await
+    };
+    let (key, none) = ("sk-one-and-only", ("x-nothing", "x"));
+    let with = |extra: Value| {
+        let mut body = response_request(true, false);
+        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        body.to_string()
+    };
+    let reference = json!({"input": [{"type": "item_reference", "id": "msg_1"}]});
+    for (body, key, header) in [
+        (with(json!({})), "sk-wrong", none),
+        (with(json!({"input": "x".repeat(100 << 10)})), key, none),
+        (with(reference.clone()), key, none),
+        (with(json!({"store": "no"})), key, none),
+        ("{\"stream\": true".to_owned(), key, none),
+        (with(json!({})), key, ("content-encoding", "gzip")),
+    ] {
+        let reply = ask(body.clone(), key, header).await;
+        let told = other_wires::responses(&text(&reply));
+        assert_eq!((reply.status, told.end.as_str()), (200, "failed:invalid_prompt"), "{body:.80}");
+    }
+    let mut whole = reference;
+    whole["stream"] = json!(false);
+    assert_eq!(ask(with(whole), key, none).await.status, 404, "who wants no stream gets the status");
+    fake.finish();
+}
+
+/// The SDKs read `request-id`, and errors in Anthropic's shape alone.
+#[tokio::test]
+async fn every_answer_to_a_client_of_anthropic_has_its_shape_and_a_request_id() {
+    let fake = FakeVllm::always(Script::sse(replies::text_stream(&["Hello"], true))).await;
+    let respool = Respool::with(&fake, "client_keys = [\"sk-0123456789abcdef\"]").await;
+    let of_anthropic = |request: Request| request.header("anthropic-version", "2023-06-01");
+    let with_key = |request: Request| of_anthropic(request).header("x-api-key", "sk-0123456789abcdef");
+    let message = || Request::post("/v1/messages", message_request(true, false).to_string());
+    for (request, status, kind) in [
+        (with_key(message()), 200, None),
+        (with_key(Request::get("/v1/models")), 200, None),
+        (with_key(Request::get("/v1/models/nope")), 404, Some("not_found_error")),
+        (of_anthropic(Request::get("/v1/models")), 401, Some("authentication_error")),
+        (Request::post("/v1/messages/batches", "{}"), 401, Some("authentication_error")),
+        (message(), 401, Some("authentication_error")),
+    ] {
+        let reply = exchange(respool.address, &request).await;
+        assert_eq!(reply.status, status, "{}", text(&reply));
+        assert!(
+            reply.headers.get("request-id").is_some_and(|id| !id.is_empty()),
+            "{status} {}",
+            text(&reply)
+        );
+        if let Some(kind) = kind {
+            let error = reply.json();
+            assert_eq!((&error["type"], &error["error"]["type"]), (&json!("error"), &json!(kind)));
+            assert!(status != 401 || error["error"]["message"].as_str().unwrap().contains("x-api-key"));
+        }
+    }
+}
+
+/// OpenAI's servers write nothing that a custom tool's expression does not match; a model here is asked again.
+#[tokio::test]
+async fn a_custom_call_matches_its_expression_or_is_asked_for_again() {
+    let call =
+        |text: &str| Script::json(200, &replies::calls(&[("when", &json!({"input": text}).to_string())]));
+    let fake = FakeVllm::start([call("abc"), call("42")]).await;
+    let respool = Respool::before(&fake).await;
+    let mut body = response_request(false, false);
+    let format = json!({"type": "grammar", "syntax": "regex", "definition": "\\d+"});
+    body["tools"] = json!([{"type": "custom", "name": "when", "format": format}]);
+    let reply = post(&respool, "/v1/responses", &body).await.json();
+    let output = reply["output"].as_array().unwrap().last().unwrap();
+    assert_eq!((&output["type"], &output["input"]), (&json!("custom_tool_call"), &json!("42")));
+    assert_eq!(fake.requests().len(), 2);
+    fake.finish();
+}
+
+#[tokio::test]
+async fn a_refusal_without_tools_is_one_on_messages() {
+    let frames = || {
+        let piece = replies::frame(&replies::chunk(&json!({"refusal": "I will not."}), None));
+        let finish = replies::frame(&replies::chunk(&json!({}), Some("stop")));
+        Script::sse([replies::role_frame(), piece, finish, replies::usage_frame(), replies::DONE.to_owned()])
+    };
+    let fake = FakeVllm::start([frames(), frames()]).await;
+    let respool = Respool::before(&fake).await;
+    let told =
+        other_wires::messages(&text(&post(&respool, "/v1/messages", &message_request(true, false)).await));
+    assert_eq!((told.end.as_str(), told.content.as_str()), ("refusal", "I will not."));
+    let whole = post(&respool, "/v1/messages", &message_request(false, false)).await.json();
+    assert_eq!(whole["stop_reason"], "refusal");
+    fake.finish();
+}
+
+/// The key of Anthropic's clients is respool's own key, and the same one as a bearer's.
+#[tokio::test]
+async fn a_key_in_anthropics_header_is_the_same_as_a_bearers() {
+    let fake = FakeVllm::always(Script::sse(replies::text_stream(&["Hello"], true))).await;
+    fake.serve_models(&["gpt-oss-20b"]);
+    let state = tempfile::tempdir().unwrap();
+    let toml = format!("state_dir = \"{}\"\nclient_keys = [\"sk-0123456789abcdef\"]", state.path().display());
+    let respool = Respool::with(&fake, &toml).await;
+    let with_key = |request: Request| request.header("x-api-key", "sk-0123456789abcdef");
+    let message = with_key(Request::post("/v1/messages", message_request(false, false).to_string()));
+    assert_eq!(exchange(respool.address, &message).await.status, 200);
+    let listed = exchange(respool.address, &with_key(Request::get("/v1/models"))).await;
+    assert_eq!((listed.status, &listed.json()["data"][0]["id"]), (200, &json!("gpt-oss-20b")));
+    let body = json!({"model": "gpt-oss-20b", "input": "hi"}).to_string();
+    let made = exchange(respool.address, &with_key(Request::post("/v1/responses", body))).await.json();
+    let kept = Request::get(&format!("/v1/responses/{}", made["id"].as_str().unwrap()))
+        .header("authorization", "Bearer sk-0123456789abcdef");
+    let kept = exchange(respool.address, &kept).await;
+    assert_eq!((kept.status, kept.json()["id"].clone()), (200, made["id"].clone()));
+}
+
+#[tokio::test]
+async fn one_call_at_a_time_is_one_call_on_both_routes() {
+    let two =
+        || Script::json(200, &replies::calls(&[("read", r#"{"path": "a"}"#), ("read", r#"{"path": "b"}"#)]));
+    let fake = FakeVllm::start([two(), two(), two(), two()]).await;
+    let respool = Respool::before(&fake).await;
+    for (single, calls) in [(true, 1), (false, 2)] {
+        let mut body = response_request(true, true);
+        body["parallel_tool_calls"] = (!single).into();
+        let told = other_wires::responses(&text(&post(&respool, "/v1/responses", &body).await));
+        assert_eq!(told.calls.len(), calls);
+        let mut body = message_request(true, true);
+        body["tool_choice"] = json!({"type": "auto", "disable_parallel_tool_use": single});
+        let told = other_wires::messages(&text(&post(&respool, "/v1/messages", &body).await));
+        assert_eq!(told.calls.len(), calls);
+    }
+    fake.finish();
+}

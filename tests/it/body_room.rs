@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -91,4 +92,37 @@ async fn a_stream_that_has_spoken_lets_go_of_its_request() {
         streams.push(client);
     }
     drop(streams);
+}
+
+/// The chat request that another API's request became counts like the request itself, as long as the model server is silent.
+#[tokio::test]
+async fn bodies_of_the_other_apis_count_while_they_wait() {
+    let long = "x".repeat(700 << 10);
+    let response = json!({"model": "gpt-oss-20b", "input": long, "stream": true, "store": false});
+    let background = json!({"model": "gpt-oss-20b", "input": long, "background": true});
+    let message = json!({"model": "gpt-oss-20b", "max_tokens": 9, "messages": [{"role": "user", "content": long}], "stream": true});
+    let checks = [
+        ("/v1/responses", response, 900),
+        ("/v1/responses", background, 1700),
+        ("/v1/messages", message, 900),
+    ];
+    futures::future::join_all(checks.map(|(path, body, room)| only_one_waits(path, body, room))).await;
+}
+
+/// `room`: in KiB, for one request and no second.
+async fn only_one_waits(path: &str, body: Value, room: usize) {
+    let silent = Script::json(200, &replies::text("Paris")).delay(Duration::from_mins(1));
+    let fake = FakeVllm::always(silent).await;
+    let state = tempfile::tempdir().unwrap();
+    let toml = format!(
+        "state_dir = \"{}\"\n[limits]\ncommit_after = \"50ms\"\nmax_body = \"1MiB\"\nmax_bodies = \"{room}KiB\"",
+        state.path().display()
+    );
+    let respool = Respool::with(&fake, &toml).await;
+    let request = Request::post(path, body.to_string());
+    let mut first = Client::sending(respool.address, &request).await;
+    assert_eq!(first.head().await.status, 200, "{path}");
+    let second = exchange(respool.address, &request).await;
+    assert_eq!(second.status, 503, "{path} {}", second.text());
+    assert!(second.text().contains("limits.max_bodies"), "{path} {}", second.text());
 }

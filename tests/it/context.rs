@@ -393,6 +393,58 @@ async fn a_configured_window_holds_from_the_first_request() {
     assert!(fake.requests()[0].json()["max_completion_tokens"].as_u64().unwrap() < 16_000 - 12_789);
 }
 
+/// A prompt that fills the window leaves room for a token or two: a call is cut, or nothing is said. The model is asked once.
+#[tokio::test]
+async fn a_window_that_only_the_usage_shows_to_be_full_is_an_overflow() {
+    let full = |mut reply: Value| {
+        reply["choices"][0]["finish_reason"] = json!("length");
+        reply["usage"] = json!({"prompt_tokens": 7999, "completion_tokens": 1, "total_tokens": 8000});
+        Script::json(200, &reply)
+    };
+    let cut = || full(replies::calls(&[("exec", r#"{"comm"#)]));
+    let silent = || {
+        let mut usage: Value =
+            serde_json::from_str(replies::usage_frame().trim_start_matches("data: ").trim()).unwrap();
+        usage["usage"] = json!({"prompt_tokens": 7999, "completion_tokens": 1, "total_tokens": 8000});
+        let finish = replies::frame(&replies::chunk(&json!({}), Some("length")));
+        Script::sse([replies::role_frame(), finish, replies::frame(&usage), replies::DONE.to_owned()])
+    };
+    let fake = FakeVllm::start([cut(), cut(), silent(), cut(), silent(), full(replies::text("Done."))]).await;
+    let respool = Respool::with(&fake, "[models.\"gpt-oss-20b\"]\ncontext_window = 8000").await;
+    let mut body = openclaw();
+    body.as_object_mut().unwrap().remove("max_completion_tokens");
+    body["stream"] = json!(false);
+    let reply = exchange(respool.address, &Request::chat(&body)).await;
+    assert_eq!((reply.status, &reply.json()["error"]["code"]), (400, &json!("context_length_exceeded")));
+    let long = "word ".repeat(8000);
+    let tool = |schema: &str| json!([{"type": "function", "name": "exec", schema: {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}}]);
+    let response =
+        |tools: Value| json!({"model": "gpt-oss-20b", "input": long, "store": false, "tools": tools});
+    for tools in [tool("parameters"), json!([])] {
+        let request = Request::post("/v1/responses", response(tools).to_string());
+        let reply = exchange(respool.address, &request).await;
+        assert_eq!((reply.status, &reply.json()["error"]["code"]), (400, &json!("context_length_exceeded")));
+    }
+    for tools in [tool("input_schema"), json!([])] {
+        let tools = tools
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|tool| json!({"name": tool["name"], "input_schema": tool["input_schema"]}));
+        let messages = json!([{"role": "user", "content": long}]);
+        let message = json!({"model": "gpt-oss-20b", "max_tokens": 32000, "messages": messages, "tools": tools.collect::<Vec<_>>(), "stream": true});
+        let request =
+            Request::post("/v1/messages", message.to_string()).header("user-agent", "claude-cli/2.1.330");
+        let reply = exchange(respool.address, &request).await;
+        assert_eq!(reply.status, 400, "{}", reply.text());
+        assert!(reply.text().contains("prompt is too long"), "{}", reply.text());
+    }
+    let reply = exchange(respool.address, &Request::chat(&body)).await;
+    assert_eq!(reply.status, 200, "what was said leaves: {}", reply.text());
+    assert_eq!(fake.requests().len(), 6, "nothing was asked again");
+    fake.finish();
+}
+
 #[tokio::test]
 async fn nothing_waits_for_a_server_that_does_not_tell() {
     let _time = IdleTime::begin();

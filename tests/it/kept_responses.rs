@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::support::client::{Reply, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::replies;
-use crate::support::respool::Respool;
+use crate::support::respool::{ONCE, Respool};
 use crate::support::script::Script;
 
 fn says(text: &str) -> Script {
@@ -100,10 +100,16 @@ async fn a_kept_response_is_read_listed_and_deleted_by_its_key_alone() {
     assert_eq!(send(&respool, "a", Request::get(&path)).await, (200, made.clone()));
     let listed = format!("{path}/input_items");
     let (_, list) = send(&respool, "a", Request::get(&format!("{listed}?order=asc&limit=1"))).await;
-    assert_eq!((&list["data"][0]["content"], &list["has_more"]), (&json!("one"), &json!(true)));
+    let text = |list: &Value| list["data"][0]["content"][0]["text"].clone();
+    assert_eq!((text(&list), &list["has_more"]), (json!("one"), &json!(true)));
     let after = format!("{listed}?order=asc&after={}", list["last_id"].as_str().unwrap());
     let (_, rest) = send(&respool, "a", Request::get(&after)).await;
-    assert_eq!((&rest["data"][0]["content"], &rest["has_more"]), (&json!("two"), &json!(false)));
+    assert_eq!((text(&rest), &rest["has_more"]), (json!("two"), &json!(false)));
+    // A base URL without its /v1 is forgiven here too, and the last item comes first unless the client says otherwise.
+    let (_, newest) = send(&respool, "a", Request::get(&listed.replace("/v1/", "/"))).await;
+    assert_eq!((text(&newest), newest["data"].as_array().unwrap().len()), (json!("two"), 2));
+    let (status, refused) = send(&respool, "a", Request::get(&format!("{listed}?after=msg_none"))).await;
+    assert_eq!((status, &refused["error"]["param"]), (400, &json!("after")));
     for request in [Request::get(&path), Request::get(&listed), Request::new("DELETE", &path, "")] {
         let (status, refused) = send(&respool, "b", request).await;
         assert_eq!((status, &refused["error"]["code"]), (404, &json!("response_not_found")));
@@ -113,6 +119,48 @@ async fn a_kept_response_is_read_listed_and_deleted_by_its_key_alone() {
     let (status, deleted) = send(&respool, "a", Request::new("DELETE", &path, "")).await;
     assert_eq!((status, deleted), (200, json!({"id": made["id"], "object": "response", "deleted": true})));
     assert_eq!(send(&respool, "a", Request::get(&path)).await.0, 404);
+    fake.finish();
+}
+
+/// A small request that names much of what is kept is no larger for the model server than any other.
+#[tokio::test]
+async fn what_is_kept_makes_no_request_larger_than_it_may_be() {
+    let long = "word ".repeat(20 << 10);
+    let fake = FakeVllm::start([says(&long), says("Beta"), says("Gamma")]).await;
+    let state = tempfile::tempdir().unwrap();
+    let respool = started(&fake, state.path(), "[limits]\nmax_body = \"256KiB\"").await;
+    let (status, first) = ask(&respool, "a", json!({"input": "one"})).await;
+    assert_eq!(status, 200, "{first}");
+    let reference = json!({"type": "item_reference", "id": first["output"][0]["id"]});
+    let references = |times: usize| json!({"input": vec![reference.clone(); times]});
+    assert_eq!(ask(&respool, "a", references(2)).await.0, 200);
+    let (status, refused) = ask(&respool, "a", references(3)).await;
+    assert_eq!((status, &refused["error"]["code"]), (400, &json!("request_too_large")));
+    let more = |previous: &Value| json!({"previous_response_id": previous, "input": "x".repeat(100 << 10)});
+    let (status, second) = ask(&respool, "a", more(&first["id"])).await;
+    assert_eq!(status, 200, "{second}");
+    let (status, refused) = ask(&respool, "a", more(&second["id"])).await;
+    assert_eq!(
+        (status, &refused["error"]["param"]),
+        (400, &json!("previous_response_id")),
+        "{}",
+        refused["error"]["message"]
+    );
+    fake.finish();
+}
+
+#[tokio::test]
+async fn a_stream_that_failed_is_not_said_to_be_kept() {
+    let late = Script::json(500, &replies::error(500, "boom", "InternalServerError"));
+    let fake = FakeVllm::start([late.delay(Duration::from_millis(400))]).await;
+    let state = tempfile::tempdir().unwrap();
+    let respool = started(&fake, state.path(), &format!("{ONCE}[limits]\ncommit_after = \"50ms\"")).await;
+    let body = json!({"model": "gpt-oss-20b", "input": "one", "stream": true}).to_string();
+    let request = Request::post("/v1/responses", body).header("authorization", "Bearer a");
+    let told = crate::support::other_wires::responses(&exchange(respool.address, &request).await.text());
+    assert!(told.end.starts_with("failed"), "{}", told.end);
+    assert_eq!(told.object["store"], false);
+    assert_eq!(get(&respool, "a", &id(&told.object)).await.0, 404);
     fake.finish();
 }
 

@@ -151,7 +151,8 @@ async fn what_is_passed_on_is_logged_with_model_stream_tokens_and_outcome() {
         assert_eq!(exchange(served.address, &Request::post("/v1/completions", body)).await.status, status);
         let line = served.request_line();
         let told = ["model", "stream", "prompt_tokens", "outcome"].map(|key| line[key].clone());
-        assert_eq!(told, [json!("gpt-oss-20b"), json!(stream), tokens, json!("ok")], "{line}");
+        let outcome = if status == 200 { "ok" } else { "error" };
+        assert_eq!(told, [json!("gpt-oss-20b"), json!(stream), tokens, json!(outcome)], "{line}");
     }
 }
 

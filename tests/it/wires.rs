@@ -279,13 +279,12 @@ proptest! {
             }
         }
         let body = json!({"model": "m", "input": input}).to_string();
-        let read = read_response(body.as_bytes(), &Recalled::default(), &sealer()).unwrap();
-        came_back(&read.chat, turn)?;
+        let read = read_response(body.as_bytes(), &Recalled::default(), &sealer());
+        came_back(read.map(|read| read.chat), turn)?;
         for thinking in [ShownThinking::Text, ShownThinking::Sealed] {
             let (_, message) = messages_of(&reply, thinking);
             let body = json!({"model": "m", "messages": [{"role": "assistant", "content": message["content"]}]}).to_string();
-            let read = read_message(body.as_bytes(), &sealer()).unwrap();
-            came_back(&read.chat, turn)?;
+            came_back(read_message(body.as_bytes(), &sealer()).map(|read| read.chat), turn)?;
         }
     }
 
@@ -294,7 +293,7 @@ proptest! {
         let values = [json!(text), json!(7), json!([text]), json!({key.clone(): text}), json!([{ "type": key, "role": "user" }])];
         for field in ["input", "tools", "tool_choice", "messages", "system", "reasoning", "text", "thinking", "include", "instructions", &key] {
             for value in &values {
-                let mut body = json!({"model": "m", "input": "hi", "messages": []});
+                let mut body = json!({"model": "m", "input": "hi", "messages": [{"role": "user", "content": "hi"}]});
                 body[field] = value.clone();
                 let body = body.to_string();
                 for error in [read_response(body.as_bytes(), &Recalled::default(), &sealer()).err(), read_message(body.as_bytes(), &sealer()).err()].into_iter().flatten() {
@@ -304,14 +303,39 @@ proptest! {
         }
         prop_assert!(read_response(text.as_bytes(), &Recalled::default(), &sealer()).is_err());
     }
+
+    #[test]
+    fn what_has_the_wrong_type_is_refused_by_its_name(text in "[ -~]{0,60}", key in "[a-z_]{1,12}") {
+        let values = [json!(text), json!(7), json!([[text]]), json!({key: text})];
+        for field in ["store", "stream", "background", "truncation", "include", "parallel_tool_calls"] {
+            for value in &values {
+                let body = json!({"model": "m", "input": "hi", field: value}).to_string();
+                let error = read_response(body.as_bytes(), &Recalled::default(), &sealer()).unwrap_err();
+                prop_assert!(error.status == 400 && error.param.is_some_and(|param| param.starts_with(field)), "{body}");
+            }
+        }
+        for value in &values {
+            let result = json!({"type": "tool_result", "tool_use_id": "c", "is_error": value});
+            let messages = json!([{"role": "user", "content": [result]}]);
+            for (body, param) in [
+                (json!({"model": "m", "messages": messages}), "messages[0].content[0].is_error"),
+                (json!({"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": value}), "stream"),
+            ] {
+                let error = read_message(body.to_string().as_bytes(), &sealer()).unwrap_err();
+                prop_assert_eq!(error.param.as_deref(), Some(param));
+            }
+        }
+    }
 }
 
-fn came_back(chat: &str, turn: &Turn) -> Result<(), TestCaseError> {
-    let chat: Value = serde_json::from_str(chat).unwrap();
-    let Some(message) = chat["messages"].get(0) else {
+/// `chat`: of a conversation that has only this turn. A conversation in which nobody says anything is refused.
+fn came_back(chat: Result<String, ApiError>, turn: &Turn) -> Result<(), TestCaseError> {
+    let Ok(chat) = chat else {
         prop_assert!(turn.reasoning.is_empty() && turn.is_blank());
         return Ok(());
     };
+    let chat: Value = serde_json::from_str(&chat).unwrap();
+    let message = &chat["messages"][0];
     prop_assert_eq!(message["reasoning_content"].as_str().unwrap_or_default(), &turn.reasoning);
     prop_assert_eq!(message["content"].as_str().unwrap_or_default(), &turn.content);
     let calls: Vec<_> = turn

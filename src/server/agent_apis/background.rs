@@ -16,7 +16,6 @@ use super::reply::{Source, Telling};
 use super::writer::Writer;
 use super::{Api, origin_of, read_response_of, source, streaming};
 use crate::observe::{Accounts as _, RequestLine, SharedLine};
-use crate::relay::Origin;
 use crate::server::{App, respond};
 use crate::store::{KeptResponse, UnfinishedResponse};
 use crate::translate::Ids;
@@ -133,12 +132,11 @@ async fn resume_one(app: App, unfinished: UnfinishedResponse) {
             return app.responses.fail(id, with_failure(&body, &error.message)).await;
         }
     };
-    let (chat, model, may_trim) = (read.chat, read.asked.model.clone(), read.asked.truncate);
+    let (chat, model) = (read.chat, read.asked.model.clone());
     let mut events = ResponseEvents::new(Arc::new(read.asked), Arc::clone(&app.sealer), ids, created);
     events.continue_as(id.clone());
     let writer = Writer::Responses(events);
-    let origin = origin_of(Api::Responses, HeaderMap::new(), &client, None, Instant::now());
-    let origin = Origin { may_trim, ..origin };
+    let origin = writer.asking(origin_of(Api::Responses, HeaderMap::new(), &client, None, Instant::now()));
     let source = source(&app, Bytes::from(streaming(chat)), origin, model, &line).await;
     let source = source.map_or_else(Source::failed, |(source, _)| source);
     tokio::spawn(work(Telling::new(app, writer, client, line), source, id, true));

@@ -1,21 +1,26 @@
 //! Who asks on these routes, as far as errors and kept responses need it. The form of an error is `ErrorForm`'s.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
-use http::{HeaderMap, header};
+use http::{HeaderMap, Method, header, request};
 
 use super::given_up::GivenUp;
 use super::writer::Writer;
-use super::{Api, Call};
+use super::{Api, Call, now};
 use crate::agent::client_digest;
 use crate::observe::SharedLine;
 use crate::relay::{ErrorForm, Wire, program_of};
 use crate::server::{App, respond};
-use crate::translate::{ClientProgram, is_final};
-use crate::wire::ApiError;
+use crate::translate::responses::ResponseEvents;
+use crate::translate::{ClientProgram, Ids, is_final};
+use crate::wire::{ApiError, Object};
+
+/// Anthropic's clients send it.
+const VERSION: &str = "anthropic-version";
 
 /// Who asks.
 #[derive(Clone, Debug)]
@@ -75,6 +80,22 @@ impl Client {
         respond::error_as(self.errors, error, line)
     }
 
+    /// The error of a request that could not be read. `body`: as far as it came.
+    pub(super) fn refused_unread(
+        &self,
+        app: &App,
+        error: ApiError,
+        body: Option<&[u8]>,
+        line: &SharedLine,
+    ) -> Response {
+        if !self.errors.fails_as_stream(&error) || body.is_some_and(wants_no_stream) {
+            return self.refused(error, line);
+        }
+        let ids = Ids::new(rand::random(), HashSet::new());
+        let events = ResponseEvents::new(Arc::default(), Arc::clone(&app.sealer), ids, now());
+        self.failed(error, &mut Writer::Responses(events), line)
+    }
+
     /// The error of a request for a stream, before any event has left: a status, or a stream that fails where the client understands
     /// only that.
     pub(super) fn failed(&self, error: ApiError, writer: &mut Writer, line: &SharedLine) -> Response {
@@ -98,11 +119,38 @@ impl Client {
     }
 }
 
+/// True for a body that says so, or that is one and does not ask for a stream.
+fn wants_no_stream(body: &[u8]) -> bool {
+    let body = std::str::from_utf8(body).ok().and_then(|text| Object::parse(text).ok());
+    body.is_some_and(|body| !body.is_true("stream"))
+}
+
+/// Answers a request that is refused before any of its body is read, in the form that its client needs.
+pub(in crate::server) fn refused_at_the_door(
+    app: &App,
+    parts: &request::Parts,
+    error: ApiError,
+    line: &SharedLine,
+) -> Response {
+    if parts.method == Method::POST
+        && let Some(Call::Turn(api)) = Call::of(parts.uri.path())
+    {
+        return Client::new(app, api, &parts.headers, line).refused_unread(app, error, None, line);
+    }
+    respond::error_as(error_form(app, parts.uri.path(), &parts.headers), error, line)
+}
+
 /// The form of errors of a path for whoever sent these headers.
 pub(in crate::server) fn error_form(app: &App, path: &str, headers: &HeaderMap) -> ErrorForm {
     match Call::of(path) {
         Some(Call::Turn(api)) => app.error_form(api.wire(), program_of(headers)),
         Some(Call::CountTokens) => app.error_form(Wire::Messages, program_of(headers)),
+        None if speaks_anthropics(path, headers) => app.error_form(Wire::Messages, program_of(headers)),
         None => app.error_form(Wire::Chat, ClientProgram::Other),
     }
+}
+
+/// Anthropic's clients say which version of its API they speak; what is below `/messages` is Anthropic's alone.
+fn speaks_anthropics(path: &str, headers: &HeaderMap) -> bool {
+    headers.contains_key(VERSION) || path.strip_prefix("/v1").unwrap_or(path).starts_with("/messages/")
 }

@@ -14,7 +14,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::stored::ended;
 use crate::store::{KeptResponse, Store, StoreConfig, StoreError, UnfinishedResponse};
-use crate::translate::responses::{FinishedResponse, Recalled, Wanted, conversation_items, output_item};
+use crate::translate::responses::{
+    FinishedResponse, Recalled, Wanted, conversation_items, output_items_named,
+};
+use crate::units::Size;
 use crate::wire::{ApiError, ErrorCode};
 
 /// The pause between clearings of a store that no agent uses.
@@ -57,27 +60,35 @@ impl KeptResponses {
         if is_present { self.store().await } else { None }
     }
 
-    /// What the client of a request keeps of what it names.
-    pub(super) async fn recall(&self, client: &str, wanted: Wanted) -> Result<Recalled, ApiError> {
-        let mut recalled = Recalled::default();
+    /// What the client of a request keeps of what it names. `bytes`: of the request itself, which with all of that must not be
+    /// larger than `most`.
+    pub(super) async fn recall(
+        &self,
+        client: &str,
+        wanted: Wanted,
+        (bytes, most): (usize, Size),
+    ) -> Result<Recalled, ApiError> {
+        let (mut recalled, mut left) = (Recalled::default(), most.bytes().saturating_sub(bytes));
         if wanted == Wanted::default() {
             return Ok(recalled);
         }
         let Some(store) = self.present().await else { return Ok(recalled) };
         if let Some(id) = wanted.previous {
-            let found =
-                store.continued_responses(&id, client, now()).await.map_err(|error| broken(&error))?;
-            if found.iter().all(|response| response.request.is_none()) && !found.is_empty() {
-                let texts = found.iter().map(|response| (response.input.as_str(), response.body.as_str()));
-                recalled.previous = Some(conversation_items(texts));
-            }
+            let found = store.continued_responses(&id, client, now(), (left, conversation_items)).await;
+            let found = found.map_err(|error| broken(&error))?;
+            let items = found.ok_or_else(|| too_large("previous_response_id", most))?;
+            left = left.saturating_sub(items.iter().map(String::len).sum());
+            recalled.previous = Some(items).filter(|items| !items.is_empty());
         }
         if !wanted.items.is_empty() {
-            let found =
-                store.responses_holding(wanted.items, client).await.map_err(|error| broken(&error))?;
-            let items =
-                found.into_iter().filter_map(|(id, body)| output_item(&body, &id).map(|item| (id, item)));
-            recalled.items = items.collect();
+            let found = store.response_items(wanted.items.clone(), client, (left, output_items_named)).await;
+            let found = found.map_err(|error| broken(&error))?;
+            recalled.items = found.ok_or_else(|| too_large("input", most))?.into_iter().collect();
+            // An item that is named a hundred times is told a hundred times.
+            let told = wanted.items.iter().filter_map(|id| recalled.items.get(id)).map(String::len);
+            if told.sum::<usize>() > left {
+                return Err(too_large("input", most));
+            }
         }
         Ok(recalled)
     }
@@ -198,6 +209,14 @@ fn now() -> u64 {
 
 pub(super) fn broken(error: &StoreError) -> ApiError {
     ApiError::new(500, ErrorCode::StoreFailed, error.0.clone())
+}
+
+fn too_large(field: &str, most: Size) -> ApiError {
+    let what = format!(
+        "with the kept items that `{field}` names the request is larger than {most} (`limits.max_body` in respool.toml): send a \
+         shorter conversation"
+    );
+    ApiError::bad_request(ErrorCode::RequestTooLarge, what).with_param(field)
 }
 
 fn no_store() -> ApiError {

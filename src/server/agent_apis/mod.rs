@@ -25,11 +25,12 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 
 pub(super) use self::background::resume;
-pub(super) use self::errors::error_form;
+pub(super) use self::errors::{error_form, refused_at_the_door};
 pub use self::given_up::GivenUp;
 pub use self::kept::KeptResponses;
 use self::reply::{Source, Telling};
 use self::writer::Writer;
+use super::body::Taken;
 use super::{App, agent, chat, permission, respond, transparent};
 use crate::observe::{Outcome, RequestLine, SharedLine};
 use crate::relay::{Origin, Wire};
@@ -124,9 +125,19 @@ pub(super) async fn answer(
 ) -> Response {
     let (parts, body) = request.into_parts();
     match call {
-        Call::Turn(api) => turn(api, app, parts, body, peer).await,
-        Call::CountTokens => count_tokens(app, parts, body, peer).await,
+        Call::Turn(Api::Responses) => turn(Api::Responses, app, parts, body, peer).await,
+        Call::Turn(Api::Messages) => with_request_id(turn(Api::Messages, app, parts, body, peer).await),
+        Call::CountTokens => with_request_id(count_tokens(app, parts, body, peer).await),
     }
+}
+
+/// The reply with the request's id also where Anthropic's clients read it.
+pub(super) fn with_request_id(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    if let Some(id) = headers.get(respond::REQUEST_ID).cloned() {
+        headers.entry("request-id").or_insert(id);
+    }
+    response
 }
 
 async fn turn(api: Api, app: App, mut parts: Parts, body: Incoming, peer: Option<IpAddr>) -> Response {
@@ -135,22 +146,29 @@ async fn turn(api: Api, app: App, mut parts: Parts, body: Incoming, peer: Option
     let own_headers = parts.headers.clone();
     parts.headers = upstream_headers(parts.headers);
     let client = errors::Client::new(&app, api, &parts.headers, &line);
-    let body = match begun(&app, &parts, body, &line).await {
-        Ok(body) => body,
-        Err(error) => return client.refused(error, &line),
+    let (body, mut room) = match begun(&app, &parts, body, &line).await {
+        Ok(begun) => begun,
+        Err(error) => return client.refused_unread(&app, error, None, &line),
     };
     if leaves_to_server(&app, api, &body) {
         parts.headers = own_headers;
-        return passed_on(app, parts, body, line).await;
+        return passed_on(app, parts, room.keep(body), line).await;
     }
     let Asked { chat, mut writer, model, stream, background } =
         match read(api, &app, &body, &client, &line).await {
             Ok(asked) => asked,
-            Err(error) => return client.refused(error, &line),
+            Err(error) => return client.refused_unread(&app, error, Some(&body), &line),
         };
-    let origin =
-        Origin { may_trim: writer.may_trim(), ..origin_of(api, parts.headers, &client, peer, received) };
-    let chat = Bytes::from(streaming(chat));
+    let origin = writer.asking(origin_of(api, parts.headers, &client, peer, received));
+    let chat = streaming(chat);
+    let kept = writer.bytes_to_keep();
+    // The room of the body is that of the chat request now, and of what is kept of the body.
+    let body = background.is_some().then_some(body);
+    if let Err(error) = room.resize(chat.len() + kept) {
+        return if stream { client.failed(error, &mut writer, &line) } else { client.refused(error, &line) };
+    }
+    let held = room.split(kept);
+    let chat = room.keep(chat.into());
     if let Some(error) = client.given_up(&app, &chat, stream) {
         return client.refused(error, &line);
     }
@@ -160,9 +178,12 @@ async fn turn(api: Api, app: App, mut parts: Parts, body: Incoming, peer: Option
     let client = client.of_program(program).asking(&app, chat, stream);
     line.with(|line| line.stream = stream);
     match (source.map(|(source, _)| source), background) {
-        (Ok(source), None) => source.answer(Telling::new(app, writer, client, line), stream).await,
+        (Ok(source), None) => {
+            source.answer(Telling::new(app, writer, client, line).holding(held), stream).await
+        }
         (Ok(source), Some(Continued(previous))) => {
-            background::begin(Telling::new(app, writer, client, line), source, &body, previous).await
+            let telling = Telling::new(app, writer, client, line).holding(held);
+            background::begin(telling, source, &body.unwrap_or_default(), previous).await
         }
         (Err(error), _) if stream => client.failed(error, &mut writer, &line),
         (Err(error), _) => client.refused(error, &line),
@@ -193,11 +214,16 @@ async fn source(
     Ok((Source::Opening(pending), program))
 }
 
-/// The body, of a request that may begin.
-async fn begun(app: &App, parts: &Parts, body: Incoming, line: &SharedLine) -> Result<Bytes, ApiError> {
-    let body = chat::read(app, &parts.headers, body, line).await?;
+/// The body of a request that may begin, and its room.
+async fn begun(
+    app: &App,
+    parts: &Parts,
+    body: Incoming,
+    line: &SharedLine,
+) -> Result<(Bytes, Taken), ApiError> {
+    let (body, room) = chat::read(app, &parts.headers, body, line).await?;
     permission::begin_chat(app, parts, &body, line)?;
-    Ok(body)
+    Ok((body, room))
 }
 
 fn origin_of(
@@ -216,6 +242,7 @@ fn origin_of(
         received,
         is_agent: false,
         may_trim: false,
+        free_text: Arc::default(),
         waiting: Arc::default(),
     }
 }
@@ -275,9 +302,9 @@ async fn count_tokens(app: App, mut parts: Parts, body: Incoming, peer: Option<I
     parts.headers = upstream_headers(parts.headers);
     let client = errors::Client::new(&app, Api::Messages, &parts.headers, &line);
     let read = async {
-        let body = chat::read(&app, &parts.headers, body, &line).await?;
+        let (body, room) = chat::read(&app, &parts.headers, body, &line).await?;
         permission::begin_free(&app, &parts, &body, &line)?;
-        Ok::<Bytes, ApiError>(body)
+        Ok::<Bytes, ApiError>(room.keep(body))
     };
     let body = match read.await {
         Ok(body) => body,
@@ -366,7 +393,8 @@ async fn read_response_of(
     client: &errors::Client,
     line: &SharedLine,
 ) -> Result<ReadResponse, ApiError> {
-    let recalled = app.responses.recall(&client.owner, wanted_items(body)?).await?;
+    let size = (body.len(), app.limits.max_body);
+    let recalled = app.responses.recall(&client.owner, wanted_items(body)?, size).await?;
     let mut read = read_response(body, &recalled, &app.sealer)?;
     // The reply says whether it is kept.
     read.asked.store = read.asked.store && app.responses.store().await.is_some();

@@ -14,11 +14,12 @@ use super::writer::{Chunks, Writer};
 use crate::observe::{Outcome, SharedLine};
 use crate::relay::{Batch, Opened, ReplyStream};
 use crate::server::agent::{Answer, RUN_ID, Said};
+use crate::server::body::Taken;
 use crate::server::chat::{self, Pending};
 use crate::server::{App, heartbeat, respond};
 use crate::translate::Reply;
 use crate::turn::{TurnEvent, Usage};
-use crate::wire::ApiError;
+use crate::wire::{ApiError, ErrorCode};
 
 /// A reply in the making.
 pub(super) struct Telling {
@@ -27,6 +28,8 @@ pub(super) struct Telling {
     pub(super) client: Client,
     pub(super) line: SharedLine,
     chunks: Chunks,
+    /// The room of what is kept of the request.
+    _held: Option<Taken>,
 }
 
 /// Where the turn comes from.
@@ -55,7 +58,12 @@ pub(super) enum Piece {
 impl Telling {
     pub(super) fn new(app: App, writer: Writer, client: Client, line: SharedLine) -> Self {
         let chunks = Chunks::new(app.limits.max_body.bytes());
-        Self { app, writer, client, line, chunks }
+        Self { app, writer, client, line, chunks, _held: None }
+    }
+
+    /// The same, holding this room until the reply has ended.
+    pub(super) fn holding(self, room: Taken) -> Self {
+        Self { _held: Some(room), ..self }
     }
 
     /// The whole object.
@@ -126,8 +134,11 @@ impl Telling {
         heartbeat::streamed(Told { telling: self, source, ended, last: None }, out.into(), every, &line)
     }
 
-    /// The next piece, or respool's end. Safe to cancel.
+    /// The next piece, or respool's end. Safe to cancel. The reply is kept until its end, and is bounded like a whole one.
     async fn piece(&self, source: &mut Source) -> Piece {
+        if self.chunks.told() > self.app.limits.max_body.bytes() {
+            return Piece::Failed(too_long(&self.app));
+        }
         tokio::select! {
             biased;
             piece = source.next() => piece,
@@ -161,6 +172,15 @@ impl Telling {
         }
         true
     }
+}
+
+fn too_long(app: &App) -> ApiError {
+    let what = format!(
+        "the model's reply has more than {} (`limits.max_body` in respool.toml)",
+        app.limits.max_body
+    );
+    let error = ApiError::new(502, ErrorCode::UpstreamReplyTooLong, what);
+    ApiError { is_final: true, ..error }
 }
 
 /// A reply as it is told: the source of a stream.

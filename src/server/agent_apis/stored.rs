@@ -55,7 +55,7 @@ pub(in crate::server) async fn cancel(asking: Asking) -> Response {
 /// `GET /v1/responses/{id}/input_items`: the request's own items, a page of them.
 pub(in crate::server) async fn input_items(asking: Asking) -> Response {
     let page = Page::of_query(asking.query.as_deref());
-    let listed = asking.response().await.map(|response| page.of(&response.input));
+    let listed = asking.response().await.and_then(|response| page.of(&response.input));
     asking.answer(listed)
 }
 
@@ -179,24 +179,29 @@ impl Page {
         Self { limit: limit.clamp(1, MOST), is_ascending, after: queried(query, "after") }
     }
 
-    fn of(&self, input: &str) -> String {
+    fn of(&self, input: &str) -> Result<String, ApiError> {
         let mut items = array(input).unwrap_or_default();
         if !self.is_ascending {
             items.reverse();
         }
-        let after = self.after.as_deref();
-        let begin =
-            after.and_then(|after| items.iter().position(|item| id_of(item).as_deref() == Some(after)));
-        let rest = &items[begin.map_or(0, |at| at + 1)..];
+        let place = |after: &str| {
+            let found = items.iter().position(|item| id_of(item).as_deref() == Some(after));
+            found.map(|at| at + 1).ok_or_else(|| {
+                let what =
+                    format!("`after` is `{}`, which is no item of this response", after.escape_default());
+                ApiError::bad_request(ErrorCode::InvalidValue, what).with_param("after")
+            })
+        };
+        let rest = &items[self.after.as_deref().map_or(Ok(0), place)?..];
         let page = &rest[..rest.len().min(self.limit)];
         let id = |item: Option<&&str>| item.and_then(|item| id_of(item)).map_or(Value::Null, Value::from);
-        format!(
+        Ok(format!(
             r#"{{"object":"list","data":[{}],"first_id":{},"last_id":{},"has_more":{}}}"#,
             page.join(","),
             id(page.first()),
             id(page.last()),
             page.len() < rest.len()
-        )
+        ))
     }
 }
 
@@ -206,7 +211,7 @@ mod tests {
 
     fn check(query: &str, expected: &[&str], has_more: bool) {
         let input = r#"[{"id":"a"},{"id":"b"},{"id":"c"}]"#;
-        let list: Value = serde_json::from_str(&Page::of_query(Some(query)).of(input)).unwrap();
+        let list: Value = serde_json::from_str(&Page::of_query(Some(query)).of(input).unwrap()).unwrap();
         let ids: Vec<&str> =
             list["data"].as_array().unwrap().iter().map(|item| item["id"].as_str().unwrap()).collect();
         assert_eq!((ids.as_slice(), &list["has_more"]), (expected, &json!(has_more)), "{query}");
@@ -220,5 +225,7 @@ mod tests {
         check("order=asc&after=b", &["c"], false);
         check("limit=0", &["c"], true);
         check("after=a", &[], false);
+        let unknown = Page::of_query(Some("after=x")).of(r#"[{"id":"a"}]"#).unwrap_err();
+        assert_eq!((unknown.status, unknown.param.as_deref()), (400, Some("after")));
     }
 }

@@ -4,6 +4,8 @@
 
 use bytes::Bytes;
 
+use super::now;
+use crate::relay::Origin;
 use crate::sse::Frames;
 use crate::translate::messages::MessageEvents;
 use crate::translate::responses::{FinishedResponse, ResponseEvents};
@@ -20,9 +22,22 @@ pub(super) enum Writer {
 }
 
 impl Writer {
-    /// `truncation: "auto"`.
-    pub(super) fn may_trim(&self) -> bool {
-        matches!(self, Self::Responses(events) if events.may_trim())
+    /// The origin of a request, with what its client says of the way to answer it.
+    pub(super) fn asking(&self, origin: Origin) -> Origin {
+        match self {
+            Self::Responses(events) => {
+                Origin { may_trim: events.may_trim(), free_text: events.patterns(), ..origin }
+            }
+            Self::Messages(..) => origin,
+        }
+    }
+
+    /// The bytes of the request that are held until the reply has ended.
+    pub(super) fn bytes_to_keep(&self) -> usize {
+        match self {
+            Self::Responses(events) => events.input_bytes(),
+            Self::Messages(..) => 0,
+        }
     }
 
     pub(super) fn begin(&mut self, out: &mut Vec<u8>) {
@@ -48,7 +63,10 @@ impl Writer {
 
     pub(super) fn tell_reply(&mut self, reply: &Reply, out: &mut Vec<u8>) {
         match self {
-            Self::Responses(events) => events.tell_reply(reply, out),
+            Self::Responses(events) => {
+                events.ends_at(now());
+                events.tell_reply(reply, out);
+            }
             Self::Messages(events, _) => events.tell_reply(reply, out),
         }
     }
@@ -82,12 +100,13 @@ impl Writer {
 pub(super) struct Chunks {
     frames: Frames,
     events: ChunkEvents,
+    told: usize,
 }
 
 impl Chunks {
     /// `largest`: the most bytes a chunk may have.
     pub(super) fn new(largest: usize) -> Self {
-        Self { frames: Frames::new(largest), events: ChunkEvents::default() }
+        Self { frames: Frames::new(largest), events: ChunkEvents::default(), told: 0 }
     }
 
     /// Tells what these bytes hold. The relay wrote them, so each frame is whole and text. Pieces of a text that came together
@@ -98,6 +117,7 @@ impl Chunks {
         while let Ok(Some(frame)) = self.frames.next_frame() {
             let Ok(Some(payload)) = frame.data() else { continue };
             for event in self.events.read(&payload) {
+                self.told += event.text_len();
                 let Some(begun) = &mut joined else {
                     joined = Some(event);
                     continue;
@@ -111,9 +131,22 @@ impl Chunks {
         joined.iter().for_each(|event| writer.tell(event, out));
     }
 
+    /// The bytes of text that were told.
+    pub(super) fn told(&self) -> usize {
+        self.told
+    }
+
     pub(super) fn finish(&self, writer: &mut Writer, out: &mut Vec<u8>) {
         if let (Writer::Messages(events, _), Some(sequence)) = (&mut *writer, self.events.stop_sequence()) {
             events.stopped_by(sequence);
+        }
+        if let Writer::Messages(events, _) = &mut *writer
+            && self.events.has_refused()
+        {
+            events.refused();
+        }
+        if let Writer::Responses(events) = &mut *writer {
+            events.ends_at(now());
         }
         writer.tell(&self.events.finish(), out);
     }

@@ -27,9 +27,22 @@ fn response(id: &str, previous: Option<&str>) -> KeptResponse {
     }
 }
 
+/// The items of a conversation: here the ids of its responses.
+fn input(input: &str, _body: &str) -> Vec<String> {
+    vec![input.replace(['[', ']', '"'], "")]
+}
+
+fn body_for_each(body: &str, ids: &[String]) -> Vec<(String, String)> {
+    ids.iter().map(|id| (id.clone(), body.to_owned())).collect()
+}
+
 async fn chain(store: &Store, id: &str, client: &str) -> Vec<String> {
-    let found = store.continued_responses(id, client, 5).await.unwrap();
-    found.into_iter().map(|response| response.id).collect()
+    store.continued_responses(id, client, 5, (1 << 10, input)).await.unwrap().unwrap()
+}
+
+async fn items(store: &Store, ids: &[&str], client: &str) -> Vec<(String, String)> {
+    let ids = ids.iter().map(|id| (*id).to_owned()).collect();
+    store.response_items(ids, client, (1 << 10, body_for_each)).await.unwrap().unwrap()
 }
 
 #[tokio::test]
@@ -45,15 +58,31 @@ async fn a_conversation_is_there_after_a_restart_and_for_its_client_only() {
     assert!(chain(&store, "c", "somebody else").await.is_empty());
     assert_eq!(store.response("a", "me").await.unwrap(), Some(response("a", None)));
     assert_eq!(store.response("a", "somebody else").await.unwrap(), None);
-    let holding =
-        async |client| store.responses_holding(vec!["item".into(), "none".into()], client).await.unwrap();
-    assert_eq!(holding("me").await, [("item".to_owned(), "{}".to_owned())]);
-    assert!(holding("somebody else").await.is_empty());
+    let named = ["item", "none", "item"];
+    assert_eq!(items(&store, &named, "me").await, [("item".to_owned(), "{}".to_owned())]);
+    assert!(items(&store, &named, "somebody else").await.is_empty());
     assert!(!store.remove_response("b", "somebody else").await.unwrap());
     assert!(store.remove_response("b", "me").await.unwrap());
     assert!(chain(&store, "c", "me").await.is_empty(), "a part of it is gone");
     assert!(store.remove_response("a", "me").await.unwrap());
-    assert!(holding("me").await.is_empty(), "items go with their response");
+    assert!(items(&store, &named, "me").await.is_empty(), "items go with their response");
+}
+
+/// A small request named 60 MB of kept items, and all of them were read.
+#[tokio::test]
+async fn no_more_is_read_than_a_request_may_have() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let named = |id: &str| vec![format!("{id}1"), format!("{id}2")];
+    store.keep_response(response("a", None), named("a"), 1).await.unwrap();
+    store.keep_response(response("b", Some("a")), named("b"), 1).await.unwrap();
+    let conversation = async |most| store.continued_responses("b", "me", 5, (most, input)).await.unwrap();
+    assert_eq!(conversation(1).await, None);
+    assert_eq!(conversation(2).await.map(|items| items.len()), Some(2));
+    let ids = [named("a"), named("b")].concat();
+    let named = async |most| store.response_items(ids.clone(), "me", (most, body_for_each)).await.unwrap();
+    assert_eq!(named(7).await, None);
+    assert_eq!(named(8).await.map(|items| items.len()), Some(4));
 }
 
 #[tokio::test]
@@ -66,7 +95,7 @@ async fn what_was_not_used_for_long_goes_and_then_what_was_used_longest_ago() {
     }
     let waiting = KeptResponse { request: Some("{}".to_owned()), ..response("waiting", None) };
     store.keep_response(waiting, vec![], 1).await.unwrap();
-    store.continued_responses("used", "me", 195).await.unwrap();
+    store.continued_responses("used", "me", 195, (1 << 10, input)).await.unwrap();
     let left = async || {
         let mut left = Vec::new();
         for id in ["old", "used", "one", "two", "three", "waiting"] {
@@ -123,5 +152,5 @@ async fn what_a_process_leaves_unfinished_another_one_claims_once() {
     assert!(!finish(&third, "second").await, "it has ended");
     let kept = second.response("a", "me").await.unwrap().unwrap();
     assert_eq!((kept.body.as_str(), kept.request), ("first", None));
-    assert_eq!(second.responses_holding(vec!["item".into()], "me").await.unwrap().len(), 1);
+    assert_eq!(items(&second, &["item"], "me").await.len(), 1);
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use super::super::chat_body::{ChatMessages, JsonText, Part, image_part};
 use super::super::document::{base64_text, titled};
-use super::super::passed_by::{Notes, missing, nested, unsupported, wrong_type};
+use super::super::passed_by::{Notes, missing, nested, optional_bool, unsupported, wrong_type};
 use super::super::sealed::Sealer;
 use crate::wire::{ApiError, Object, array, encode_string};
 
@@ -57,7 +57,7 @@ impl<'a> Blocks<'a> {
         let mut parts = Vec::new();
         for (block, field) in blocks(content, field)? {
             if block.is_string("type", "tool_result") {
-                self.tool_result(&block, &field)?;
+                self.tool_result(&block, &field, notes)?;
             } else if let Some(part) = user_part(&block, &field, notes)? {
                 parts.push(part);
             }
@@ -110,7 +110,7 @@ impl<'a> Blocks<'a> {
         Ok(())
     }
 
-    fn tool_result(&mut self, block: &Object<'_>, field: &str) -> Result<(), ApiError> {
+    fn tool_result(&mut self, block: &Object<'_>, field: &str, notes: &mut Notes) -> Result<(), ApiError> {
         let id = id(block, "tool_use_id", field)?;
         let (mut texts, mut media, mut found) = (Vec::new(), Vec::new(), Vec::new());
         let content = block.get("content").unwrap_or("[]");
@@ -119,7 +119,7 @@ impl<'a> Blocks<'a> {
                 found.extend(inner.string("tool_name"));
                 continue;
             }
-            match user_part(&inner, &field, &mut Notes::default())? {
+            match user_part(&inner, &field, notes)? {
                 Some(Part::Text(text)) => texts.push(text),
                 Some(part) => media.push(part),
                 None => {}
@@ -129,7 +129,7 @@ impl<'a> Blocks<'a> {
             texts.push(JsonText::plain(&format!("Tools now available: {}", found.join(", "))));
         }
         let mut text = JsonText::joined(&texts);
-        if block.is_true("is_error") {
+        if optional_bool(block, "is_error", &format!("{field}.is_error"))? == Some(true) {
             text = text.between("The tool failed: ", "");
         }
         self.messages.tool_result(id, text, media);
@@ -280,16 +280,17 @@ mod tests {
             |id: &str, content: Value| json!({"type": "tool_result", "tool_use_id": id, "content": content});
         let mut failed = result("c2", json!("no such file"));
         failed["is_error"] = json!(true);
-        let (said, _) = read(&json!([
+        let (said, notes) = read(&json!([
             {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": "shot", "input": {"a": [1]}}]},
             {"role": "user", "content": [
                 result("c1", json!([{"type": "text", "text": "seen"}, image])),
                 failed,
                 result("c3", json!([{"type": "tool_reference", "tool_name": "WebFetch"}])),
-                {"type": "tool_result", "tool_use_id": "c4"},
+                {"type": "tool_result", "tool_use_id": "c4", "content": [{"type": "web_search_tool_result"}]},
                 {"type": "text", "text": "go on", "cache_control": {"type": "ephemeral"}}]},
         ]))
         .unwrap();
+        assert_eq!(notes, ["messages.web_search_tool_result"]);
         assert_eq!(said[0]["tool_calls"][0]["function"]["arguments"], r#"{"a":[1]}"#);
         let contents: Vec<&Value> = (1..5).map(|index| &said[index]["content"]).collect();
         assert_eq!(

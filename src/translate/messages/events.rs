@@ -124,6 +124,11 @@ impl MessageEvents {
         self.stopped_by = Some(sequence.to_owned());
     }
 
+    /// What the model has said is a refusal.
+    pub fn refused(&mut self) {
+        self.refused = true;
+    }
+
     fn finish(&mut self, reason: FinishReason, usage: Option<&Usage>, out: &mut impl BufMut) {
         if std::mem::replace(&mut self.closed, true) {
             return;

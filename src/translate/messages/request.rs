@@ -3,7 +3,9 @@
 //!
 //! `stream` is not part of the chat request: the relay decides how it asks. Called by `server`.
 
-use super::super::passed_by::{Notes, PassedBy, missing, nested, request_object, unsupported, wrong_type};
+use super::super::passed_by::{
+    Notes, PassedBy, missing, nested, nothing_said, optional_bool, request_object, unsupported, wrong_type,
+};
 use super::super::sealed::Sealer;
 use super::blocks::Blocks;
 use super::tools::DeclaredTools;
@@ -96,7 +98,7 @@ pub fn read_message(body: &[u8], sealer: &Sealer) -> Result<ReadMessage, ApiErro
     note_unknown(&object, &mut notes);
     let asked = AskedMessage {
         model: object.string("model").unwrap_or_default(),
-        stream: object.is_true("stream"),
+        stream: optional_bool(&object, "stream", "stream")?.unwrap_or_default(),
         thinking,
     };
     Ok(ReadMessage { chat: chat.to_json(), asked, passed_by: notes.into_vec() })
@@ -113,8 +115,15 @@ fn conversation<'a>(
     }
     let messages = object.get("messages").ok_or_else(|| missing("messages", "send an array of messages"))?;
     let messages = array(messages).ok_or_else(|| wrong_type("messages", "an array of messages"))?;
+    let last = messages.last().and_then(|last| Object::parse(last).ok());
+    if last.is_some_and(|last| last.is_string("role", "assistant")) {
+        notes.add("messages.prefill", "a chat model answers its own last message, and does not continue it");
+    }
     for (index, message) in messages.into_iter().enumerate() {
         blocks.message(message, &format!("messages[{index}]"), notes)?;
+    }
+    if blocks.messages.is_empty() {
+        return Err(nothing_said("messages"));
     }
     Ok(blocks)
 }
@@ -281,6 +290,16 @@ mod tests {
         for (extra, param) in [
             (json!({"messages": null}), "messages"),
             (json!({"messages": {}}), "messages"),
+            (json!({"messages": []}), "messages"),
+            (json!({"stream": "true"}), "stream"),
+            (
+                json!({"tool_choice": {"type": "auto", "disable_parallel_tool_use": "true"}}),
+                "tool_choice.disable_parallel_tool_use",
+            ),
+            (
+                json!({"tools": [{"name": "f", "input_schema": {}, "defer_loading": "true"}]}),
+                "tools[0].defer_loading",
+            ),
             (json!({"system": 7}), "system"),
             (json!({"container": "c"}), "container"),
             (json!({"tools": {}}), "tools"),
@@ -293,6 +312,14 @@ mod tests {
             let error = read(&with(&extra)).unwrap_err();
             assert_eq!((error.status, error.param.as_deref()), (400, Some(param)), "{extra}");
         }
+    }
+
+    #[test]
+    fn a_turn_that_the_model_is_to_continue_is_noted() {
+        let read = read(&with(
+            &json!({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "{"}]}),
+        ));
+        assert_eq!(read.unwrap().passed_by[0].field, "messages.prefill");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::super::chat_body::function_json;
-use super::super::passed_by::{Notes, missing, nested, unsupported, wrong_type};
+use super::super::passed_by::{Notes, missing, nested, optional_bool, unsupported, wrong_type};
 use crate::wire::{ApiError, Object, array, encode_string};
 
 /// Functions of the chat API: name and JSON.
@@ -39,7 +39,8 @@ impl DeclaredTools {
                 continue;
             };
             let name = name.ok_or_else(|| missing(format!("{field}.name"), "give the tool a name"))?;
-            if tool.is_true("defer_loading") && !search_is_hosted && !referenced.contains(&name) {
+            let is_deferred = optional_bool(&tool, "defer_loading", &format!("{field}.defer_loading"))?;
+            if is_deferred == Some(true) && !search_is_hosted && !referenced.contains(&name) {
                 continue;
             }
             let strict = tool.get("strict").filter(|strict| *strict == "true");
@@ -53,7 +54,8 @@ impl DeclaredTools {
     pub(super) fn choice(&self, json: Option<&str>) -> Result<(Option<String>, bool), ApiError> {
         let Some(json) = json else { return Ok((None, false)) };
         let choice = nested(json, "tool_choice")?;
-        let single = choice.is_true("disable_parallel_tool_use");
+        let single = "disable_parallel_tool_use";
+        let single = optional_bool(&choice, single, &format!("tool_choice.{single}"))?.unwrap_or_default();
         let chosen = match choice.string("type").as_deref() {
             Some("auto") => "\"auto\"".to_owned(),
             Some("none") => "\"none\"".to_owned(),

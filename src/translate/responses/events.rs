@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::BufMut;
 
+use super::super::free_text::{FreeTextPatterns, free_text};
 use super::super::ids::Ids;
 use super::super::sealed::Sealer;
 use super::super::synthesize::Reply;
@@ -16,7 +17,6 @@ use super::kept::{FinishedResponse, id_of, kept_input};
 use super::names::{NamedTool, ToolKind};
 use super::object::{Head, Status, on_one_line, response_json};
 use super::request::AskedResponse;
-use super::tools::FREE_TEXT;
 use crate::sse::write_event;
 use crate::turn::{FinishReason, ToolCall, TurnEvent, Usage};
 use crate::wire::{ApiError, Object, encode_string};
@@ -55,8 +55,13 @@ pub struct ResponseEvents {
 impl ResponseEvents {
     /// `created`: seconds since 1970.
     pub fn new(asked: Arc<AskedResponse>, sealer: Arc<Sealer>, mut ids: Ids, created: u64) -> Self {
-        let head =
-            Head { id: ids.prefixed("resp_"), created, model: asked.model.clone(), store: asked.store };
+        let head = Head {
+            id: ids.prefixed("resp_"),
+            created,
+            completed: created,
+            model: asked.model.clone(),
+            store: asked.store,
+        };
         Self { asked, sealer, ids, head, sequence: 0, output: vec![], open: None, ended: None, failed: false }
     }
 
@@ -70,6 +75,11 @@ impl ResponseEvents {
         self.asked.truncate
     }
 
+    /// What the texts of custom calls must match.
+    pub fn patterns(&self) -> Arc<FreeTextPatterns> {
+        Arc::clone(&self.asked.patterns)
+    }
+
     /// The finished items, as JSON.
     pub fn output(&self) -> &[String] {
         &self.output
@@ -80,6 +90,11 @@ impl ResponseEvents {
         self.ended.as_deref()
     }
 
+    /// The model ends its turn now. `seconds` since 1970.
+    pub fn ends_at(&mut self, seconds: u64) {
+        self.head.completed = seconds.max(self.head.created);
+    }
+
     /// Makes the response that was begun under this id.
     pub fn continue_as(&mut self, id: String) {
         self.head.id = id;
@@ -88,6 +103,11 @@ impl ResponseEvents {
     /// The response object before anything is decided: as it waits in the background, or is worked on.
     pub fn pending(&self, is_queued: bool) -> String {
         self.object(true, if is_queued { Status::Queued } else { Status::InProgress }, None)
+    }
+
+    /// The bytes of the request's own items, where they are to be kept.
+    pub fn input_bytes(&self) -> usize {
+        self.asked.items.iter().map(String::len).sum()
     }
 
     /// The request's own items as they are kept.
@@ -160,6 +180,8 @@ impl ResponseEvents {
             return;
         }
         self.close("incomplete", out);
+        // Of failures those are kept that a client asks for later.
+        self.head.store &= self.asked.background;
         let response = self.object(true, Status::Failed(code, &error.message), None);
         self.event(out, "response.failed", &format!(r#","response":{response}"#));
         self.failed = true;
@@ -371,17 +393,4 @@ fn message_item(id: &str, status: &str, part: &str) -> String {
 fn namespace_field(tool: &NamedTool) -> String {
     let field = |namespace: &String| format!(r#","namespace":{}"#, encode_string(namespace));
     tool.namespace.as_ref().map_or_else(String::new, field)
-}
-
-/// The free text among a call's arguments. A model that names the field otherwise means the same as long as there is only
-/// one text.
-fn free_text(arguments: &str) -> String {
-    let Ok(object) = Object::parse(arguments) else { return arguments.to_owned() };
-    let texts: Vec<String> =
-        object.iter().filter_map(|(_, value)| crate::wire::decode_string(value)).collect();
-    match (object.string(FREE_TEXT), texts.as_slice()) {
-        (Some(text), _) => text,
-        (None, [text]) => text.clone(),
-        _ => arguments.to_owned(),
-    }
 }

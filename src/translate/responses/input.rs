@@ -4,12 +4,12 @@
 
 use super::super::chat_body::{ChatMessages, JsonText, Part, image_part};
 use super::super::document::{data_url_text, titled};
+use super::super::free_text::FREE_TEXT;
 use super::super::passed_by::{Notes, missing, nested, unsupported, wrong_type};
 use super::super::sealed::Sealer;
 use super::names::ToolNames;
 use super::stored::Recalled;
-use super::tools::FREE_TEXT;
-use crate::wire::{ApiError, ErrorCode, Object, array, encode_string};
+use crate::wire::{ApiError, ErrorCode, Object, array, encode_string, is_empty_array};
 
 /// What reading the items needs.
 pub(super) struct Items<'a> {
@@ -32,7 +32,7 @@ impl Items<'_> {
         match kind.as_str() {
             "message" => message(&item, field, messages),
             "reasoning" => {
-                self.reasoning(&item, messages, notes);
+                self.reasoning(&item, field, messages, notes);
                 Ok(())
             }
             "function_call" => self.function_call(&item, field, messages),
@@ -43,6 +43,11 @@ impl Items<'_> {
             "item_reference" => self.reference(&item, field, messages, notes),
             // Its tools are declared before the conversation is read.
             "additional_tools" => Ok(()),
+            // What a tool returned, and what stands for the conversation so far, the model must know.
+            _ if kind.ends_with("_output") || kind.contains("compaction") => {
+                let message = format!("`{field}` is of type `{kind}`, which a chat model cannot be given");
+                Err(unsupported(format!("{field}.type"), message))
+            }
             _ => {
                 notes.add(format!("input.{kind}"), "an item of this type is not part of a chat conversation");
                 Ok(())
@@ -50,15 +55,21 @@ impl Items<'_> {
         }
     }
 
-    /// Sealed by us, or readable as open models have it; another server's seal tells nothing.
-    fn reasoning(&self, item: &Object<'_>, messages: &mut ChatMessages, notes: &mut Notes) {
+    /// Sealed by us, or readable as open models have it; another server's seal tells nothing, and a summary is not what was
+    /// thought.
+    fn reasoning(&self, item: &Object<'_>, field: &str, messages: &mut ChatMessages, notes: &mut Notes) {
         let sealed = item.string("encrypted_content");
         if let Some(text) = sealed.as_deref().and_then(|sealed| self.sealer.open(sealed)) {
             return messages.assistant_reasoning(JsonText::plain(&text));
         }
-        let readable = texts(item.get("content"));
+        let readable = texts(item.get("content"), &format!("{field}.content")).unwrap_or_else(|_| {
+            notes.add("input.reasoning.content", "it is not text");
+            vec![]
+        });
         if readable.is_empty() && sealed.is_some() {
             notes.add("input.reasoning.encrypted_content", "another server sealed it");
+        } else if readable.is_empty() && item.get("summary").is_some_and(|summary| !is_empty_array(summary)) {
+            notes.add("input.reasoning.summary", "it is not what the model thought");
         }
         messages.assistant_reasoning(JsonText::joined(&readable));
     }
@@ -171,11 +182,11 @@ fn call_output(item: &Object<'_>, field: &str, messages: &mut ChatMessages) -> R
 
 fn message(item: &Object<'_>, field: &str, messages: &mut ChatMessages) -> Result<(), ApiError> {
     let role = item.string("role").ok_or_else(|| missing(format!("{field}.role"), "say who speaks"))?;
-    let content = item.get("content");
+    let (content, place) = (item.get("content"), format!("{field}.content"));
     match role.as_str() {
-        "user" => messages.user(parts(content, &format!("{field}.content"))?),
-        "assistant" => texts(content).into_iter().for_each(|text| messages.assistant_text(text)),
-        "system" | "developer" => messages.system(JsonText::joined(&texts(content))),
+        "user" => messages.user(parts(content, &place)?),
+        "assistant" => texts(content, &place)?.into_iter().for_each(|text| messages.assistant_text(text)),
+        "system" | "developer" => messages.system(JsonText::joined(&texts(content, &place)?)),
         _ => {
             let message = format!("`{field}.role` is `{role}`: send user, assistant, system or developer");
             return Err(
@@ -186,17 +197,23 @@ fn message(item: &Object<'_>, field: &str, messages: &mut ChatMessages) -> Resul
     Ok(())
 }
 
-/// The texts of a content that has nothing else of use: a string, or parts with `text` or `refusal`.
-fn texts(content: Option<&str>) -> Vec<JsonText> {
-    let Some(content) = content else { return vec![] };
+/// The texts of a content that can have nothing else: a string, or parts with `text` or `refusal`.
+fn texts(content: Option<&str>, field: &str) -> Result<Vec<JsonText>, ApiError> {
+    let Some(content) = content else { return Ok(vec![]) };
     if let Some(text) = JsonText::of(content) {
-        return vec![text];
+        return Ok(vec![text]);
     }
-    let text = |part: &str| {
-        let part = Object::parse(part).ok()?;
-        part.get("text").or_else(|| part.get("refusal")).and_then(JsonText::of)
+    let parts = array(content).ok_or_else(|| wrong_type(field, "a string or an array of parts"))?;
+    let text = |(index, part): (usize, &str)| {
+        let field = format!("{field}[{index}]");
+        let part = nested(part, &field)?;
+        let text = part.get("text").or_else(|| part.get("refusal")).and_then(JsonText::of);
+        text.ok_or_else(|| {
+            let kind = part.string("type").unwrap_or_default();
+            unsupported(field.as_str(), format!("`{field}` is of type `{kind}`: only text can stand here"))
+        })
     };
-    array(content).unwrap_or_default().into_iter().filter_map(text).collect()
+    parts.into_iter().enumerate().map(text).collect()
 }
 
 /// What a user or a tool says.
@@ -291,6 +308,9 @@ mod tests {
         assert_eq!(said[0]["reasoning_content"], "why");
         let (said, notes) = read(json!({"type": "reasoning", "encrypted_content": "gAAAAABo"}));
         assert_eq!((said, notes), (json!([]), vec!["input.reasoning.encrypted_content".to_owned()]));
+        let summary = [json!({"type": "summary_text", "text": "in short"})];
+        let (said, notes) = read(json!({"type": "reasoning", "summary": summary}));
+        assert_eq!((said, notes), (json!([]), vec!["input.reasoning.summary".to_owned()]));
     }
 
     #[test]
@@ -342,6 +362,15 @@ mod tests {
             (user(json!({"type": "input_text"})), "input[0].content[0].text"),
             (user(json!(7)), "input[0].content[0]"),
             (json!({"role": "user", "content": 7}), "input[0].content"),
+            (json!({"role": "developer", "content": 7}), "input[0].content"),
+            (
+                json!({"role": "developer", "content": [{"type": "input_image", "image_url": "data:x"}]}),
+                "input[0].content[0]",
+            ),
+            (json!({"role": "assistant", "content": {"text": "x"}}), "input[0].content"),
+            (json!({"role": "assistant", "content": [{"type": "output_audio"}]}), "input[0].content[0]"),
+            (json!({"type": "computer_call_output", "call_id": "c", "output": {}}), "input[0].type"),
+            (json!({"type": "compaction", "encrypted_content": "x"}), "input[0].type"),
             (json!({"role": "critic", "content": "x"}), "input[0].role"),
             (json!({"content": "x"}), "input[0].role"),
             (json!({"type": "function_call", "name": "f"}), "input[0].call_id"),

@@ -35,11 +35,15 @@ fn with_id<'i>(item: &'i str, ids: &mut Ids) -> Cow<'i, str> {
     let Ok(mut object) = Object::parse(item) else { return Cow::Borrowed(item) };
     let has_id = object.string("id").is_some_and(|id| !id.is_empty());
     let is_message = object.get("type").is_none() && object.get("role").is_some();
-    if has_id && !is_message {
+    let text = object.original("content").filter(|text| text.starts_with('"'));
+    if has_id && !is_message && text.is_none() {
         return Cow::Borrowed(item);
     }
     if is_message {
         object.set("type", r#""message""#);
+    }
+    if let Some(text) = text.filter(|_| object.is_string("type", "message")) {
+        object.set("content", parts_of(text, object.is_string("role", "assistant")));
     }
     if !has_id {
         let prefix = if object.is_string("type", "message") { "msg_" } else { "item_" };
@@ -48,14 +52,18 @@ fn with_id<'i>(item: &'i str, ids: &mut Ids) -> Cow<'i, str> {
     Cow::Owned(object.to_json())
 }
 
-/// The items of kept responses, each with its input and its response object, the oldest first.
-pub fn conversation_items<'r>(kept: impl IntoIterator<Item = (&'r str, &'r str)>) -> Vec<String> {
-    let mut items = Vec::new();
-    for (input, body) in kept {
-        items.extend(array(input).unwrap_or_default().into_iter().map(str::to_owned));
-        items.extend(output_items(body));
+/// A content that is one text, as the parts that the SDKs read.
+fn parts_of(text: &str, is_assistants: bool) -> String {
+    if is_assistants {
+        return format!(r#"[{{"type":"output_text","text":{text},"annotations":[]}}]"#);
     }
-    items
+    format!(r#"[{{"type":"input_text","text":{text}}}]"#)
+}
+
+/// The items of a kept response, of its input and its response object.
+pub fn conversation_items(input: &str, body: &str) -> Vec<String> {
+    let input = array(input).unwrap_or_default().into_iter().map(str::to_owned);
+    input.chain(output_items(body)).collect()
 }
 
 /// The items that the model made, of a response object.
@@ -65,9 +73,10 @@ fn output_items(body: &str) -> Vec<String> {
     output.into_iter().map(str::to_owned).collect()
 }
 
-/// The item of this id, of a response object.
-pub fn output_item(body: &str, id: &str) -> Option<String> {
-    output_items(body).into_iter().find(|item| id_of(item).as_deref() == Some(id))
+/// The items of a response object that have these ids, each with its id.
+pub fn output_items_named(body: &str, ids: &[String]) -> Vec<(String, String)> {
+    let named = |item: String| id_of(&item).filter(|id| ids.contains(id)).map(|id| (id, item));
+    output_items(body).into_iter().filter_map(named).collect()
 }
 
 /// An item's id.
@@ -111,7 +120,10 @@ mod tests {
         ];
         let kept = kept_input(&items.map(str::to_owned), &mut Ids::new(7, HashSet::new()));
         let kept: Value = serde_json::from_str(&kept).unwrap();
-        assert_eq!((&kept[0]["type"], &kept[0]["content"]), (&json!("message"), &json!("hi")));
+        assert_eq!(
+            (&kept[0]["type"], &kept[0]["content"]),
+            (&json!("message"), &json!([{"type": "input_text", "text": "hi"}]))
+        );
         assert!(kept[0]["id"].as_str().unwrap().starts_with("msg_"));
         assert!(kept[1]["id"].as_str().unwrap().starts_with("item_"));
         assert_eq!(kept[2], json!({"type": "message", "id": "msg_1"}));
@@ -121,11 +133,15 @@ mod tests {
     fn a_conversation_is_inputs_and_outputs_in_order() {
         let first = (r#"[{"id":"a"}]"#, r#"{"output":[{"id":"b"},{"id":"c"}]}"#);
         let second = (r#"[{"id":"d"}]"#, r#"{"output":[]}"#);
-        let ids: Vec<String> =
-            conversation_items([first, second]).iter().filter_map(|item| id_of(item)).collect();
-        assert_eq!(ids, ["a", "b", "c", "d"]);
-        assert_eq!(output_item(first.1, "c").as_deref(), Some(r#"{"id":"c"}"#));
-        assert_eq!(output_item(first.1, "a"), None);
+        let ids = |(input, body)| -> Vec<String> {
+            conversation_items(input, body).iter().filter_map(|item| id_of(item)).collect()
+        };
+        assert_eq!(
+            (ids(first), ids(second)),
+            (["a", "b", "c"].map(str::to_owned).into(), vec!["d".to_owned()])
+        );
+        let named = output_items_named(first.1, &["c".to_owned(), "a".to_owned()]);
+        assert_eq!(named, [("c".to_owned(), r#"{"id":"c"}"#.to_owned())]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod tools;
 
 pub use errors::{fails_as_stream, failure_code, http_error};
 pub use events::ResponseEvents;
-pub use kept::{FinishedResponse, conversation_items, id_of, output_item, with_failure, with_status};
+pub use kept::{FinishedResponse, conversation_items, id_of, output_items_named, with_failure, with_status};
 pub use names::{NamedTool, ToolKind, ToolNames};
 pub use request::{AskedResponse, ReadResponse, read_response};
 pub use stored::{Recalled, Wanted, wanted_items};

@@ -30,13 +30,15 @@ pub(super) struct Echo {
 }
 
 /// Fields that are repeated, and what OpenAI says where the request has none.
-const ECHOED: [(&str, &str); 17] = [
+const ECHOED: [(&str, &str); 20] = [
     ("background", "false"),
+    ("frequency_penalty", "0.0"),
     ("instructions", "null"),
     ("max_output_tokens", "null"),
     ("max_tool_calls", "null"),
     ("metadata", "{}"),
     ("parallel_tool_calls", "true"),
+    ("presence_penalty", "0.0"),
     ("previous_response_id", "null"),
     ("prompt_cache_key", "null"),
     ("reasoning", r#"{"effort":null,"summary":null}"#),
@@ -45,6 +47,7 @@ const ECHOED: [(&str, &str); 17] = [
     ("temperature", "1.0"),
     ("text", r#"{"format":{"type":"text"}}"#),
     ("tool_choice", "\"auto\""),
+    ("top_logprobs", "0"),
     ("top_p", "1.0"),
     ("truncation", "\"disabled\""),
     ("user", "null"),
@@ -85,6 +88,8 @@ pub(super) fn on_one_line(json: &str) -> Cow<'_, str> {
 pub(super) struct Head {
     pub(super) id: String,
     pub(super) created: u64,
+    /// When the model ended its turn; of no meaning before.
+    pub(super) completed: u64,
     pub(super) model: String,
     /// The response is kept.
     pub(super) store: bool,
@@ -110,10 +115,12 @@ pub(super) fn response_json(
         }
     };
     let or_null = |value: Option<String>| value.unwrap_or_else(|| "null".to_owned());
+    let completed = (status == Status::Completed).then(|| head.completed.to_string());
     format!(
-        r#"{{"id":"{}","object":"response","created_at":{},"status":"{name}","error":{},"incomplete_details":{},"model":{},"output":[{}],"tools":{}{},"store":{},"usage":{}}}"#,
+        r#"{{"id":"{}","object":"response","created_at":{},"completed_at":{},"status":"{name}","error":{},"incomplete_details":{},"model":{},"output":[{}],"tools":{}{},"store":{},"usage":{}}}"#,
         head.id,
         head.created,
+        or_null(completed),
         or_null(error),
         or_null(incomplete),
         encode_string(&head.model),
@@ -147,7 +154,7 @@ mod tests {
         let request =
             "{\"metadata\": {\n \"a\": \"b\"},\n \"store\": false, \"tools\": [\n], \"instructions\": \"x\"}";
         let echo = Echo::of(&Object::parse(request).unwrap());
-        let head = Head { id: "resp_1".into(), created: 7, model: "m\"".into(), store: false };
+        let head = Head { id: "resp_1".into(), created: 7, completed: 9, model: "m\"".into(), store: false };
         let usage = Usage { prompt: 5, completion: 2, cached: Some(3), reasoning: None };
         let json =
             response_json(&head, &echo, true, Status::Incomplete("max_output_tokens"), &[], Some(&usage));
@@ -162,6 +169,10 @@ mod tests {
         );
         let failed = response_json(&head, &echo, false, Status::Failed("server_error", "gone"), &[], None);
         let failed: Value = serde_json::from_str(&failed).unwrap();
+        let completed = response_json(&head, &echo, false, Status::Completed, &[], None);
+        let completed: Value = serde_json::from_str(&completed).unwrap();
+        assert_eq!((&completed["completed_at"], &failed["completed_at"]), (&json!(9), &Value::Null));
+        assert_eq!((&completed["top_logprobs"], &completed["presence_penalty"]), (&json!(0), &json!(0.0)));
         assert_eq!((&failed["error"]["code"], &failed["status"]), (&json!("server_error"), &json!("failed")));
     }
 }

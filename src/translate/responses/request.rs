@@ -3,16 +3,21 @@
 //! `stream` is not part of the chat request: the relay decides how it asks. Called by `server`.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use super::super::chat_body::{ChatMessages, JsonText};
-use super::super::passed_by::{Notes, PassedBy, missing, nested, request_object, unsupported, wrong_type};
+use super::super::free_text::FreeTextPatterns;
+use super::super::passed_by::{
+    Notes, PassedBy, missing, nested, nothing_said, optional_array, optional_bool, optional_string,
+    request_object, unsupported, wrong_type,
+};
 use super::super::sealed::Sealer;
 use super::input::{Items, reference_id};
 use super::names::ToolNames;
 use super::object::Echo;
 use super::stored::Recalled;
 use super::tools::DeclaredTools;
-use crate::wire::{ApiError, ErrorCode, Object, array, encode_string};
+use crate::wire::{ApiError, ErrorCode, Object, array, decode_string};
 
 /// A request that was understood.
 #[derive(Debug)]
@@ -42,6 +47,8 @@ pub struct AskedResponse {
     pub sealed_reasoning: bool,
     /// How the tools' names lead back.
     pub tools: ToolNames,
+    /// What the texts of custom calls must match.
+    pub patterns: Arc<FreeTextPatterns>,
     /// `previous_response_id`.
     pub previous: Option<String>,
     /// The request's own items as JSON. Only where the response may be stored.
@@ -71,7 +78,7 @@ const SAME: [&str; 16] = [
 ];
 
 /// Read elsewhere, or of no concern to a model.
-const KNOWN: [&str; 25] = [
+const KNOWN: [&str; 24] = [
     "model",
     "input",
     "instructions",
@@ -95,7 +102,6 @@ const KNOWN: [&str; 25] = [
     "prompt_cache_retention",
     "prompt_cache_options",
     "access_programs",
-    "context_management",
     "moderation",
 ];
 
@@ -124,12 +130,12 @@ pub fn read_response(body: &[u8], recalled: &Recalled, sealer: &Sealer) -> Resul
     put_settings(&mut chat, &object, &mut notes)?;
     note_unknown(&object, &mut notes);
     let chat = chat.to_json();
-    let mut asked = asked(&object, &mut notes);
+    let mut asked = asked(&object, &mut notes)?;
     if asked.store {
         let own = items.into_iter().filter(|(field, _)| field != PREVIOUS);
         asked.items = own.filter_map(|(_, json)| resolved(json, recalled)).collect();
     }
-    asked.tools = tools.names;
+    (asked.tools, asked.patterns) = (tools.names, Arc::new(tools.patterns));
     Ok(ReadResponse { chat, asked, passed_by: notes.into_vec() })
 }
 
@@ -163,7 +169,7 @@ type PlacedItem<'a> = (String, Cow<'a, str>);
 /// All items of the conversation. An input that is a string is one user message.
 fn all_items<'a>(object: &'a Object<'_>, recalled: &'a Recalled) -> Result<Vec<PlacedItem<'a>>, ApiError> {
     let mut items = Vec::new();
-    if let Some(id) = object.string(PREVIOUS) {
+    if let Some(id) = optional_string(object, PREVIOUS, PREVIOUS)? {
         let previous = recalled.previous.as_ref().ok_or_else(|| {
             let message = format!(
                 "Previous response with id '{id}' not found: it was not stored, or is no longer kept"
@@ -233,6 +239,9 @@ fn conversation(
     for (field, json) in items {
         reading.read(json, field, &mut messages, notes)?;
     }
+    if messages.is_empty() {
+        return Err(nothing_said("input"));
+    }
     namespaces.iter().for_each(|about| messages.system_at_the_beginning(about.clone()));
     Ok(messages.into_json())
 }
@@ -253,6 +262,7 @@ fn put_settings<'o>(
     object: &'o Object<'_>,
     notes: &mut Notes,
 ) -> Result<(), ApiError> {
+    optional_bool(object, "parallel_tool_calls", "parallel_tool_calls")?;
     let has_tools = chat.get("tools").is_some();
     for key in SAME.into_iter().filter(|key| has_tools || *key != "parallel_tool_calls") {
         if let Some(value) = object.get(key) {
@@ -283,7 +293,8 @@ fn put_settings<'o>(
 /// `text.format` as the chat API's `response_format`; `None` for plain text.
 fn response_format(format: &Object<'_>) -> Result<Option<String>, ApiError> {
     match format.string("type").as_deref() {
-        None | Some("text") => Ok(None),
+        None => Err(missing("text.format.type", "send text, json_object or json_schema")),
+        Some("text") => Ok(None),
         Some("json_object") => Ok(Some(r#"{"type":"json_object"}"#.to_owned())),
         Some("json_schema") => {
             let mut schema = Object::default();
@@ -306,33 +317,53 @@ fn response_format(format: &Object<'_>) -> Result<Option<String>, ApiError> {
 fn note_unknown(object: &Object<'_>, notes: &mut Notes) {
     for (key, value) in object.iter() {
         let is_known = KNOWN.contains(&key) || SAME.contains(&key) || value == "null";
-        if !is_known {
+        if key == "context_management" && value != "null" {
+            notes.add(key, "respool fits the conversation into the model's window itself");
+        } else if !is_known {
             notes.add(key, "respool does not know this field");
         }
     }
 }
 
-fn asked(object: &Object<'_>, notes: &mut Notes) -> AskedResponse {
-    let include = object.get("include").and_then(array).unwrap_or_default();
-    let wants = |name: &str| include.iter().any(|entry| *entry == encode_string(name));
-    if wants("message.output_text.logprobs") {
-        notes.add(
-            "include.message.output_text.logprobs",
-            "log probabilities are given on the chat route only",
-        );
-    }
-    AskedResponse {
+fn asked(object: &Object<'_>, notes: &mut Notes) -> Result<AskedResponse, ApiError> {
+    let flag = |key: &str| optional_bool(object, key, key);
+    Ok(AskedResponse {
         model: object.string("model").unwrap_or_default(),
-        stream: object.is_true("stream"),
-        background: object.is_true("background"),
-        store: !object.is_false("store"),
-        truncate: object.is_string("truncation", "auto"),
-        sealed_reasoning: wants("reasoning.encrypted_content"),
+        stream: flag("stream")?.unwrap_or_default(),
+        background: flag("background")?.unwrap_or_default(),
+        store: flag("store")?.unwrap_or(true),
+        truncate: may_truncate(object)?,
+        sealed_reasoning: wants_sealed_reasoning(object, notes)?,
         tools: ToolNames::default(),
+        patterns: Arc::default(),
         previous: object.string(PREVIOUS),
         items: vec![],
         echo: Echo::of(object),
+    })
+}
+
+fn may_truncate(object: &Object<'_>) -> Result<bool, ApiError> {
+    match optional_string(object, "truncation", "truncation")?.as_deref() {
+        None | Some("disabled") => Ok(false),
+        Some("auto") => Ok(true),
+        Some(_) => Err(unsupported("truncation", "`truncation` must be `auto` or `disabled`")),
     }
+}
+
+/// What else `include` names adds to a reply what a chat model's reply does not have.
+fn wants_sealed_reasoning(object: &Object<'_>, notes: &mut Notes) -> Result<bool, ApiError> {
+    let mut wanted = false;
+    for (index, entry) in optional_array(object, "include", "include")?.into_iter().enumerate() {
+        let name = decode_string(entry).ok_or_else(|| wrong_type(format!("include[{index}]"), "a string"))?;
+        match name.as_str() {
+            "reasoning.encrypted_content" => wanted = true,
+            "message.output_text.logprobs" => {
+                notes.add(format!("include.{name}"), "log probabilities are given on the chat route only");
+            }
+            _ => notes.add(format!("include.{name}"), "a chat model's reply has nothing of this kind"),
+        }
+    }
+    Ok(wanted)
 }
 
 #[cfg(test)]
@@ -409,6 +440,20 @@ mod tests {
             (json!({"reasoning": "high"}), "reasoning"),
             (json!({"text": {"format": {"type": "grammar"}}}), "text.format.type"),
             (json!({"text": {"format": {"type": "json_schema"}}}), "text.format.schema"),
+            (json!({"text": {"format": {"schema": {}}}}), "text.format.type"),
+            (json!({"input": []}), "input"),
+            (json!({"input": [{"type": "web_search_call"}]}), "input"),
+            (json!({"store": "false"}), "store"),
+            (json!({"store": 0}), "store"),
+            (json!({"stream": "true"}), "stream"),
+            (json!({"background": 1}), "background"),
+            (json!({"parallel_tool_calls": "false"}), "parallel_tool_calls"),
+            (json!({"previous_response_id": 7}), "previous_response_id"),
+            (json!({"previous_response_id": {}}), "previous_response_id"),
+            (json!({"truncation": "foo"}), "truncation"),
+            (json!({"truncation": true}), "truncation"),
+            (json!({"include": "reasoning.encrypted_content"}), "include"),
+            (json!({"include": [7]}), "include[0]"),
         ] {
             let mut body = json!({"model": "m", "input": "hi"});
             body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
@@ -420,10 +465,14 @@ mod tests {
     #[test]
     fn unknown_fields_are_noted() {
         let read = read(
-            &json!({"model": "m", "input": "hi", "magic": 1, "nothing": null, "text": {"verbosity": "low"}}),
+            &json!({"model": "m", "input": "hi", "magic": 1, "nothing": null, "text": {"verbosity": "low"}, "context_management": [],
+                "include": ["reasoning.encrypted_content", "file_search_call.results"], "store": null, "truncation": null}),
         );
         let fields: Vec<String> = read.unwrap().passed_by.into_iter().map(|note| note.field).collect();
-        assert_eq!(fields, ["text.verbosity", "magic"]);
+        assert_eq!(
+            fields,
+            ["text.verbosity", "magic", "context_management", "include.file_search_call.results"]
+        );
     }
 
     #[test]

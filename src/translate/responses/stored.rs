@@ -12,7 +12,7 @@ use crate::wire::{ApiError, Object, array};
 pub struct Wanted {
     /// `previous_response_id`.
     pub previous: Option<String>,
-    /// The ids that `item_reference` items name.
+    /// The ids that `item_reference` items name, each as often as it is named.
     pub items: Vec<String>,
 }
 

@@ -4,12 +4,13 @@
 //! grammars on tools with 400). Tools that OpenAI's servers execute are left out. Called by `request`.
 
 use super::super::chat_body::{JsonText, function_json};
-use super::super::passed_by::{Notes, missing, nested, unsupported, wrong_type};
+use super::super::free_text::{FREE_TEXT, FreeTextPatterns};
+use super::super::passed_by::{Notes, missing, nested, optional_array, unsupported, wrong_type};
 use super::names::{NamedTool, ToolKind, ToolNames};
 use crate::wire::{ApiError, ErrorCode, Object, array, encode_string};
 
-/// The field of a custom tool's function that takes the text.
-pub(super) const FREE_TEXT: &str = "input";
+/// The function of a search for tools that the client executes.
+const TOOL_SEARCH: &str = "tool_search";
 
 /// The declared tools.
 #[derive(Debug, Default)]
@@ -18,6 +19,8 @@ pub(super) struct DeclaredTools {
     pub(super) names: ToolNames,
     /// Functions of the chat API: name and JSON.
     pub(super) functions: Vec<(String, String)>,
+    /// What the texts of custom calls must match.
+    pub(super) patterns: FreeTextPatterns,
     /// What namespaces are for, for the system message.
     pub(super) namespaces: Vec<JsonText>,
     /// Types of the tools that were left out.
@@ -69,21 +72,33 @@ impl DeclaredTools {
     }
 
     fn custom(&mut self, tool: &Object<'_>, namespace: Option<&str>, field: &str) -> Result<(), ApiError> {
-        let format = tool.get("format").and_then(|format| Object::parse(format).ok()).unwrap_or_default();
+        let place = format!("{field}.format");
+        let format = tool.get("format").map(|format| nested(format, &place)).transpose()?.unwrap_or_default();
+        let definition = format.string("definition");
+        if definition.is_none() && format.is_string("type", "grammar") {
+            return Err(missing(format!("{place}.definition"), "send the grammar"));
+        }
         let description = free_text_description(tool, &format);
-        let pattern = free_text_pattern(&format);
+        let expression = definition.filter(|_| format.is_string("syntax", "regex"));
+        let pattern = expression.as_deref().map_or_else(String::new, free_text_pattern);
+        let mut declared = None;
         let parameters = format!(
             r#"{{"type":"object","properties":{{"{FREE_TEXT}":{{"type":"string"{pattern}}}}},"required":["{FREE_TEXT}"],"additionalProperties":false}}"#
         );
         self.declare(ToolKind::Custom, tool, namespace, field, |name| {
+            declared = Some(name.to_owned());
             function_json(name, &description.to_json(), &parameters, None)
-        })
+        })?;
+        if let Some((name, expression)) = declared.zip(expression) {
+            self.patterns.add(&name, &expression);
+        }
+        Ok(())
     }
 
     fn tool_search(&mut self, tool: &Object<'_>) {
         let parameters = tool.get("parameters").unwrap_or(r#"{"type":"object","properties":{}}"#);
         let description = tool.get("description").unwrap_or("\"\"");
-        let named = NamedTool { kind: ToolKind::ToolSearch, namespace: None, name: "tool_search".to_owned() };
+        let named = NamedTool { kind: ToolKind::ToolSearch, namespace: None, name: TOOL_SEARCH.to_owned() };
         if let Some(name) = self.names.declare(named) {
             self.functions.push((name.clone(), function_json(&name, description, parameters, None)));
         }
@@ -91,7 +106,7 @@ impl DeclaredTools {
 
     fn namespace(&mut self, tool: &Object<'_>, field: &str, notes: &mut Notes) -> Result<(), ApiError> {
         let name = required_name(tool, field)?;
-        let tools = tool.get("tools").and_then(array).unwrap_or_default();
+        let tools = optional_array(tool, "tools", &format!("{field}.tools"))?;
         for (index, inner) in tools.into_iter().enumerate() {
             self.tool(inner, Some(&name), &format!("{field}.tools[{index}]"), notes)?;
         }
@@ -131,6 +146,9 @@ impl DeclaredTools {
         let choice = nested(json, "tool_choice")?;
         match choice.string("type").as_deref() {
             Some("function" | "custom") => self.named(&choice).map(Some),
+            Some("tool_search") if self.names.original(TOOL_SEARCH).is_some() => {
+                Ok(Some(choice_of(TOOL_SEARCH)))
+            }
             Some("allowed_tools") => {
                 self.keep_allowed(&choice)?;
                 self.mode(choice.get("mode").unwrap_or("\"auto\"")).map(Some)
@@ -161,7 +179,7 @@ impl DeclaredTools {
             let message = format!("`tool_choice` names `{name}`, which `tools` does not declare");
             return Err(ApiError::bad_request(ErrorCode::InvalidValue, message).with_param("tool_choice"));
         }
-        Ok(format!(r#"{{"type":"function","function":{{"name":{}}}}}"#, encode_string(&name)))
+        Ok(choice_of(&name))
     }
 
     fn keep_allowed(&mut self, choice: &Object<'_>) -> Result<(), ApiError> {
@@ -177,6 +195,11 @@ impl DeclaredTools {
         self.functions.retain(|(name, _)| names.contains(name));
         Ok(())
     }
+}
+
+/// A `tool_choice` of the chat API.
+fn choice_of(name: &str) -> String {
+    format!(r#"{{"type":"function","function":{{"name":{}}}}}"#, encode_string(name))
 }
 
 fn required_name(object: &Object<'_>, field: &str) -> Result<String, ApiError> {
@@ -201,12 +224,9 @@ fn free_text_description(tool: &Object<'_>, format: &Object<'_>) -> JsonText {
     JsonText::joined(&texts)
 }
 
-/// A regular expression is part of the schema, where servers and the tool-call engine can hold the model to it.
-fn free_text_pattern(format: &Object<'_>) -> String {
-    let definition = format.string("definition").filter(|_| format.is_string("syntax", "regex"));
-    definition.map_or_else(String::new, |pattern| {
-        format!(r#","pattern":{}"#, encode_string(&format!("^(?:{pattern})$")))
-    })
+/// A regular expression is part of the schema, where servers can hold the model to it; what it wrote is checked here all the same.
+fn free_text_pattern(expression: &str) -> String {
+    format!(r#","pattern":{}"#, encode_string(&format!("^(?:{expression})$")))
 }
 
 #[cfg(test)]
@@ -253,6 +273,8 @@ mod tests {
         let fields: Vec<&str> = notes.iter().map(|note| note.field.as_str()).collect();
         assert_eq!(fields, ["tools.web_search", "tools.mcp"]);
         assert_eq!(tools.names.original("tool_search").unwrap().kind, ToolKind::ToolSearch);
+        let search = r#"{"type":"function","function":{"name":"tool_search"}}"#;
+        assert_eq!(tools.choice(Some(r#"{"type":"tool_search"}"#)), Ok(Some(search.to_owned())));
         let error = tools.choice(Some(r#"{"type":"web_search"}"#)).unwrap_err();
         assert_eq!((error.status, error.param.as_deref()), (400, Some("tool_choice")));
     }
@@ -280,5 +302,13 @@ mod tests {
         assert_eq!(error.param.as_deref(), Some("tools[0].name"));
         let error = declared(&json!([{"name": "x"}])).err().unwrap();
         assert_eq!(error.param.as_deref(), Some("tools[0].type"));
+        let error = declared(&json!([{"type": "namespace", "name": "n", "tools": {}}])).err().unwrap();
+        assert_eq!(error.param.as_deref(), Some("tools[0].tools"));
+        let custom =
+            |format: Value| declared(&json!([{"type": "custom", "name": "c", "format": format}])).err();
+        assert_eq!(custom(json!({"type": "text"})), None);
+        let param = |format: Value| custom(format).unwrap().param.unwrap();
+        assert_eq!(param(json!("text")), "tools[0].format");
+        assert_eq!(param(json!({"type": "grammar", "syntax": "lark"})), "tools[0].format.definition");
     }
 }
