@@ -392,9 +392,12 @@ async fn consent_is_asked_survives_a_restart_and_holds_the_lane() {
 /// Lateness is told while a person is awaited, and of what fails without a word; once each.
 #[tokio::test]
 async fn lateness_is_told_of_what_waits_and_of_what_fails() {
-    let model = |request: &Value| match task(request).contains("\"stage\": \"fails\"") {
-        true => calls(&[("fail_process", json!({"reason": "no such stage"}))]),
-        false => moving(request),
+    let model = |request: &Value| {
+        if task(request).contains("\"stage\": \"fails\"") {
+            calls(&[("fail_process", json!({"reason": "no such stage"}))])
+        } else {
+            moving(request)
+        }
     };
     let fake = FakeVllm::thinking(model).await;
     let desk = Desk::new(&fake.url());
