@@ -108,9 +108,8 @@ async fn find(store: &Store, id: &str) -> Result<ApprovalRow, String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
+    use crate::agent::RequestedCall;
     use crate::store::{Append, ApprovalChange, NewRun, Status, StoreConfig};
 
     async fn waiting(dir: &std::path::Path) -> Arc<Store> {
@@ -119,8 +118,16 @@ mod tests {
         let new = NewRun { id: "run".into(), agent: "expert/desk".into(), ..NewRun::default() };
         store.begin(new).await.unwrap();
         for (seq, id) in [(0, "one"), (1, "two")] {
-            let call = json!({"id": "c1", "name": "crm__move", "arguments": "{\"stage\":\"\u{1b}[2J4\"}"});
-            let body = json!({"id": id, "calls": [call], "reason": "why", "expires": null}).to_string();
+            let arguments = "{\"stage\":\"\u{1b}[2J4\"}".to_owned();
+            let call = RequestedCall {
+                id: "c1".into(),
+                name: "crm__move".into(),
+                arguments,
+                ..RequestedCall::default()
+            };
+            let request =
+                ApprovalRequest { id: id.into(), calls: vec![call], reason: "why".into(), expires: None };
+            let body = serde_json::to_string(&request).unwrap();
             let approval = Some(ApprovalChange::Requested { id: id.into(), expires: None, body });
             let status = Status::AwaitingApproval;
             let event = Some((seq, "requested", String::new()));

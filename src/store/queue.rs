@@ -13,8 +13,8 @@ use futures::future::BoxFuture;
 
 pub use plan::{Backoff, BackoffKind, DedupeKey, LaneKey};
 pub(super) use rows::{
-    Change, Changed, apply, before, check_lease, forget, list, next_due, of_run, one, open_after, set_run,
-    synchronous,
+    Change, Changed, apply, at_places, before, check_lease, forget, list, next_due, of_run, one, open_places,
+    set_run, synchronous,
 };
 pub use rows::{EntryRow, EntryState};
 

@@ -92,18 +92,21 @@ impl Store {
         self.read(move |connection| queue::list(connection, queue.as_deref(), state, most)).await
     }
 
-    /// Entries of a queue that have not ended and stand behind a place in it, each with its place.
+    /// The places of a queue's entries that have not ended, in order, behind one of them.
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn open_entries(
-        &self,
-        queue: &str,
-        behind: u64,
-        most: usize,
-    ) -> Result<Vec<(u64, EntryRow)>, StoreError> {
+    pub async fn open_places(&self, queue: &str, behind: u64) -> Result<Vec<u64>, StoreError> {
         let queue = queue.to_owned();
-        self.read(move |connection| queue::open_after(connection, &queue, behind, most)).await
+        self.read(move |connection| queue::open_places(connection, &queue, behind)).await
+    }
+
+    /// The entries at these places.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn entries_at(&self, places: Vec<u64>) -> Result<Vec<EntryRow>, StoreError> {
+        self.read(move |connection| queue::at_places(connection, &places)).await
     }
 
     /// One entry.

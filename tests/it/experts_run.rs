@@ -392,9 +392,12 @@ async fn consent_is_asked_survives_a_restart_and_holds_the_lane() {
 /// Lateness is told while a person is awaited, and of what fails without a word; once each.
 #[tokio::test]
 async fn lateness_is_told_of_what_waits_and_of_what_fails() {
-    let model = |request: &Value| match task(request).contains("\"stage\": \"fails\"") {
-        true => calls(&[("fail_process", json!({"reason": "no such stage"}))]),
-        false => moving(request),
+    let model = |request: &Value| {
+        if task(request).contains("\"stage\": \"fails\"") {
+            calls(&[("fail_process", json!({"reason": "no such stage"}))])
+        } else {
+            moving(request)
+        }
     };
     let fake = FakeVllm::thinking(model).await;
     let desk = Desk::new(&fake.url());
@@ -419,7 +422,7 @@ async fn lateness_is_told_of_what_waits_and_of_what_fails() {
     }
     let told = late("i1").await;
     assert_eq!((told.len(), &told[0]["kind"]), (1, &json!("escalation")));
-    assert!(told[0]["body"]["reason"].as_str().unwrap().contains("a person is awaited"), "{told:?}");
+    assert!(told[0]["body"]["reason"].as_str().unwrap().contains("within its limit of 1s"), "{told:?}");
     let mut other = invocation("i2", "move-deal", json!({"deal_id": "d-2", "stage": "fails"}));
     (other.lane, other.asked) = (None, now() - 5_000);
     enqueue(store, other).await;
@@ -609,7 +612,10 @@ async fn events_wait_while_a_server_is_down_or_nothing_is_bound() {
     assert_eq!(store.entry("i1").await.unwrap().unwrap().state, EntryState::Waiting);
     let experts = respool.experts.as_ref().unwrap();
     let problems = experts.problems(&experts.get("sales-desk").unwrap());
-    assert_eq!((problems.len(), problems[0].tool.as_str(), problems[0].is_final), (1, "email", true));
+    // Servers may be starting still.
+    let lasting: Vec<&str> =
+        problems.iter().filter(|problem| problem.is_final).map(|problem| problem.tool.as_str()).collect();
+    assert_eq!(lasting, ["email"]);
     desk.bind("tools:\n  crm: {type: mcp, server: crm-fake}\n  email: {type: mcp, server: mail-fake}\n");
     assert_eq!(until(store, "i1", is_over).await.state, EntryState::Done);
     respool.killed().await;

@@ -1,7 +1,7 @@
 //! Lateness: what has not been delivered within the `sla` of its process is told of while it is still open, whatever keeps it: the queue, a
 //! server, a pause, or a person.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use serde_json::{Value, json};
 
@@ -13,16 +13,25 @@ use crate::expert::invocation::Invocation;
 use crate::expert::settings::{Delivery, SlaBreach};
 use crate::store::{EntryRow, EntryState, StoreError};
 
-/// So many entries of an expert are looked at together.
-const MOST: usize = 256;
+/// So many entries of an expert are read at a time.
+const MOST: usize = 1_000;
 
 /// What is known of the deadlines of open entries.
 #[derive(Default)]
 pub(super) struct Deadlines {
-    /// By the expert's name and digest: the place in the queue up to which entries are known.
-    seen: BTreeMap<(String, String), u64>,
+    /// By the expert's name and digest.
+    queues: BTreeMap<(String, String), Entries>,
     /// Entries whose deadline is to come, each with it.
     open: Vec<(u64, String)>,
+}
+
+/// What is known of the entries of a queue, by their places in it.
+#[derive(Default)]
+struct Entries {
+    /// Up to here their places are known.
+    seen: u64,
+    /// They are not read yet.
+    unread: VecDeque<u64>,
 }
 
 impl Worker {
@@ -32,26 +41,25 @@ impl Worker {
             if !has_sla(&expert) {
                 continue;
             }
-            let seen = deadlines.seen.entry((expert.name().to_owned(), expert.digest.clone())).or_default();
-            loop {
-                let rows = self.store.open_entries(expert.name(), *seen, MOST).await?;
-                let is_last = rows.len() < MOST;
-                for (place, row) in rows {
-                    *seen = place;
-                    deadlines.open.extend(deadline(&expert, &row).map(|deadline| (deadline, row.id)));
-                }
-                if is_last {
-                    break;
-                }
+            let queue =
+                deadlines.queues.entry((expert.name().to_owned(), expert.digest.clone())).or_default();
+            let new = self.store.open_places(expert.name(), queue.seen).await?;
+            queue.seen = new.last().copied().unwrap_or(queue.seen);
+            queue.unread.extend(new);
+            let next: Vec<u64> = queue.unread.iter().take(MOST).copied().collect();
+            let count = next.len();
+            for row in self.store.entries_at(next).await? {
+                deadlines.open.extend(deadline(&expert, &row).map(|deadline| (deadline, row.id)));
             }
+            queue.unread.drain(..count);
         }
-        let (past, open) = std::mem::take(&mut deadlines.open).into_iter().partition(|(at, _)| *at < now());
-        deadlines.open = open;
-        let past: Vec<(u64, String)> = past;
-        for (_, entry) in past {
-            if let Some(row) = self.store.entry(&entry).await?.filter(is_open) {
+        // Each is forgotten only when it was told: a failing store is tried again.
+        while let Some(index) = deadlines.open.iter().position(|(at, _)| *at < now()) {
+            let row = self.store.entry(&deadlines.open[index].1).await?;
+            if let Some(row) = row.filter(is_open) {
                 self.tell_of_late(&row).await?;
             }
+            deadlines.open.swap_remove(index);
         }
         Ok(())
     }

@@ -373,19 +373,27 @@ pub(in crate::store) fn list(
     connection.prepare_cached(&query)?.query_map(params![state.as_str(), queue, most], row)?.collect()
 }
 
-/// Open entries of a queue behind a place in it, each with its place.
-pub(in crate::store) fn open_after(
+/// The places of open entries of a queue behind one of them.
+pub(in crate::store) fn open_places(
     connection: &Connection,
     queue: &str,
-    place: u64,
-    most: usize,
-) -> rusqlite::Result<Vec<(u64, EntryRow)>> {
-    // The sign keeps it from going through all entries that have ended.
-    let query = "SELECT id, queue, lane, state, accepted, due, attempt, blocked, run, payload, note, ended, seq FROM queue
-        WHERE state IN ('waiting', 'claimed', 'held') AND queue = ?1 AND +seq > ?2 ORDER BY +seq LIMIT ?3";
-    let placed = |it: &Row<'_>| Ok((it.get::<_, i64>(12)?.unsigned_abs(), row(it)?));
-    let most = i64::try_from(most).unwrap_or(i64::MAX);
-    connection.prepare_cached(query)?.query_map(params![queue, signed(place), most], placed)?.collect()
+    behind: u64,
+) -> rusqlite::Result<Vec<u64>> {
+    // The index tells state and place: only what is new is looked up.
+    let query = "SELECT seq FROM queue INDEXED BY queue_states
+        WHERE state IN ('waiting', 'claimed', 'held') AND seq > ?2 AND queue = ?1 ORDER BY seq";
+    let place = |row: &Row<'_>| row.get::<_, i64>(0).map(i64::unsigned_abs);
+    connection.prepare_cached(query)?.query_map(params![queue, signed(behind)], place)?.collect()
+}
+
+/// The entries at places of the queue.
+pub(in crate::store) fn at_places(
+    connection: &Connection,
+    places: &[u64],
+) -> rusqlite::Result<Vec<EntryRow>> {
+    let mut found = connection.prepare_cached(&format!("SELECT {ROW} WHERE seq = ?1"))?;
+    let rows = places.iter().map(|place| found.query_row(params![signed(*place)], row).optional());
+    rows.filter_map(rusqlite::Result::transpose).collect()
 }
 
 pub(in crate::store) fn before(connection: &Connection, id: &str) -> rusqlite::Result<Option<EntryRow>> {
