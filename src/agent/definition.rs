@@ -52,6 +52,8 @@ pub struct Supervision {
     pub ends_run: BTreeMap<String, EndsRun>,
     /// Calls that earlier runs of the same work have made.
     pub settled: Vec<SettledCall>,
+    /// Within this work a call that changes something is made once.
+    pub calls_once: bool,
     /// Stands for what the agent was made of.
     pub snapshot: String,
     /// It may read what nobody else may: its texts are in no log and in no answer about its runs.

@@ -4,6 +4,7 @@
 //! is its setup and its events, and restoring it means applying them again. Executed by `driver`.
 
 mod calls;
+mod made;
 mod replies;
 mod turns;
 mod waits;
@@ -15,7 +16,7 @@ use super::call::RequestedCall;
 use super::event::{Event, EventKind};
 use super::neutralize::Neutral;
 use super::outcome::{Limit, Outcome};
-use super::setup::{ModelSizes, Setup};
+use super::setup::{ModelSizes, SettledCall, Setup};
 use super::step::{Action, CallPurpose, ModelStep, Step, ToolStep, UnexpectedEvent};
 use super::transcript::{Entry, Iteration};
 use super::weights::Weights;
@@ -61,6 +62,8 @@ pub struct Run {
     phase: Phase,
     turn: TurnState,
     iterations: Vec<Iteration>,
+    /// Calls that are not made again.
+    made: Vec<SettledCall>,
     /// Requests for consent so far.
     approvals: usize,
     spent: Tokens,
@@ -85,6 +88,7 @@ impl Run {
             phase: Phase::Model,
             turn: TurnState::default(),
             iterations: Vec::new(),
+            made: Vec::new(),
             approvals: 0,
             spent: Tokens::default(),
             spent_at_answer: Tokens::default(),

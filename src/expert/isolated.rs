@@ -112,6 +112,7 @@ impl IsolatedFunctions {
             rules: approval_rules(&self.package, self.is_process),
             ends_run,
             settled: self.settled.clone(),
+            calls_once: self.is_process,
             snapshot: self.snapshot.clone(),
             is_private: reads_private(&self.package, function),
             ..Supervision::default()

@@ -259,7 +259,8 @@ pub(super) fn supervision(
         rules.proposals.insert(LEARN.to_owned());
     }
     ends_run.extend([FINISH, ESCALATE, FAIL].map(|name| (name.to_owned(), EndsRun::OnSuccess)));
-    Supervision { tiers, rules, ends_run, ..Supervision::default() }
+    // An operation of a process is made once in all attempts; a person in a conversation may want the same again.
+    Supervision { tiers, rules, ends_run, calls_once: is_process, ..Supervision::default() }
 }
 
 /// How a run of the package deals with approvals.

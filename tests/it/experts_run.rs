@@ -162,9 +162,16 @@ fn task(request: &Value) -> String {
     messages.iter().find(|message| message["role"] == "user").unwrap()["content"].as_str().unwrap().to_owned()
 }
 
+/// The note that the flow leaves.
+pub fn triage_note() -> (&'static str, Value) {
+    ("crm__create_note", json!({"deal_id": "d-1", "text": "buying signal"}))
+}
+
 /// The seed's flow: three look-ups, three functions, a draft, a note, state, the end. A later attempt reads the scratchpad and goes on.
 pub fn triage(request: &Value) -> Script {
-    let done = results(request).len();
+    // A call that was made again is no step.
+    let is_step = |result: &&String| !result.contains("this call was made before");
+    let done = results(request).iter().filter(is_step).count();
     let is_later = !task(request).contains("This is attempt 1.");
     let pad = "scratch/triage-m1.md";
     let first: Vec<(&str, Value)> = vec![
@@ -182,7 +189,7 @@ pub fn triage(request: &Value) -> Script {
             "email__send",
             json!({"to": "sarah@acme.example", "text": "Dear Sarah, how about a demo on Thursday?"}),
         ),
-        ("crm__create_note", json!({"deal_id": "d-1", "text": "buying signal"})),
+        triage_note(),
         ("read", json!({"path": "state/pipeline.md"})),
         ("write", json!({"path": "state/pipeline.md", "content": "## Moving\n\n- Acme: demo\n"})),
         (
