@@ -4,6 +4,7 @@
 //! Operations stay declared while their server is down. The tier has decided about a call before it comes here: the default of
 //! `[tools.policy]` does not ask again, but its rules are heard, those that deny and those that ask.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
@@ -104,12 +105,32 @@ pub async fn check_binding(package: &Package, text: &str, sources: &Sources) -> 
     for tool in &tools {
         problems.extend(tool.problem(sources).await);
     }
+    problems.extend(clashes(&tools));
     let bound = tools.iter().filter_map(BoundTool::target);
     BindingCheck {
         problems,
         mismatches: tools.iter().flat_map(BoundTool::mismatches).collect(),
         bound: bound.map(|(tool, target)| (tool.to_owned(), target.to_owned())).collect(),
     }
+}
+
+/// Operations that one name stands for cannot be told apart by the model: a problem for each such name.
+pub(super) fn clashes(tools: &[BoundTool]) -> Vec<BindingProblem> {
+    let mut seen: BTreeMap<String, String> = BTreeMap::new();
+    let mut problems = Vec::new();
+    for tool in tools {
+        for OfferedOperation { title, spec, .. } in tool.operations() {
+            let first = seen.entry(spec.name.clone()).or_insert_with(|| title.clone());
+            if *first != title {
+                let text = format!(
+                    "{title} and {first} have the same name {} for the model: map one of them to another name in bindings.yaml, or leave it out of the tool's file",
+                    spec.name
+                );
+                problems.push(BindingProblem { tool: tool.name.clone(), text, is_final: true });
+            }
+        }
+    }
+    problems
 }
 
 /// Reads the text of a file of bindings; what is wrong with it keeps the expert from being ready.
@@ -123,6 +144,13 @@ pub(super) fn read(text: &str) -> (Bindings, Vec<BindingProblem>) {
     };
     let problems = errors.map(problem).collect();
     (bindings, problems)
+}
+
+/// A tool of a package that nobody has bound.
+#[cfg(test)]
+pub(super) fn unbound(declared: Tool) -> BoundTool {
+    let name = declared.name.value.clone();
+    BoundTool { name, declared: Some(declared), binding: Binding::default(), set: None }
 }
 
 impl BoundTool {

@@ -239,6 +239,7 @@ impl Experts {
         for tool in expert.bound.iter() {
             problems.extend(tool.problem(&self.sources).await);
         }
+        problems.extend(bound::clashes(&expert.bound));
         problems
     }
 

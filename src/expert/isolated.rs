@@ -99,11 +99,10 @@ impl IsolatedFunctions {
 
     fn supervision(&self, function: &Function, operations: &Operations) -> Supervision {
         let (mut tiers, mut ends_run) = (BTreeMap::new(), BTreeMap::new());
-        for operation in operations.all() {
-            let tier = if self.is_dry { policy::Tier::Auto } else { operations.tier(&operation) };
-            tiers.insert(operation.spec.name.clone(), tier_of(tier));
+        for (name, tier) in operations.tiers_by_name() {
+            tiers.insert(name.clone(), tier_of(if self.is_dry { policy::Tier::Auto } else { tier }));
             if self.is_process {
-                ends_run.insert(operation.spec.name, EndsRun::OnFault);
+                ends_run.insert(name, EndsRun::OnFault);
             }
         }
         ends_run.extend([FINISH_FUNCTION, ESCALATE].map(|name| (name.to_owned(), EndsRun::OnSuccess)));
