@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
-pub use approvals::{ApprovalChange, ApprovalRow, ApprovalState, WokenRun};
+pub use approvals::{ApprovalChange, ApprovalRow, ApprovalState, LateDecision, WokenRun};
 pub use clearing::{Cleared, Usage};
 pub use config::{ResponsesConfig, RunsConfig, StoreConfig};
 pub use key_usage::KeyUsage;

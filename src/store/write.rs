@@ -12,7 +12,7 @@ use super::numbers::signed;
 use super::open::failed;
 use super::queue::{self, Change, Changed, EntryLease};
 use super::responses::{self, ResponseChange};
-use super::{ApprovalChange, Status, StoreError, approvals, clearing, outbox};
+use super::{ApprovalChange, LateDecision, Status, StoreError, approvals, clearing, outbox};
 
 /// At most so many jobs are one transaction.
 const LARGEST_GROUP: usize = 256;
@@ -104,7 +104,7 @@ pub(super) enum Job {
     Begin { run: NewRun, owner: String, answer: Answer<()> },
     Append { append: Append, owner: String, answer: Answer<Ack> },
     Claim { run: String, owner: String, scope: ClaimScope, answer: Answer<Option<u64>> },
-    Decide { id: String, decision: String, at: u64, answer: Answer<bool> },
+    Decide { id: String, decision: String, at: u64, late: LateDecision, answer: Answer<bool> },
     Answered { run: String, answer: Answer<bool> },
     Cancel { run: String, answer: Answer<bool> },
     Orphan { owners: Vec<String>, answer: Answer<usize> },
@@ -206,7 +206,9 @@ impl Job {
             Self::Begin { run, owner, .. } => begin(change, run, None, owner).map(count),
             Self::Append { append, owner, .. } => write_append(change, append, owner),
             Self::Claim { run, owner, scope, .. } => claim(change, run, owner, *scope),
-            Self::Decide { id, decision, at, .. } => approvals::decide(change, id, decision, *at).map(count),
+            Self::Decide { id, decision, at, late, .. } => {
+                approvals::decide(change, id, decision, *at, *late).map(count)
+            }
             Self::Answered { run, .. } => change
                 .prepare_cached("UPDATE runs SET answered = 1 WHERE id = ?1 AND status <> 'running'")?
                 .execute(params![run])

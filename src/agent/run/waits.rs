@@ -38,6 +38,7 @@ impl Run {
             calls: self.asked_about(all, &queue.later),
             reason: self.last_exchange().map(|it| it.content.clone()).unwrap_or_default(),
             expires: self.setup.approvals.timeout.map(|timeout| self.now.saturating_add(timeout)),
+            on_timeout: self.setup.approvals.on_timeout,
         }
     }
 
