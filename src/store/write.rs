@@ -315,7 +315,7 @@ fn begin_leased(
     if !queue::check_lease(change, lease)? {
         return Ok(0);
     }
-    queue::set_run(change, lease, &run.id)?;
+    queue::set_run(change, lease, &run.id, &run.fingerprint)?;
     begin(change, run, None, owner)
 }
 
