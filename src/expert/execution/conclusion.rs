@@ -103,8 +103,9 @@ impl Worker {
             if told.contains(&body) {
                 continue;
             }
-            let message =
-                attempt.message(MessageKind::Draft, &format!("draft-{}", told.len() + 1), body.clone());
+            // A replay has another entry and is the same work: its draft was handed over before.
+            let id = format!("{}:draft-{}", attempt.invocation.id, told.len() + 1);
+            let message = Message { id, ..attempt.message(MessageKind::Draft, "draft", body.clone()) };
             if attempt.package.manifest.policy.on_manual_ready {
                 self.post(message).await?;
             }
