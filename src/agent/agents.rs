@@ -1,7 +1,7 @@
 //! The configured agents: begins their runs, resumes those that wait or were interrupted, records decisions, and ends runs.
 //! Called by `server`, `cli` and `expert`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
@@ -237,6 +237,13 @@ impl Agents {
             all.push(facts);
         }
         all
+    }
+
+    /// What the runs were made of that may go on; `None` where that cannot be told.
+    pub async fn snapshots_in_use(&self) -> Option<BTreeSet<String>> {
+        let snapshots = or_log(self.store()?.snapshots_in_use().await)?;
+        let first_word = |snapshot: String| snapshot.split(' ').next().map(str::to_owned);
+        Some(snapshots.into_iter().filter_map(first_word).collect())
     }
 
     /// True when this process works on a run.

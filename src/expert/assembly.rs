@@ -107,18 +107,18 @@ impl Experts {
     pub fn agent(&self, name: &str) -> Option<Arc<Agent>> {
         let expert = self.get(name)?;
         let session = format!("talk-{:016x}", rand::random::<u64>());
-        Some(self.conversation(&expert, Arc::clone(&expert.package), &session, Vec::new()))
+        self.keep_package(&expert);
+        Some(self.conversation(&expert, &session, Vec::new()))
     }
 
     fn conversation(
         &self,
         expert: &Expert,
-        package: Arc<Package>,
         session: &str,
         calls: Vec<MadeCall>,
     ) -> Arc<Agent> {
         let plan = RunPlan {
-            package,
+            package: Arc::clone(&expert.package),
             session,
             role: Role::Conversation,
             context: Vec::new(),
@@ -131,12 +131,16 @@ impl Experts {
         self.agent_of(expert, plan).0
     }
 
-    /// The agent that goes on with a run of a conversation, with the package and the session that it began with.
-    pub(super) fn returning(&self, name: &str, facts: RunFacts) -> Option<Arc<Agent>> {
-        let expert = self.get(name)?;
+    /// The agent that goes on with a run of a conversation, with the package and the session that it began with; `None` while the expert is
+    /// not installed.
+    ///
+    /// # Errors
+    /// When that package is not kept any more.
+    pub(super) async fn returning(&self, name: &str, facts: RunFacts) -> Result<Option<Arc<Agent>>, String> {
+        let Some(expert) = self.get(name) else { return Ok(None) };
         let (digest, session) = facts.snapshot.split_once(' ').unwrap_or((&facts.snapshot, "talk"));
-        let package = self.package_of(&expert, digest);
-        Some(self.conversation(&expert, package, session, facts.calls))
+        let expert = self.as_of(&expert, digest).await?;
+        Ok(Some(self.conversation(&expert, session, facts.calls)))
     }
 
     /// An agent for one run, and its files.

@@ -382,6 +382,14 @@ impl Store {
         self.read(move |connection| read::runs_of(connection, &fingerprint)).await
     }
 
+    /// What the runs were made of that are not over, as their setups say.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn snapshots_in_use(&self) -> Result<Vec<String>, StoreError> {
+        self.read(read::snapshots_in_use).await
+    }
+
     /// The client has got what there is of a run.
     ///
     /// # Errors

@@ -157,6 +157,15 @@ pub(super) fn runs_of(connection: &Connection, fingerprint: &str) -> rusqlite::R
     connection.prepare_cached(query)?.query_map(params![fingerprint], |row| row.get(0))?.collect()
 }
 
+/// What stands in the setups of runs that are not over for what they were made of.
+pub(super) fn snapshots_in_use(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+    let mut snapshots = connection.prepare_cached(
+        "SELECT DISTINCT coalesce(json_extract(setup, '$.snapshot'), '') FROM runs
+         WHERE status IN ('running', 'suspended', 'awaiting_approval', 'interrupted')",
+    )?;
+    snapshots.query_map([], |row| row.get(0))?.collect()
+}
+
 pub(super) fn owners_of_running(connection: &Connection) -> rusqlite::Result<Vec<String>> {
     let mut owners = connection.prepare("SELECT DISTINCT owner FROM runs WHERE status = 'running'")?;
     owners.query_map([], |row| row.get(0))?.collect()

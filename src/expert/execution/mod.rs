@@ -202,7 +202,17 @@ impl Worker {
             return;
         }
         let Some(facts) = self.experts.agents.facts(run).await else { return };
-        let Some(agent) = self.experts.returning(name, facts) else { return };
+        let agent = match self.experts.returning(name, facts).await {
+            Ok(Some(agent)) => agent,
+            Ok(None) => return,
+            Err(why) => {
+                tracing::error!(target: "respool::expert", run_id = run, why, "the run is cancelled: it cannot go on");
+                if let Err(error) = self.experts.agents.cancel(run).await {
+                    self.tell(&error);
+                }
+                return;
+            }
+        };
         let options = RunOptions { is_detached: true, ..RunOptions::default() };
         if let Err(why) = self.experts.agents.resume_as(&agent, run, options).await {
             tracing::warn!(target: "respool::expert", run_id = run, why, "the run cannot be resumed");
