@@ -66,6 +66,8 @@ pub struct Run {
     made: Vec<SettledCall>,
     /// Requests for consent so far.
     approvals: usize,
+    /// It, or a child of it, has waited for consent; or it may have.
+    has_awaited_consent: bool,
     spent: Tokens,
     /// What was spent when the client was answered last.
     spent_at_answer: Tokens,
@@ -90,6 +92,7 @@ impl Run {
             iterations: Vec::new(),
             made: Vec::new(),
             approvals: 0,
+            has_awaited_consent: false,
             spent: Tokens::default(),
             spent_at_answer: Tokens::default(),
             weights: Weights::default(),
@@ -162,6 +165,11 @@ impl Run {
             Phase::Approval(wait) => Some(&wait.request),
             _ => None,
         }
+    }
+
+    /// True for one that has left its client, since a person was awaited for it or for a child of it.
+    pub fn has_awaited_consent(&self) -> bool {
+        self.has_awaited_consent
     }
 
     /// The child run that it waits for.

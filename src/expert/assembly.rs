@@ -9,12 +9,13 @@ use std::time::Duration;
 use super::experts::{Expert, Experts, MODEL_PREFIX};
 use super::isolated::IsolatedFunctions;
 use super::library::digest;
+use super::notices::ConversationNotices;
 use super::operations::Operations;
 use super::package::Package;
 use super::prompt::system_prompt_with;
 use super::tools::{self, ExpertTools, Role};
 use super::workspace::Workspace;
-use crate::agent::{Agent, AgentConfig, MadeCall, OnDisconnect, RunFacts, SettledCall, Supervision};
+use crate::agent::{Agent, AgentConfig, MadeCall, Notices, OnDisconnect, RunFacts, SettledCall, Supervision};
 use crate::relay::Relay;
 use crate::tools::Tools;
 
@@ -111,12 +112,7 @@ impl Experts {
         Some(self.conversation(&expert, &session, Vec::new()))
     }
 
-    fn conversation(
-        &self,
-        expert: &Expert,
-        session: &str,
-        calls: Vec<MadeCall>,
-    ) -> Arc<Agent> {
+    fn conversation(&self, expert: &Expert, session: &str, calls: Vec<MadeCall>) -> Arc<Agent> {
         let plan = RunPlan {
             package: Arc::clone(&expert.package),
             session,
@@ -166,7 +162,10 @@ impl Experts {
             is_dry,
             snapshot: snapshot.clone(),
         };
+        let expert_name = expert.name().to_owned();
+        let notices = ConversationNotices { expert: expert_name, is_function: false };
         let supervision = Supervision {
+            notices: (role == Role::Conversation).then(|| Arc::new(notices) as Arc<dyn Notices>),
             settled,
             snapshot,
             is_private: files.reads_private(),

@@ -16,6 +16,7 @@ use super::assembly::AgentBase;
 use super::bound::{BoundTools, function_name};
 use super::component::{Function, FunctionSession, KnowledgeKind};
 use super::learning::LearningFiles;
+use super::notices::ConversationNotices;
 use super::operations::Operations;
 use super::outputs;
 use super::package::Package;
@@ -24,8 +25,8 @@ use super::tools::{ESCALATE, approval_rules, escalate_tool, spec, tier_of};
 use super::trigger::fenced_json;
 use super::{path, policy};
 use crate::agent::{
-    Agent, AgentRequest, ChildRuns, EndsRun, Executor, OfferedTool, Outcome, RequestedCall, SettledCall,
-    Setup, Supervision, Tier,
+    Agent, AgentRequest, ChildRuns, EndsRun, Executor, Notices, OfferedTool, Outcome, RequestedCall,
+    SettledCall, Setup, Supervision, Tier,
 };
 use crate::tools::{Approver, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
 
@@ -114,8 +115,16 @@ impl IsolatedFunctions {
             calls_once: self.is_process,
             snapshot: self.snapshot.clone(),
             is_private: reads_private(&self.package, function),
+            notices: self.notices(),
             ..Supervision::default()
         }
+    }
+
+    /// A process tells people itself what its functions handed over.
+    fn notices(&self) -> Option<Arc<dyn Notices>> {
+        let expert = self.package.manifest.name.value.clone();
+        let notices = ConversationNotices { expert, is_function: true };
+        (!self.is_process).then(|| Arc::new(notices) as Arc<dyn Notices>)
     }
 
     /// The end of a function, as the run that called it gets it.

@@ -31,6 +31,7 @@ mod library;
 mod manifest;
 mod markdown;
 mod name;
+mod notices;
 mod operations;
 mod outputs;
 mod package;

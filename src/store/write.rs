@@ -12,7 +12,7 @@ use super::numbers::signed;
 use super::open::failed;
 use super::queue::{self, Change, Changed, EntryLease};
 use super::responses::{self, ResponseChange};
-use super::{ApprovalChange, LateDecision, Status, StoreError, approvals, clearing, outbox};
+use super::{ApprovalChange, LateDecision, NewMessage, Status, StoreError, approvals, clearing, outbox};
 
 /// At most so many jobs are one transaction.
 const LARGEST_GROUP: usize = 256;
@@ -54,6 +54,8 @@ pub struct Append {
     pub client_calls: Vec<String>,
     /// What becomes of an approval with this.
     pub approval: Option<ApprovalChange>,
+    /// A message that is posted with this.
+    pub message: Option<Box<NewMessage>>,
     /// A child run that begins with this.
     pub child: Option<NewRun>,
     /// It stands before an effect that must not be repeated: it must survive a power failure too.
@@ -71,6 +73,7 @@ impl Append {
             status,
             client_calls: Vec::new(),
             approval: None,
+            message: None,
             child: None,
             synchronous: false,
         }
@@ -351,6 +354,9 @@ fn write_append(change: &Transaction<'_>, append: &Append, owner: &str) -> rusql
     }
     if let Some(approval) = &append.approval {
         approvals::change(change, &append.run, append.at, approval)?;
+    }
+    if let Some(message) = &append.message {
+        outbox::apply(change, &outbox::Change::Post { message: (**message).clone(), now: append.at })?;
     }
     if let Some(child) = &append.child {
         begin(change, child, Some(&append.run), owner)?;

@@ -272,7 +272,11 @@ impl Run {
                 let ended = ToolEnd { outcome: CallOutcome::Unknown, text, took: 0 };
                 self.finish_call(&queue.current, queue.later, &ended);
             }
-            phase => self.phase = phase,
+            phase => {
+                // A child that waits ends the work on its parent until it is decided.
+                self.has_awaited_consent |= matches!(phase, Phase::Child(_));
+                self.phase = phase;
+            }
         }
     }
 

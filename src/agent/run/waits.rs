@@ -59,6 +59,7 @@ impl Run {
 
     pub(super) fn approval_requested(&mut self, queue: CallQueue, request: ApprovalRequest) {
         self.approvals += 1;
+        self.has_awaited_consent = true;
         let CallQueue { current, mut later, .. } = queue;
         later.own.push_front(current);
         self.phase = Phase::Approval(ApprovalWait { request, is_escalated: false, calls: later });
