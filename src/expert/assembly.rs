@@ -28,6 +28,9 @@ pub(super) const RUN_TIMEOUT: Duration = Duration::from_hours(24);
 /// How long a conversation may work on one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(30);
 
+/// What the names of conversations' sessions begin with.
+const TALK: &str = "talk-";
+
 /// The ways of experts to their models.
 #[derive(Clone)]
 pub struct ModelAccesses {
@@ -107,7 +110,7 @@ impl Experts {
     /// The agent for a conversation with an expert.
     pub fn agent(&self, name: &str) -> Option<Arc<Agent>> {
         let expert = self.get(name)?;
-        let session = format!("talk-{:016x}", rand::random::<u64>());
+        let session = format!("{TALK}{:016x}", rand::random::<u64>());
         self.keep_package(&expert);
         Some(self.conversation(&expert, &session, Vec::new()))
     }
@@ -127,14 +130,15 @@ impl Experts {
         self.agent_of(expert, plan).0
     }
 
-    /// The agent that goes on with a run of a conversation, with the package and the session that it began with; `None` while the expert is
-    /// not installed.
+    /// The agent that goes on with a run of a conversation, with the package and the session that it began with; `None` for other runs, and
+    /// while the expert is not installed.
     ///
     /// # Errors
     /// When that package is not kept any more.
     pub(super) async fn returning(&self, name: &str, facts: RunFacts) -> Result<Option<Arc<Agent>>, String> {
         let Some(expert) = self.get(name) else { return Ok(None) };
-        let (digest, session) = facts.snapshot.split_once(' ').unwrap_or((&facts.snapshot, "talk"));
+        let session = facts.snapshot.split_once(' ').filter(|(_, session)| session.starts_with(TALK));
+        let Some((digest, session)) = session else { return Ok(None) };
         let expert = self.as_of(&expert, digest).await?;
         Ok(Some(self.conversation(&expert, session, facts.calls)))
     }

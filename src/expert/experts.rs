@@ -120,7 +120,15 @@ impl Experts {
             tracing::error!(target: "respool::expert", "there is no store, so no process is executed");
             return;
         };
-        self.tasks.spawn(worker.work());
+        let experts = Arc::clone(self);
+        self.tasks.spawn(async move {
+            if let Some(store) = experts.agents.store()
+                && let Err(error) = experts.resume_interrupted(store).await
+            {
+                tracing::error!(target: "respool::expert", %error, "conversations that were interrupted are not resumed");
+            }
+            worker.work().await;
+        });
         self.tasks.spawn(Arc::clone(self).prune_packages(shutdown.clone()));
         if let Some(store) = self.agents.store() {
             self.tasks.spawn(delivery::deliver(Arc::clone(self), Arc::clone(store), shutdown.clone()));

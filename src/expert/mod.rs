@@ -40,6 +40,7 @@ mod policy;
 mod prompt;
 mod registry;
 mod resolve;
+mod resume;
 mod scheduler;
 mod settings;
 mod source;

@@ -35,6 +35,12 @@ impl ConversationNotices {
         self.message(run, &what, MessageKind::Approval, body)
     }
 
+    /// A conversation that cannot go on: what a person may have consented to is not done.
+    pub(super) fn lost(&self, run: &str, why: &str) -> NewMessage {
+        let body = json!({"reason": format!("The conversation cannot go on: {why}."), "recommendation": "Ask again."});
+        self.message(run, "lost", MessageKind::Escalation, body)
+    }
+
     fn answer(&self, run: &str, outcome: &Outcome) -> Option<NewMessage> {
         if self.is_function || outcome.cancelled {
             return None;

@@ -382,6 +382,14 @@ impl Store {
         self.read(move |connection| read::runs_of(connection, &fingerprint)).await
     }
 
+    /// The runs of a status, those first to which nothing has happened for longest.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn runs_of_status(&self, status: Status) -> Result<Vec<RunRow>, StoreError> {
+        self.read(move |connection| read::of_status(connection, status.as_str())).await
+    }
+
     /// What the runs were made of that are not over, as their setups say.
     ///
     /// # Errors

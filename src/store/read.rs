@@ -117,6 +117,12 @@ pub(super) fn newest(connection: &Connection, whose: &Whose, most: usize) -> rus
     connection.prepare_cached(&query)?.query_map(params![client, most], row)?.collect()
 }
 
+/// The runs of a status, the oldest change first.
+pub(super) fn of_status(connection: &Connection, status: &str) -> rusqlite::Result<Vec<RunRow>> {
+    let query = format!("SELECT {ROW} FROM runs WHERE status = ?1 ORDER BY updated");
+    connection.prepare_cached(&query)?.query_map(params![status], row)?.collect()
+}
+
 pub(super) fn is_of(connection: &Connection, run: &str, whose: &Whose) -> rusqlite::Result<bool> {
     let (condition, client) = whose.condition();
     let query = format!("SELECT 1 FROM runs WHERE {condition} AND id = ?2");

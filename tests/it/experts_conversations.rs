@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
-use respool::agent::Decision;
+use respool::agent::{Decision, record_decision};
 use respool::expert::message_json;
 use respool::store::{MessageFilter, Status, Store};
 use serde_json::{Value, json};
+use tokio::process::Command;
 
+use crate::experts_killed::{desk as desk_of_a_process, start};
 use crate::experts_run::{Desk, calls, enqueue, invocation, is_over, messages, results, until};
 use crate::support::client::{Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
@@ -79,6 +81,49 @@ async fn drafts_requests_and_late_answers_of_a_conversation_are_in_the_outbox() 
     assert_eq!(all[2]["run"], json!(waiting[0].0.run));
     assert_eq!(desk.effects(), ["update_deal_stage"]);
     respool.killed().await;
+}
+
+/// Issue 13: what a person consented to is done and answered, also where the process ends right after the call.
+#[tokio::test(flavor = "multi_thread")]
+async fn consent_in_a_conversation_survives_the_end_of_the_process() {
+    for is_by_hand in [false, true] {
+        let model = |request: &Value| match results(request).len() {
+            0 => calls(&[moving()]),
+            _ => Script::json(200, &replies::text("Moved.")).delay(Duration::from_millis(1_500)),
+        };
+        let fake = FakeVllm::thinking(model).await;
+        fake.allow_cut_requests();
+        let (desk, store) = desk_of_a_process(&fake.url());
+        let respool = desk.started(&fake).await;
+        asked(&respool).await;
+        let (row, request) = respool.agents.approvals(10).await.unwrap().remove(0);
+        respool.killed().await;
+        record_decision(&store, &Decision::approve_all(&request, "anna")).await.unwrap();
+
+        let mut child = start(&desk, "log");
+        let before = fake.requests().len();
+        fake.wait_for_requests(before + 1).await;
+        child.kill().await.unwrap();
+        assert_eq!(desk.effects(), ["update_deal_stage"]);
+
+        if is_by_hand {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_respool"));
+            command
+                .args(["runs", "resume", &row.run, "--config", "respool.toml"])
+                .current_dir(desk.path("."));
+            let output = command.output().await.unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(said.contains("Moved."), "{said} {}", String::from_utf8_lossy(&output.stderr));
+        } else {
+            child = start(&desk, "log-2");
+            until_done(&store, &row.run).await;
+            child.kill().await.unwrap();
+        }
+        assert_eq!(desk.effects(), ["update_deal_stage"], "once");
+        let all = told(&store).await;
+        assert_eq!(kinds(&all), ["approval", "result"]);
+        assert_eq!(all[1]["body"]["summary"], "Moved.");
+    }
 }
 
 /// Issue 13: an approved call is made by the package that asked for it. Where that one is gone, nothing is made, and a person is told.

@@ -23,7 +23,6 @@ use tokio_util::task::TaskTracker;
 pub use dry_run::DryRun;
 
 use super::experts::{Experts, MODEL_PREFIX};
-use crate::agent::RunOptions;
 use crate::store::{ClaimRequest, Claimed, EntryState, Queue as _, Status, Store, StoreError, WokenRun};
 
 /// How often it is looked for entries of other processes and for entries that are due.
@@ -201,20 +200,7 @@ impl Worker {
         if self.experts.agents.is_active(run) {
             return;
         }
-        let Some(facts) = self.experts.agents.facts(run).await else { return };
-        let agent = match self.experts.returning(name, facts).await {
-            Ok(Some(agent)) => agent,
-            Ok(None) => return,
-            Err(why) => {
-                tracing::error!(target: "respool::expert", run_id = run, why, "the run is cancelled: it cannot go on");
-                if let Err(error) = self.experts.agents.cancel(run).await {
-                    self.tell(&error);
-                }
-                return;
-            }
-        };
-        let options = RunOptions { is_detached: true, ..RunOptions::default() };
-        if let Err(why) = self.experts.agents.resume_as(&agent, run, options).await {
+        if let Err(why) = self.experts.resume_conversation(name, run).await {
             tracing::warn!(target: "respool::expert", run_id = run, why, "the run cannot be resumed");
         }
     }
