@@ -1,7 +1,7 @@
 //! The configured agents: begins their runs, resumes those that wait or were interrupted, records decisions, and ends runs.
 //! Called by `server`, `cli` and `expert`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use http::HeaderValue;
 use tokio_util::sync::CancellationToken;
 
 use super::active::{ActiveRuns, MOST_PARKED, RunOptions, Work};
-use super::approval::{ApprovalRequest, Decision};
+use super::approval::{ApprovalRequest, Decision, OnTimeout};
 use super::cleanup;
 use super::config::OnDisconnect;
 use super::definition::Agent;
@@ -21,7 +21,9 @@ use super::run::Run;
 use super::stored::{new_run_id, now, or_log};
 use super::watch::Watch;
 use crate::observe::{Accounts, ErrorReport, Recording};
-use crate::store::{ApprovalRow, ApprovalState, NewRun, Status, Store, StoreError, Whose, WokenRun};
+use crate::store::{
+    ApprovalRow, ApprovalState, LateDecision, NewRun, Status, Store, StoreError, Whose, WokenRun,
+};
 
 /// How often it is looked whether an approval has been decided by another process, or its time is over.
 const APPROVALS_EVERY: Duration = Duration::from_secs(1);
@@ -47,6 +49,8 @@ pub enum DecideError {
     Unknown,
     /// It does not wait for a decision any more.
     NotWaiting(ApprovalState),
+    /// The time for it is over, and that rejects the calls.
+    TooLate,
     /// The decision names a call that is not in the request.
     UnknownCall(String),
     /// The store cannot be used.
@@ -235,6 +239,13 @@ impl Agents {
         all
     }
 
+    /// What the runs were made of that may go on; `None` where that cannot be told.
+    pub async fn snapshots_in_use(&self) -> Option<BTreeSet<String>> {
+        let snapshots = or_log(self.store()?.snapshots_in_use().await)?;
+        let first_word = |snapshot: String| snapshot.split(' ').next().map(str::to_owned);
+        Some(snapshots.into_iter().filter_map(first_word).collect())
+    }
+
     /// True when this process works on a run.
     pub fn is_active(&self, id: &str) -> bool {
         self.active.is_active(id)
@@ -366,10 +377,19 @@ pub async fn record_decision(store: &Store, decision: &Decision) -> Result<(), D
         return Err(DecideError::UnknownCall(unknown.clone()));
     }
     let text = serde_json::to_string(decision).unwrap_or_default();
-    if store.decide(&decision.request, text, now()).await.map_err(DecideError::Store)? {
+    let late = match request.on_timeout {
+        OnTimeout::Escalate => LateDecision::Counts,
+        OnTimeout::Reject => LateDecision::Refused,
+    };
+    if store.decide(&decision.request, text, now(), late).await.map_err(DecideError::Store)? {
         return Ok(());
     }
     // Somebody else may have been quicker.
     let row = store.approval(&decision.request).await.map_err(DecideError::Store)?;
-    Err(row.map_or(DecideError::Unknown, |row| DecideError::NotWaiting(row.state)))
+    Err(match row.map(|row| row.state) {
+        None => DecideError::Unknown,
+        // Respool rejects the calls as soon as it works on the run.
+        Some(ApprovalState::Waiting) => DecideError::TooLate,
+        Some(state) => DecideError::NotWaiting(state),
+    })
 }

@@ -70,6 +70,9 @@ pub struct ApprovalRequest {
     pub reason: String,
     /// When it times out.
     pub expires: Option<u64>,
+    /// What follows then: only where that is an escalation does a later decision count.
+    #[serde(default)]
+    pub on_timeout: OnTimeout,
 }
 
 /// What was decided about a request. Calls that are not named as approved are rejected.

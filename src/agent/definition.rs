@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue, header};
 
-use super::approval::{ApprovalRules, Tier};
+use super::approval::{ApprovalRequest, ApprovalRules, Tier};
 use super::call::RequestedCall;
 use super::config::{AgentConfig, Progress};
 use super::outcome::Outcome;
 use super::setup::{EndsRun, ModelSizes, OfferedTool, SettledCall, Setup};
 use crate::relay::Relay;
+use crate::store::NewMessage;
 use crate::tools::Tools;
 use tool_call_parser::Prior;
 
@@ -52,6 +53,8 @@ pub struct Supervision {
     pub ends_run: BTreeMap<String, EndsRun>,
     /// Calls that earlier runs of the same work have made.
     pub settled: Vec<SettledCall>,
+    /// Within this work a call that changes something is made once.
+    pub calls_once: bool,
     /// Stands for what the agent was made of.
     pub snapshot: String,
     /// It may read what nobody else may: its texts are in no log and in no answer about its runs.
@@ -60,6 +63,27 @@ pub struct Supervision {
     pub ends_at_limits: bool,
     /// Its child runs.
     pub children: Option<Arc<dyn ChildRuns>>,
+    /// What people are told of its runs.
+    pub notices: Option<Arc<dyn Notices>>,
+}
+
+/// Something that people are told of a run.
+#[derive(Clone, Copy, Debug)]
+pub enum Notice<'a> {
+    /// A call was handed over as a draft.
+    HandedOver(&'a RequestedCall),
+    /// Consent is requested.
+    Asked(&'a ApprovalRequest),
+    /// Nobody decided in time, and the calls still wait.
+    AskedAgain(&'a ApprovalRequest),
+    /// The run has ended, and whoever began it was told meanwhile that a person is awaited.
+    LateAnswer(&'a Outcome),
+}
+
+/// What people are told of runs: a message is posted to the outbox in the commit of the event that it tells of.
+pub trait Notices: Send + Sync {
+    /// The message, where there is one.
+    fn message(&self, run: &str, notice: Notice<'_>) -> Option<NewMessage>;
 }
 
 /// Where the child runs of an agent come from.

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::activity::{Activity, Observer};
 use super::approval::ApprovalRequest;
 use super::call::{CallOutcome, RequestedCall, ToolEnd};
-use super::definition::{Agent, ChildRuns};
+use super::definition::{Agent, ChildRuns, Notice, Notices};
 use super::event::{Event, EventKind};
 use super::failure::{FailureKind, ModelFailure};
 use super::journal::{Committed, Journal};
@@ -26,7 +26,7 @@ use super::step::{Action, CallPurpose, ModelStep, Step, Suspension, ToolStep, Un
 use super::stored::now;
 use super::telemetry::Telemetry;
 use crate::observe::{Recording, RowFacts};
-use crate::store::{NewRun, Status};
+use crate::store::{NewMessage, NewRun, Status};
 use crate::tools::{Approver, Caller, Invocation, ToolError, ToolOutput, Tools};
 use crate::wire::ErrorCode;
 use approval::ApprovedCall;
@@ -47,6 +47,7 @@ pub(super) struct Driver {
     pub(super) waited: Duration,
     tools: Arc<dyn Tools>,
     children: Option<Arc<dyn ChildRuns>>,
+    notices: Option<Arc<dyn Notices>>,
     observer: Arc<Observer>,
     stops: Stops,
     /// The run must not go on here: another process has it, or it cannot be kept and must be.
@@ -117,6 +118,7 @@ impl Driver {
             waited: Duration::ZERO,
             tools: Arc::clone(&agent.tools),
             children: agent.supervision.children.clone(),
+            notices: agent.supervision.notices.clone(),
             observer,
             stops,
             is_lost: false,
@@ -208,11 +210,12 @@ impl Driver {
             EventKind::ApprovalRequested(_) | EventKind::HandedOver(_) => true,
             _ => false,
         };
-        let at = now();
+        let (at, was_over) = (now(), run.outcome().is_some());
         let kind = self.apply(run, kind, at);
         let body = serde_json::to_string(&kind).unwrap_or_default();
         let append = crate::store::Append {
             client_calls: run.awaited().iter().map(|call| call.id.clone()).collect(),
+            message: self.notice(run, &kind, was_over).map(Box::new),
             approval: approval::change(&kind, awaited, run),
             child,
             synchronous,
@@ -220,6 +223,18 @@ impl Driver {
         };
         let committed = self.journal.commit_event(kind.name(), body, append).await;
         self.committed(run, committed);
+    }
+
+    /// What people are told of an event that the run has taken in.
+    fn notice(&self, run: &Run, kind: &EventKind, was_over: bool) -> Option<NewMessage> {
+        let notice = match kind {
+            EventKind::HandedOver(call) => Notice::HandedOver(call),
+            EventKind::ApprovalRequested(request) => Notice::Asked(request),
+            EventKind::ApprovalEscalated => Notice::AskedAgain(run.awaited_approval()?),
+            _ if was_over || !run.has_awaited_consent() => return None,
+            _ => Notice::LateAnswer(run.outcome()?),
+        };
+        self.notices.as_ref()?.message(self.journal.run(), notice)
     }
 
     /// An event that does not fit ends the run: the same step would bring the same event again.

@@ -12,7 +12,7 @@ use super::budget::Tokens;
 use super::call::{RequestedCall, ToolEnd};
 use super::failure::ModelFailure;
 use super::outcome::Outcome;
-use super::setup::ModelSizes;
+use super::setup::{ModelSizes, SettledCall};
 
 /// One thing that happened to a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -138,7 +138,7 @@ pub struct ModelReply {
 }
 
 /// How a child run ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChildEnd {
     /// Its id.
     pub child: String,
@@ -148,4 +148,7 @@ pub struct ChildEnd {
     pub tokens: Tokens,
     /// How long it worked.
     pub worked: u64,
+    /// Calls that it made and that are not made again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub made: Vec<SettledCall>,
 }

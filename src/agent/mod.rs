@@ -48,7 +48,7 @@ pub use budget::Tokens;
 pub use call::{CallOutcome, RequestedCall, ToolEnd};
 pub use config::{AgentConfig, OnDisconnect, Parser, Progress, ReadFirst};
 pub use conversation::{Conversation, Spent};
-pub use definition::{Agent, ChildRuns, Supervision};
+pub use definition::{Agent, ChildRuns, Notice, Notices, Supervision};
 pub use driver::WorkEnd;
 pub use event::{ChildEnd, Event, EventKind, ModelReply};
 pub use facts::{MadeCall, RunFacts};

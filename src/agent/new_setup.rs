@@ -34,6 +34,7 @@ pub(super) fn new_setup(
         limits: limits(config, sizes),
         approvals: supervision.rules.clone(),
         settled: supervision.settled.clone(),
+        calls_once: supervision.calls_once,
         snapshot: supervision.snapshot.clone(),
         is_private: supervision.is_private,
         ends_at_limits: supervision.ends_at_limits,

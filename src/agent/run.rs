@@ -4,6 +4,7 @@
 //! is its setup and its events, and restoring it means applying them again. Executed by `driver`.
 
 mod calls;
+mod made;
 mod replies;
 mod turns;
 mod waits;
@@ -15,7 +16,7 @@ use super::call::RequestedCall;
 use super::event::{Event, EventKind};
 use super::neutralize::Neutral;
 use super::outcome::{Limit, Outcome};
-use super::setup::{ModelSizes, Setup};
+use super::setup::{ModelSizes, SettledCall, Setup};
 use super::step::{Action, CallPurpose, ModelStep, Step, ToolStep, UnexpectedEvent};
 use super::transcript::{Entry, Iteration};
 use super::weights::Weights;
@@ -61,8 +62,12 @@ pub struct Run {
     phase: Phase,
     turn: TurnState,
     iterations: Vec<Iteration>,
+    /// Calls that are not made again.
+    made: Vec<SettledCall>,
     /// Requests for consent so far.
     approvals: usize,
+    /// It, or a child of it, has waited for consent; or it may have.
+    has_awaited_consent: bool,
     spent: Tokens,
     /// What was spent when the client was answered last.
     spent_at_answer: Tokens,
@@ -85,7 +90,9 @@ impl Run {
             phase: Phase::Model,
             turn: TurnState::default(),
             iterations: Vec::new(),
+            made: Vec::new(),
             approvals: 0,
+            has_awaited_consent: false,
             spent: Tokens::default(),
             spent_at_answer: Tokens::default(),
             weights: Weights::default(),
@@ -158,6 +165,11 @@ impl Run {
             Phase::Approval(wait) => Some(&wait.request),
             _ => None,
         }
+    }
+
+    /// True for one that has left its client, since a person was awaited for it or for a child of it.
+    pub fn has_awaited_consent(&self) -> bool {
+        self.has_awaited_consent
     }
 
     /// The child run that it waits for.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::approval::{ApprovalRules, Tier};
-use super::call::{CallOutcome, RequestedCall};
+use super::call::CallOutcome;
 use tool_call_parser::Prior;
 
 /// Everything that a run's course depends on, fixed when it begins.
@@ -39,6 +39,9 @@ pub struct Setup {
     /// Calls whose result is known from earlier runs of the same work: they are answered with it and not made again.
     #[serde(default)]
     pub settled: Vec<SettledCall>,
+    /// A call that changes something is made once: the same one again is answered with what is recorded of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub calls_once: bool,
     /// Stands for what the agent was made of, such as the digest of a package; empty where that does not change.
     #[serde(default)]
     pub snapshot: String,
@@ -50,7 +53,7 @@ pub struct Setup {
     pub ends_at_limits: bool,
 }
 
-/// A call that an earlier run of the same work has made.
+/// A call that was made, and is not made again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SettledCall {
     /// The tool.
@@ -169,15 +172,6 @@ pub struct Limits {
     pub dialects: Prior,
     /// Milliseconds between iterations.
     pub pause: u64,
-}
-
-impl Setup {
-    /// What is known of a call from earlier runs of the same work.
-    pub(super) fn settled(&self, call: &RequestedCall) -> Option<&SettledCall> {
-        let of_tool = |settled: &&SettledCall| settled.name == call.name;
-        let arguments: Value = serde_json::from_str(&call.arguments).ok()?;
-        self.settled.iter().filter(of_tool).find(|settled| settled.arguments == arguments)
-    }
 }
 
 impl Limits {

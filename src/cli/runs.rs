@@ -154,8 +154,15 @@ async fn resume(loaded: &Loaded, id: &str) -> Result<(), Failure> {
     drop(store(loaded).await?);
     let stop = CancellationToken::new();
     let app = app(&loaded.settings, &stop).await.map_err(|found| loaded.problems(found))?;
-    let mut watch =
-        app.agents.resume(id).await.map_err(|why| format!("the run {id} cannot be resumed: {why}"))?;
+    let of_expert = match &app.experts {
+        Some(experts) => experts.resume(id).await,
+        None => None,
+    };
+    let resumed = match of_expert {
+        Some(resumed) => resumed,
+        None => app.agents.resume(id).await,
+    };
+    let mut watch = resumed.map_err(|why| format!("the run {id} cannot be resumed: {why}"))?;
     loop {
         match watch.next().await {
             WatchEvent::Progress(text) => tell_piece(&text),

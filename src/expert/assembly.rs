@@ -9,12 +9,13 @@ use std::time::Duration;
 use super::experts::{Expert, Experts, MODEL_PREFIX};
 use super::isolated::IsolatedFunctions;
 use super::library::digest;
+use super::notices::ConversationNotices;
 use super::operations::Operations;
 use super::package::Package;
 use super::prompt::system_prompt_with;
 use super::tools::{self, ExpertTools, Role};
 use super::workspace::Workspace;
-use crate::agent::{Agent, AgentConfig, MadeCall, OnDisconnect, RunFacts, SettledCall, Supervision};
+use crate::agent::{Agent, AgentConfig, MadeCall, Notices, OnDisconnect, RunFacts, SettledCall, Supervision};
 use crate::relay::Relay;
 use crate::tools::Tools;
 
@@ -26,6 +27,9 @@ const TOOL_TIMEOUT: Duration = Duration::from_mins(1);
 pub(super) const RUN_TIMEOUT: Duration = Duration::from_hours(24);
 /// How long a conversation may work on one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(30);
+
+/// What the names of conversations' sessions begin with.
+const TALK: &str = "talk-";
 
 /// The ways of experts to their models.
 #[derive(Clone)]
@@ -106,19 +110,14 @@ impl Experts {
     /// The agent for a conversation with an expert.
     pub fn agent(&self, name: &str) -> Option<Arc<Agent>> {
         let expert = self.get(name)?;
-        let session = format!("talk-{:016x}", rand::random::<u64>());
-        Some(self.conversation(&expert, Arc::clone(&expert.package), &session, Vec::new()))
+        let session = format!("{TALK}{:016x}", rand::random::<u64>());
+        self.keep_package(&expert);
+        Some(self.conversation(&expert, &session, Vec::new()))
     }
 
-    fn conversation(
-        &self,
-        expert: &Expert,
-        package: Arc<Package>,
-        session: &str,
-        calls: Vec<MadeCall>,
-    ) -> Arc<Agent> {
+    fn conversation(&self, expert: &Expert, session: &str, calls: Vec<MadeCall>) -> Arc<Agent> {
         let plan = RunPlan {
-            package,
+            package: Arc::clone(&expert.package),
             session,
             role: Role::Conversation,
             context: Vec::new(),
@@ -131,12 +130,17 @@ impl Experts {
         self.agent_of(expert, plan).0
     }
 
-    /// The agent that goes on with a run of a conversation, with the package and the session that it began with.
-    pub(super) fn returning(&self, name: &str, facts: RunFacts) -> Option<Arc<Agent>> {
-        let expert = self.get(name)?;
-        let (digest, session) = facts.snapshot.split_once(' ').unwrap_or((&facts.snapshot, "talk"));
-        let package = self.package_of(&expert, digest);
-        Some(self.conversation(&expert, package, session, facts.calls))
+    /// The agent that goes on with a run of a conversation, with the package and the session that it began with; `None` for other runs, and
+    /// while the expert is not installed.
+    ///
+    /// # Errors
+    /// When that package is not kept any more.
+    pub(super) async fn returning(&self, name: &str, facts: RunFacts) -> Result<Option<Arc<Agent>>, String> {
+        let Some(expert) = self.get(name) else { return Ok(None) };
+        let session = facts.snapshot.split_once(' ').filter(|(_, session)| session.starts_with(TALK));
+        let Some((digest, session)) = session else { return Ok(None) };
+        let expert = self.as_of(&expert, digest).await?;
+        Ok(Some(self.conversation(&expert, session, facts.calls)))
     }
 
     /// An agent for one run, and its files.
@@ -164,7 +168,10 @@ impl Experts {
             snapshot: snapshot.clone(),
             is_private,
         };
+        let expert_name = expert.name().to_owned();
+        let notices = ConversationNotices { expert: expert_name, is_function: false };
         let supervision = Supervision {
+            notices: (role == Role::Conversation).then(|| Arc::new(notices) as Arc<dyn Notices>),
             settled,
             snapshot,
             is_private,

@@ -4,6 +4,7 @@
 //! Operations stay declared while their server is down. The tier has decided about a call before it comes here: the default of
 //! `[tools.policy]` does not ask again, but its rules are heard, those that deny and those that ask.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -108,6 +109,7 @@ pub async fn check_binding(package: &Package, text: &str, sources: &Sources) -> 
     problems.extend(unbound);
     await_sources(&tools, sources, FIRST_START).await;
     problems.extend(tools.iter().filter_map(|tool| tool.problem(sources)));
+    problems.extend(clashes(&tools));
     let bound = tools.iter().filter_map(BoundTool::target);
     BindingCheck {
         problems,
@@ -126,6 +128,25 @@ pub(super) async fn await_sources(tools: &[BoundTool], sources: &Sources, limit:
     tokio::join!(sources.await_servers(tools.iter().filter_map(BoundTool::server), limit), gateway);
 }
 
+/// Operations that one name stands for cannot be told apart by the model: a problem for each such name.
+pub(super) fn clashes(tools: &[BoundTool]) -> Vec<BindingProblem> {
+    let mut seen: BTreeMap<String, String> = BTreeMap::new();
+    let mut problems = Vec::new();
+    for tool in tools {
+        for OfferedOperation { title, spec, .. } in tool.operations() {
+            let first = seen.entry(spec.name.clone()).or_insert_with(|| title.clone());
+            if *first != title {
+                let text = format!(
+                    "{title} and {first} have the same name {} for the model: map one of them to another name in bindings.yaml, or leave it out of the tool's file",
+                    spec.name
+                );
+                problems.push(BindingProblem { tool: tool.name.clone(), text, is_final: true });
+            }
+        }
+    }
+    problems
+}
+
 /// Reads the text of a file of bindings; what is wrong with it keeps the expert from being ready.
 pub(super) fn read(text: &str) -> (Bindings, Vec<BindingProblem>) {
     let (bindings, findings) = Bindings::read(text);
@@ -137,6 +158,13 @@ pub(super) fn read(text: &str) -> (Bindings, Vec<BindingProblem>) {
     };
     let problems = errors.map(problem).collect();
     (bindings, problems)
+}
+
+/// A tool of a package that nobody has bound.
+#[cfg(test)]
+pub(super) fn unbound(declared: Tool) -> BoundTool {
+    let name = declared.name.value.clone();
+    BoundTool { name, declared: Some(declared), binding: Binding::default(), set: None }
 }
 
 impl BoundTool {

@@ -103,6 +103,21 @@ impl Catalog {
         self.library.package_of(folder, digest)
     }
 
+    /// Keeps the package of a folder under its digest, for work that begins with it.
+    pub(super) fn keep(&self, folder: &str, package: &Package, digest: &str) -> std::io::Result<()> {
+        self.library.keep(folder, package, digest)
+    }
+
+    /// Deletes snapshots of a folder's packages that nothing needs and that are older than this.
+    pub(super) fn prune(
+        &self,
+        folder: &str,
+        in_use: &BTreeSet<String>,
+        older: Duration,
+    ) -> std::io::Result<()> {
+        self.library.prune(folder, in_use, older)
+    }
+
     /// Looks at the folders, and takes what has changed into service. True when something has.
     pub fn reload(&self) -> bool {
         let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
@@ -367,5 +382,32 @@ mod tests {
         assert!(catalog.reload());
         assert_eq!(catalog.get("sales").unwrap().bindings, "triggers: {}\n");
         assert!(!catalog.reload());
+    }
+
+    /// Issue 13: work that waits may outlive any number of updates, and a package that was put there by hand has no other copy.
+    #[test]
+    fn packages_that_work_began_with_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let catalog = Catalog::open(dir.path());
+        let mut digests = Vec::new();
+        for version in ["1.0.0", "1.1.0", "1.2.0"] {
+            write(dir.path(), "sales", "sales", version);
+            catalog.reload();
+            let snapshot = catalog.get("sales").unwrap();
+            catalog.keep("sales", &snapshot.package, &snapshot.digest).unwrap();
+            catalog.keep("sales", &snapshot.package, &snapshot.digest).unwrap();
+            digests.push(snapshot.digest.clone());
+        }
+        let version_of = |digest: &String| {
+            catalog.package_of("sales", digest).map(|package| package.manifest.version.value)
+        };
+        assert_eq!(version_of(&digests[0]).as_deref(), Some("1.0.0"));
+        let in_use = BTreeSet::from([digests[0].clone()]);
+        catalog.prune("sales", &in_use, Duration::from_hours(1)).unwrap();
+        assert!(digests.iter().all(|digest| version_of(digest).is_some()), "they are new");
+        catalog.prune("sales", &in_use, Duration::ZERO).unwrap();
+        let left: Vec<bool> = digests.iter().map(|digest| version_of(digest).is_some()).collect();
+        assert_eq!(left, [true, false, false]);
+        catalog.prune("not there", &in_use, Duration::ZERO).unwrap();
     }
 }

@@ -1,10 +1,12 @@
 //! What the files of a package say of each other. A reference into something that could not be read is not judged. Pure; called by `package`.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use super::component::{Process, note_repeated};
+use super::bound::function_name;
+use super::component::{FunctionSession, Process, note_repeated};
 use super::diagnostic::{At, Code, FileReport, Report, Spanned, nearest};
 use super::fields::Listing;
+use super::isolated::call_name;
 use super::manifest::{Concurrency, Trigger, TriggerKind};
 use super::package::{Package, names};
 use super::resolve::Lane;
@@ -14,6 +16,7 @@ use super::{MANIFEST, markdown, path};
 /// Checks the references of a package.
 pub(super) fn check(package: &Package, report: &mut Report) {
     check_repeated_names(package, report);
+    check_function_names(package, report);
     let known = Known::of(package);
     check_triggers(package, &known, &mut report.file(MANIFEST));
     check_tools(package, &known, report);
@@ -122,6 +125,33 @@ fn check_repeated_names(package: &Package, report: &mut Report) {
     seen.clear();
     for tool in &package.tools.items {
         note_repeated("tool", &tool.name, &mut seen, &mut report.file(&tool.path));
+    }
+}
+
+/// A model knows operations and isolated functions by names in which other characters stand for some: two of one name could not be told apart,
+/// and neither could their tiers.
+fn check_function_names(package: &Package, report: &mut Report) {
+    let mut seen: HashMap<String, String> = HashMap::new();
+    let mut note = |name: String, title: String, file: &str, at: At| {
+        let first = seen.entry(name.clone()).or_insert_with(|| title.clone());
+        // What stands twice under its own name is told of already.
+        if *first != title {
+            let message = format!("{title} has the name `{name}` for the model, and so has {first}");
+            let help =
+                "give one of the two another name; `.`, `:` and the like become `_`, and 64 characters count";
+            report.file(file).add(Code::DuplicateName, at, message, help);
+        }
+    };
+    for tool in package.offered_tools() {
+        for operation in &tool.operations.items {
+            let (tool_name, name) = (&tool.name.value, &operation.name);
+            note(function_name(tool_name, name), format!("{tool_name}.{name}"), &tool.path, operation.at);
+        }
+    }
+    let functions = package.functions.items.iter();
+    for one in functions.filter(|function| function.session == FunctionSession::Isolated) {
+        let name = &one.name;
+        note(call_name(&name.value), format!("the isolated function {}", name.value), &one.path, name.at);
     }
 }
 

@@ -121,6 +121,8 @@ pub struct Process {
 pub struct Operation {
     /// Its name.
     pub name: String,
+    /// Where the name stands.
+    pub at: At,
     /// What it does.
     pub description: Option<String>,
     /// The names of its inputs.
@@ -260,7 +262,7 @@ impl Operation {
         let inputs = shape(&mut fields, "input");
         shape(&mut fields, "output");
         fields.finish();
-        Self { name: name.value, description, inputs }
+        Self { name: name.value, at: name.at, description, inputs }
     }
 }
 

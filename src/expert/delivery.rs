@@ -76,7 +76,7 @@ pub fn message_json(row: &MessageRow) -> Value {
     let body: Value = serde_json::from_str(&row.message.body).unwrap_or_default();
     json!({
         "id": row.message.id, "object": "expert.message", "kind": row.message.kind, "expert": row.message.expert,
-        "invocation": row.message.entry, "process": body["process"], "body": body[row.message.kind.as_str()],
+        "invocation": row.message.entry, "run": body["run"], "process": body["process"], "body": body[row.message.kind.as_str()],
         "created": row.created / 1_000, "delivered": row.delivered.map(|millis| millis / 1_000),
         "attempts": row.attempts, "problem": row.note,
     })
@@ -85,26 +85,33 @@ pub fn message_json(row: &MessageRow) -> Value {
 /// What the main session is told. What came from mails and models is data there, too.
 pub(super) fn told(row: &NewMessage) -> String {
     let body: Value = serde_json::from_str(&row.body).unwrap_or_default();
-    let (expert, process) = (&row.expert, body["process"].as_str().unwrap_or_default());
+    let expert = &row.expert;
+    let process = body["process"].as_str();
+    let place = process.map_or("in a conversation".to_owned(), |process| format!("process {process}"));
     let what = &body[row.kind.as_str()];
     let head = match row.kind.as_str() {
-        "draft" => format!(
-            "The expert {expert} has a draft for the user (process {process}). It was not executed. Show it to the user."
-        ),
+        "draft" => {
+            format!(
+                "The expert {expert} has a draft for the user ({place}). It was not executed. Show it to the user."
+            )
+        }
         "approval" => format!(
-            "The expert {expert} asks for the user's approval (process {process}, approval {}). Show the calls to the user. Only the user can decide, \
+            "The expert {expert} asks for the user's approval ({place}, approval {}). Show the calls to the user. Only the user can decide, \
              by `respool expert approvals`; you cannot.",
             what["id"].as_str().unwrap_or_default()
         ),
-        "escalation" => {
-            format!("The expert {expert} hands something to the user (process {process}). Tell the user.")
-        }
+        "escalation" => format!("The expert {expert} hands something to the user ({place}). Tell the user."),
         "task" => format!(
-            "A trigger of the expert {expert} fired. Delegate it to the model respool/expert/{expert} (process {process})."
+            "A trigger of the expert {expert} fired. Delegate it to the model respool/expert/{expert} ({place})."
         ),
-        _ => format!(
-            "The expert {expert} has finished the process {process}. Tell the user what matters of it."
-        ),
+        _ => match process {
+            Some(process) => format!(
+                "The expert {expert} has finished the process {process}. Tell the user what matters of it."
+            ),
+            None => format!(
+                "The expert {expert} has the answer to a conversation that waited for a person's approval. Tell the user what matters of it."
+            ),
+        },
     };
     format!("[respool: message {}]\n{head}\n\n{}", row.id, fenced("the expert's message", &readable(what)))
 }

@@ -29,6 +29,8 @@ pub const MODEL_PREFIX: &str = "expert/";
 
 /// How often it is looked whether the gateway can be reached.
 const GATEWAY_EVERY: Duration = Duration::from_secs(5);
+/// How often it is looked for packages that nothing needs any more, and how old these are at least: a run may be about to begin with one.
+const PRUNE_EVERY: Duration = Duration::from_hours(1);
 
 /// One expert.
 pub struct Expert {
@@ -126,7 +128,16 @@ impl Experts {
             tracing::error!(target: "respool::expert", "there is no store, so no process is executed");
             return;
         };
-        self.tasks.spawn(worker.work());
+        let experts = Arc::clone(self);
+        self.tasks.spawn(async move {
+            if let Some(store) = experts.agents.store()
+                && let Err(error) = experts.resume_interrupted(store).await
+            {
+                tracing::error!(target: "respool::expert", %error, "conversations that were interrupted are not resumed");
+            }
+            worker.work().await;
+        });
+        self.tasks.spawn(Arc::clone(self).prune_packages(shutdown.clone()));
         if let Some(store) = self.agents.store() {
             self.tasks.spawn(delivery::deliver(Arc::clone(self), Arc::clone(store), shutdown.clone()));
         }
@@ -285,7 +296,8 @@ impl Experts {
     /// What keeps an expert from being ready; its triggers are held as long as this is not empty.
     pub fn problems(&self, expert: &Expert) -> Vec<BindingProblem> {
         let unavailable = expert.bound.iter().filter_map(|tool| tool.problem(&self.sources));
-        expert.problems.iter().cloned().chain(unavailable).collect()
+        let clashes = bound::clashes(&expert.bound);
+        expert.problems.iter().cloned().chain(unavailable).chain(clashes).collect()
     }
 
     /// The invocation of a process that a person asks for.
@@ -333,13 +345,54 @@ impl Experts {
         Ok(())
     }
 
-    /// The package that a run began with, as long as it is kept; else the installed one.
-    pub(super) fn package_of(&self, expert: &Expert, digest: &str) -> Arc<Package> {
+    /// The expert as it was when a run began: the package of this digest, bound as the user says now.
+    ///
+    /// # Errors
+    /// When that package is not kept any more. Work that began with it must not go on with another one.
+    pub(super) async fn as_of(&self, expert: &Arc<Expert>, digest: &str) -> Result<Arc<Expert>, String> {
         if digest == expert.digest {
-            return Arc::clone(&expert.package);
+            return Ok(Arc::clone(expert));
         }
-        let kept = self.catalog.package_of(&expert.folder, digest).map(Arc::new);
-        kept.unwrap_or_else(|| Arc::clone(&expert.package))
+        let Some(package) = self.catalog.package_of(&expert.folder, digest).map(Arc::new) else {
+            return Err(format!(
+                "the version of {} with which it began is not kept any more (digest {digest})",
+                expert.name()
+            ));
+        };
+        let bindings = expert.bindings.clone();
+        let (bound, problems) = bound::bind(&package, &bindings, &self.sources);
+        let (digest, folder) = (digest.to_owned(), expert.folder.clone());
+        Ok(Arc::new(Expert { package, digest, bindings, problems, bound: Arc::new(bound), folder }))
+    }
+
+    /// Keeps an expert's package for the run that begins with it. The run does not wait for that.
+    pub(super) fn keep_package(&self, expert: &Arc<Expert>) {
+        let (catalog, expert) = (Arc::clone(&self.catalog), Arc::clone(expert));
+        drop(self.tasks.spawn_blocking(move || {
+            if let Err(error) = catalog.keep(&expert.folder, &expert.package, &expert.digest) {
+                tracing::warn!(target: "respool::expert", expert = expert.name(), %error,
+                    "the package cannot be kept, so work that waits for a person cannot go on once the package changes");
+            }
+        }));
+    }
+
+    /// Deletes packages that neither an unfinished run nor a rollback needs, now and then.
+    async fn prune_packages(self: Arc<Self>, shutdown: CancellationToken) {
+        let pruning = async {
+            loop {
+                if let Some(mut in_use) = self.agents.snapshots_in_use().await {
+                    let all = self.all();
+                    in_use.extend(all.iter().map(|expert| expert.digest.clone()));
+                    for expert in all {
+                        if let Err(error) = self.catalog.prune(&expert.folder, &in_use, PRUNE_EVERY) {
+                            tracing::warn!(target: "respool::expert", expert = expert.name(), %error, "old snapshots cannot be deleted");
+                        }
+                    }
+                }
+                tokio::time::sleep(PRUNE_EVERY).await;
+            }
+        };
+        let _: Option<()> = shutdown.run_until_cancelled(pruning).await;
     }
 }
 

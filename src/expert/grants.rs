@@ -1,9 +1,10 @@
 //! What an update changes: how far its version goes, and what it would let the expert do that it could not do before. Pure; called by `library`.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use semver::Version;
 
+use super::component::Tool;
 use super::manifest::Trigger;
 use super::package::Package;
 use super::policy::Tier;
@@ -90,46 +91,56 @@ fn start_of(trigger: &Trigger) -> String {
 }
 
 fn tiers(old: &Package, new: &Package, lines: &mut Vec<String>) {
-    let (before, after) = (operations(old), operations(new));
-    for (operation, tier) in &after {
-        match before.get(operation) {
-            None if *tier == Tier::Auto => {
-                lines.push(format!("{operation} is new and runs without asking (auto)"));
+    // An override that is gone loosens, too: what either package names is judged under both policies.
+    let named: BTreeSet<(&str, &str)> = operations(old).chain(operations(new)).collect();
+    for (tool, operation) in named {
+        let Some(is) = tier_of(new, tool, operation) else { continue };
+        match tier_of(old, tool, operation) {
+            None if is == Tier::Auto => {
+                lines.push(format!("{tool}.{operation} is new and runs without asking (auto)"));
             }
-            Some(was) if freedom(*tier) > freedom(*was) => {
-                lines.push(format!("{operation} becomes {tier}; it was {was}"));
+            Some(was) if is.freedom() > was.freedom() => {
+                lines.push(format!("{tool}.{operation} becomes {is}; it was {was}"));
             }
             _ => {}
         }
     }
     let (was, is) = (old.manifest.policy.default, new.manifest.policy.default);
-    if freedom(is) > freedom(was) {
+    for tool in required(new).filter(|tool| file_of(old, tool).is_some() && file_of(new, tool).is_none()) {
+        lines.push(format!(
+            "all operations that the server of {tool} has are offered, since the tool's file is gone; those without a tier of their own are {is}"
+        ));
+    }
+    if is.freedom() > was.freedom() {
         lines.push(format!("operations without a tier of their own become {is}; they were {was}"));
     }
 }
 
-const fn freedom(tier: Tier) -> u8 {
-    match tier {
-        Tier::Manual => 0,
-        Tier::Confirm => 1,
-        Tier::Auto => 2,
-    }
+fn required(package: &Package) -> impl Iterator<Item = &str> {
+    package.manifest.tools.items.iter().map(|name| name.value.as_str())
 }
 
-/// The operations that are known of, by tool files and by overrides, with their tiers.
-fn operations(package: &Package) -> BTreeMap<String, Tier> {
-    let policy = &package.manifest.policy;
+/// The file that says which operations of a tool are offered; without one all of its server are.
+fn file_of<'a>(package: &'a Package, tool: &str) -> Option<&'a Tool> {
+    package.offered_tools().find(|one| one.name.value == tool)
+}
+
+/// The operations that a package names, in tool files and in overrides.
+fn operations(package: &Package) -> impl Iterator<Item = (&str, &str)> {
     let declared = package.offered_tools().flat_map(|tool| {
         let name = tool.name.value.as_str();
-        tool.operations.items.iter().map(move |operation| (name.to_owned(), operation.name.clone()))
+        tool.operations.items.iter().map(move |operation| (name, operation.name.as_str()))
     });
-    let overridden = policy.overrides.items.iter().filter_map(|one| {
-        let (tool, operation) = one.key.value.split_once('.')?;
-        let is_required = package.manifest.tools.items.iter().any(|name| name.value == tool);
-        is_required.then(|| (tool.to_owned(), operation.to_owned()))
-    });
-    let all = declared.chain(overridden);
-    all.map(|(tool, operation)| (format!("{tool}.{operation}"), policy.tier(&tool, &operation))).collect()
+    let overrides = package.manifest.policy.overrides.items.iter();
+    declared.chain(overrides.filter_map(|one| one.key.value.split_once('.')))
+}
+
+/// The tier of an operation; `None` where the package does not offer it.
+fn tier_of(package: &Package, tool: &str, operation: &str) -> Option<Tier> {
+    let declares = |file: &Tool| file.operations.items.iter().any(|one| one.name == operation);
+    let is_offered =
+        required(package).any(|name| name == tool) && file_of(package, tool).is_none_or(declares);
+    is_offered.then(|| package.manifest.policy.tier(tool, operation))
 }
 
 #[cfg(test)]
@@ -150,5 +161,48 @@ mod tests {
         ] {
             assert_eq!(VersionStep::between(old, new), expected, "{old} {new}");
         }
+    }
+
+    /// A package that requires the tool `crm`; `operations`: those of its file, where it has one.
+    fn package(approval: &str, operations: Option<&str>) -> Package {
+        let dir = tempfile::tempdir().unwrap();
+        let tools = operations.map_or("", |_| ", tools: [crm.yaml]");
+        let manifest = format!(
+            "spec: '1.0'\nname: desk\nversion: 1.0.0\ndescription: d\nrequires: {{tools: [crm]}}\n\
+             components: {{orchestrator: o.md, persona: [o.md], functions: [f.md]{tools}}}\npolicy: {{approval: {approval}}}\n"
+        );
+        let file = format!("name: crm\ndescription: d\noperations: [{}]\n", operations.unwrap_or_default());
+        let function = "---\nname: f\ndescription: d\n---\nBody.\n";
+        for (name, text) in
+            [("expert.yaml", manifest.as_str()), ("o.md", "o\n"), ("f.md", function), ("crm.yaml", &file)]
+        {
+            std::fs::write(dir.path().join(name), text).unwrap();
+        }
+        super::super::load(dir.path()).unwrap().package.unwrap()
+    }
+
+    /// Issue 13: what a package does not name any more may be looser for that very reason.
+    #[test]
+    fn what_is_gone_can_loosen() {
+        let (look, both) = (Some("{name: look}"), Some("{name: look}, {name: send}"));
+        let (auto, held) = ("{default: auto}", "{default: auto, overrides: {crm.send: manual}}");
+        let check = |old: (&str, Option<&str>), new: (&str, Option<&str>), expected: &[&str]| {
+            let lines = loosened(&package(old.0, old.1), &package(new.0, new.1));
+            let is_said = lines.iter().zip(expected).all(|(line, part)| line.contains(part));
+            assert!(lines.len() == expected.len() && is_said, "{old:?} to {new:?}: {lines:?}");
+        };
+        check((auto, look), (auto, None), &["all operations that the server of crm has"]);
+        check(
+            ("{default: confirm}", look),
+            ("{default: confirm}", None),
+            &["all operations that the server"],
+        );
+        check((held, None), (auto, None), &["crm.send becomes auto; it was manual"]);
+        check((held, both), (auto, both), &["crm.send becomes auto; it was manual"]);
+        check((held, both), (auto, look), &[]);
+        check((auto, None), (auto, look), &[]);
+        check((auto, look), (auto, both), &["crm.send is new and runs without asking"]);
+        check((held, look), (held, both), &[]);
+        check((auto, None), (held, None), &[]);
     }
 }

@@ -16,6 +16,7 @@ use super::assembly::AgentBase;
 use super::bound::{BoundTools, function_name};
 use super::component::{Function, FunctionSession, KnowledgeKind};
 use super::learning::LearningFiles;
+use super::notices::ConversationNotices;
 use super::operations::Operations;
 use super::outputs;
 use super::package::Package;
@@ -24,8 +25,8 @@ use super::tools::{ESCALATE, approval_rules, escalate_tool, spec, tier_of};
 use super::trigger::fenced_json;
 use super::{path, policy};
 use crate::agent::{
-    Agent, AgentRequest, ChildRuns, EndsRun, Executor, OfferedTool, Outcome, RequestedCall, SettledCall,
-    Setup, Supervision, Tier,
+    Agent, AgentRequest, ChildRuns, EndsRun, Executor, Notices, OfferedTool, Outcome, RequestedCall,
+    SettledCall, Setup, Supervision, Tier,
 };
 use crate::tools::{Approver, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
 
@@ -106,11 +107,10 @@ impl IsolatedFunctions {
 
     fn supervision(&self, operations: &Operations) -> Supervision {
         let (mut tiers, mut ends_run) = (BTreeMap::new(), BTreeMap::new());
-        for operation in operations.all() {
-            let tier = if self.is_dry { policy::Tier::Auto } else { operations.tier(&operation) };
-            tiers.insert(operation.spec.name.clone(), tier_of(tier));
+        for (name, tier) in operations.tiers_by_name() {
+            tiers.insert(name.clone(), tier_of(if self.is_dry { policy::Tier::Auto } else { tier }));
             if self.is_process {
-                ends_run.insert(operation.spec.name, EndsRun::OnFault);
+                ends_run.insert(name, EndsRun::OnFault);
             }
         }
         ends_run.extend([FINISH_FUNCTION, ESCALATE].map(|name| (name.to_owned(), EndsRun::OnSuccess)));
@@ -119,11 +119,20 @@ impl IsolatedFunctions {
             rules: approval_rules(&self.package, self.is_process),
             ends_run,
             settled: self.settled.clone(),
+            calls_once: self.is_process,
             snapshot: self.snapshot.clone(),
             is_private: self.is_private,
             ends_at_limits: self.is_process,
+            notices: self.notices(),
             ..Supervision::default()
         }
+    }
+
+    /// A process tells people itself what its functions handed over.
+    fn notices(&self) -> Option<Arc<dyn Notices>> {
+        let expert = self.package.manifest.name.value.clone();
+        let notices = ConversationNotices { expert, is_function: true };
+        (!self.is_process).then(|| Arc::new(notices) as Arc<dyn Notices>)
     }
 
     /// The end of a function, as the run that called it gets it.

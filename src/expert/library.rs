@@ -1,5 +1,5 @@
 //! The installed experts: a directory with one package each, copied there as it was checked, and immutable snapshots of what was installed.
-//! Called by the command line.
+//! Called by the command line, and by `catalog` for the packages in service.
 //!
 //! ```text
 //! DIR/NAME/                            the package; `bindings.yaml` in it is the user's, where respool installed the package
@@ -8,11 +8,11 @@
 //! DIR/../expert-config/NAME/           `bindings.yaml` of the user for any package
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -395,20 +395,27 @@ impl Library {
 
     /// Writes the snapshot, the package and the record, each in one step.
     fn write(&self, folder: &str, package: &Package, record: &Record) -> io::Result<()> {
-        let snapshot = self.snapshot(folder, &record.digest);
-        if !snapshot.exists() {
-            let staged = self.staged(&package.files)?;
-            fs::create_dir_all(snapshot.parent().unwrap_or(&self.dir))?;
-            fs::rename(staged.keep(), &snapshot)?;
-        }
+        self.keep(folder, package, &record.digest)?;
         let staged = self.staged(&package.files)?;
         let bindings = self.dir.join(folder).join(BINDINGS);
         if self.is_recorded(folder) && bindings.is_file() {
             fs::copy(&bindings, staged.path().join(BINDINGS))?;
         }
         self.replace(folder, &staged.keep())?;
-        write_atomically(&self.record_path(folder), serde_json::to_string_pretty(record)?.as_bytes())?;
-        self.prune(folder, record)
+        write_atomically(&self.record_path(folder), serde_json::to_string_pretty(record)?.as_bytes())
+    }
+
+    /// Keeps a package under its digest, for work that began with it: of one that was put there by hand there is no other copy.
+    pub(super) fn keep(&self, folder: &str, package: &Package, digest: &str) -> io::Result<()> {
+        let snapshot = self.snapshot(folder, digest);
+        if snapshot.exists() {
+            return Ok(());
+        }
+        fs::create_dir_all(snapshot.parent().unwrap_or(&self.dir))?;
+        let staged = self.staged(&package.files)?;
+        let renamed = fs::rename(staged.path(), &snapshot);
+        // Another process may have been quicker.
+        if snapshot.exists() { Ok(()) } else { renamed }
     }
 
     /// The files in a new directory beside the packages, so that it can be renamed into its place.
@@ -442,12 +449,24 @@ impl Library {
         moved
     }
 
-    /// Deletes the snapshots that neither the installed package nor a rollback needs.
-    fn prune(&self, folder: &str, record: &Record) -> io::Result<()> {
-        let kept = [Some(&record.digest), record.previous.as_ref().map(|record| &record.digest)];
-        for entry in fs::read_dir(self.dir.join(OWN).join("snapshots").join(folder))? {
+    /// Deletes the snapshots of an expert that are older than this, but for those of the installed package, of a rollback, and in use.
+    ///
+    /// # Errors
+    /// When the folder cannot be read or written.
+    pub(super) fn prune(&self, folder: &str, in_use: &BTreeSet<String>, older: Duration) -> io::Result<()> {
+        let record = fs::read(self.record_path(folder)).ok();
+        let record: Option<Record> = record.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let previous = record.as_ref().and_then(|record| record.previous.as_ref());
+        let kept = [record.as_ref().map(|record| &record.digest), previous.map(|record| &record.digest)];
+        let snapshots = match fs::read_dir(self.dir.join(OWN).join("snapshots").join(folder)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            entries => entries?,
+        };
+        for entry in snapshots {
             let entry = entry?;
-            if !kept.iter().flatten().any(|kept| entry.file_name().to_str() == Some(kept.as_str())) {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let age = entry.metadata()?.modified()?.elapsed().unwrap_or_default();
+            if age >= older && !in_use.contains(&name) && !kept.contains(&Some(&name)) {
                 fs::remove_dir_all(entry.path())?;
             }
         }

@@ -3,7 +3,7 @@
 //! The tier of an operation is the package's, and stricter where the owner wants to be asked: what a rule of `[tools.policy]` asks about
 //! is `confirm` where the package says `auto`. A package can only be held back by its owner's policy, never freed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -51,10 +51,39 @@ impl Operations {
         }
     }
 
+    /// The tiers by the names that the model calls. Where a name stands for several operations the strictest tier holds.
+    pub(super) fn tiers_by_name(&self) -> BTreeMap<String, Tier> {
+        let mut tiers = BTreeMap::new();
+        for operation in self.all() {
+            let tier = self.tier(&operation);
+            let known = tiers.entry(operation.spec.name).or_insert(tier);
+            if tier.freedom() < known.freedom() {
+                *known = tier;
+            }
+        }
+        tiers
+    }
+
     /// All of them by their tiers, as the model is told.
     pub(super) fn tiers(&self) -> Tiers {
         let all = self.all();
         Tiers::from_pairs(all.iter().map(|operation| (operation.title.clone(), self.tier(operation))))
+    }
+
+    /// The one of this name; none is called where the name stands for several.
+    fn named(&self, name: &str) -> Option<Result<(&BoundTool, OfferedOperation), String>> {
+        let all = self
+            .tools()
+            .flat_map(|tool| tool.operations().into_iter().map(move |operation| (tool, operation)));
+        let mut named = all.filter(|(_, operation)| operation.spec.name == name);
+        let (tool, operation) = named.next()?;
+        Some(match named.find(|(_, other)| other.title != operation.title) {
+            None => Ok((tool, operation)),
+            Some((_, other)) => Err(format!(
+                "not run: `{name}` stands for {} and for {}; a person has to change the package or its bindings",
+                operation.title, other.title
+            )),
+        })
     }
 
     /// Calls one; `None` where there is none of this name.
@@ -63,10 +92,10 @@ impl Operations {
         invocation: &Invocation,
         approver: Option<&dyn Approver>,
     ) -> Option<Result<ToolOutput, ToolError>> {
-        let (tool, operation) = self.tools().find_map(|tool| {
-            let mut operations = tool.operations().into_iter();
-            Some((tool, operations.find(|operation| operation.spec.name == invocation.name)?))
-        })?;
+        let (tool, operation) = match self.named(&invocation.name)? {
+            Ok(found) => found,
+            Err(why) => return Some(Err(ToolError::Denied(why))),
+        };
         Some(match self.dry_answer(&operation, invocation) {
             Some(text) => Ok(ToolOutput { text, display: None }),
             None => tool.call(&operation, invocation, approver).await,
@@ -87,5 +116,62 @@ impl Operations {
             "[dry run: {} ({tier}) was not called; its inputs would be {arguments}. Go on as if it had worked]",
             operation.title
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::expert::{bound, load};
+    use crate::tools::Caller;
+
+    const FILES: [(&str, &str); 4] = [
+        (
+            "expert.yaml",
+            "spec: '1.0'\nname: desk\nversion: 1.0.0\ndescription: d\nrequires: {tools: [crm]}\n\
+             components: {orchestrator: o.md, persona: [o.md], functions: [f.md], tools: [crm.yaml]}\n\
+             policy: {approval: {default: auto, overrides: {crm.move_deal: manual}}}\n",
+        ),
+        ("o.md", "o\n"),
+        ("f.md", "---\nname: f\ndescription: d\n---\nBody.\n"),
+        ("crm.yaml", "name: crm\ndescription: d\noperations: [{name: move_deal}, {name: look}]\n"),
+    ];
+
+    /// Issue 13: the names of two operations may be one for the model. Then neither runs, and the stricter tier holds.
+    #[tokio::test]
+    async fn an_operation_does_not_pass_under_the_name_of_another_one() {
+        let dir = tempfile::tempdir().unwrap();
+        for (file, text) in FILES {
+            std::fs::write(dir.path().join(file), text).unwrap();
+        }
+        let package = load(dir.path()).unwrap().package.unwrap();
+        let mut tool = package.tools.items[0].clone();
+        let bound = |tool| Arc::new(vec![bound::unbound(tool)]);
+        assert!(bound::clashes(&bound(tool.clone())).is_empty());
+        let other = crate::expert::Operation { name: "move:deal".into(), ..tool.operations.items[0].clone() };
+        tool.operations.items.push(other);
+        let bound = bound(tool);
+        let clashes = bound::clashes(&bound);
+        assert!(
+            clashes.len() == 1 && clashes[0].text.contains("crm.move:deal and crm.move_deal"),
+            "{clashes:?}"
+        );
+        let operations = Operations::new(&package, bound, false);
+        let tiers = operations.tiers_by_name();
+        assert_eq!((tiers["crm__move_deal"], tiers["crm__look"]), (Tier::Manual, Tier::Auto));
+        let call = async |name: &str| {
+            let invocation = Invocation {
+                name: name.into(),
+                arguments: serde_json::Map::new(),
+                key: String::new(),
+                timeout: std::time::Duration::from_secs(1),
+                caller: Caller::default(),
+            };
+            operations.call(&invocation, None).await.unwrap().unwrap_err()
+        };
+        assert!(matches!(call("crm__move_deal").await, ToolError::Denied(_)));
+        assert!(matches!(call("crm__look").await, ToolError::Unreachable(_)), "it is not bound");
     }
 }

@@ -33,6 +33,17 @@ words! {
     }
 }
 
+impl Tier {
+    /// How much it lets happen: a tier with less is stricter.
+    pub(super) const fn freedom(self) -> u8 {
+        match self {
+            Self::Manual => 0,
+            Self::Confirm => 1,
+            Self::Auto => 2,
+        }
+    }
+}
+
 /// An override, as it was written.
 #[derive(Clone, Debug)]
 pub struct Override {

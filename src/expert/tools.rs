@@ -243,11 +243,10 @@ pub(super) fn supervision(
 ) -> Supervision {
     let is_process = matches!(role, Role::Process(_));
     let (mut tiers, mut ends_run) = (BTreeMap::new(), BTreeMap::new());
-    for operation in operations.all() {
-        let tier = if is_dry { Tier::Auto } else { operations.tier(&operation) };
-        tiers.insert(operation.spec.name.clone(), tier_of(tier));
+    for (name, tier) in operations.tiers_by_name() {
+        tiers.insert(name.clone(), tier_of(if is_dry { Tier::Auto } else { tier }));
         if is_process {
-            ends_run.insert(operation.spec.name, EndsRun::OnFault);
+            ends_run.insert(name, EndsRun::OnFault);
         }
     }
     let learning = &package.manifest.learning;
@@ -259,7 +258,15 @@ pub(super) fn supervision(
         rules.proposals.insert(LEARN.to_owned());
     }
     ends_run.extend([FINISH, ESCALATE, FAIL].map(|name| (name.to_owned(), EndsRun::OnSuccess)));
-    Supervision { tiers, rules, ends_run, ends_at_limits: is_process, ..Supervision::default() }
+    // An operation of a process is made once in all attempts; a person in a conversation may want the same again.
+    Supervision {
+        tiers,
+        rules,
+        ends_run,
+        ends_at_limits: is_process,
+        calls_once: is_process,
+        ..Supervision::default()
+    }
 }
 
 /// How a run of the package deals with approvals.

@@ -117,6 +117,12 @@ fn refused(id: &str, error: DecideError) -> ApiError {
                 format!("the approval `{id}` waits no more: {what}"),
             )
         }
+        DecideError::TooLate => {
+            let what = format!(
+                "the approval `{id}` came too late: the time for it is over, and the package says that its calls are then rejected"
+            );
+            ApiError::new(409, ErrorCode::ApprovalNotWaiting, what)
+        }
         DecideError::UnknownCall(call) => {
             let what =
                 format!("the approval `{id}` has no call `{call}`; GET /v1/approvals/{id} lists its calls");

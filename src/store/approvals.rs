@@ -142,12 +142,28 @@ pub(super) fn withdraw(change: &Transaction<'_>, run: &str) -> rusqlite::Result<
         .execute(params![run])
 }
 
-pub(super) fn decide(change: &Transaction<'_>, id: &str, decision: &str, at: u64) -> rusqlite::Result<usize> {
+/// Whether a decision counts that comes after the time for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LateDecision {
+    /// It counts.
+    Counts,
+    /// It is refused.
+    Refused,
+}
+
+pub(super) fn decide(
+    change: &Transaction<'_>,
+    id: &str,
+    decision: &str,
+    at: u64,
+    late: LateDecision,
+) -> rusqlite::Result<usize> {
     change
         .prepare_cached(
-            "UPDATE approvals SET state = 'decided', decision = ?2, decided = ?3 WHERE id = ?1 AND state = 'waiting'",
+            "UPDATE approvals SET state = 'decided', decision = ?2, decided = ?3
+             WHERE id = ?1 AND state = 'waiting' AND (?4 OR expires IS NULL OR expires > ?3)",
         )?
-        .execute(params![id, decision, signed(at)])
+        .execute(params![id, decision, signed(at), late == LateDecision::Counts])
 }
 
 const ROW: &str = "approvals.id, run, agent, state, requested, expires, body, decided, decision

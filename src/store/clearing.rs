@@ -37,13 +37,18 @@ pub struct Usage {
     pub bytes: u64,
 }
 
+/// True for a run of work that may be executed again: what it did is not done again only as long as it is known.
+const IS_NEEDED: &str = "EXISTS (SELECT 1 FROM queue WHERE work = runs.fingerprint AND state IN ('waiting', 'claimed', 'held', 'dead_letter'))";
+
 /// Deletes a few runs that nobody works on and to which nothing has happened since this time. Runs that wait for approval
-/// stay; child runs go with their parents.
+/// stay, and those of work that may be executed again; child runs go with their parents.
 pub(super) fn expire(change: &Transaction<'_>, before: u64) -> rusqlite::Result<usize> {
-    let query = "SELECT id FROM runs
-                 WHERE status IN ('suspended', 'interrupted', 'done', 'limited', 'failed', 'cancelled')
-                   AND parent IS NULL AND updated < ?1 LIMIT ?2";
-    remove_some(change, query, before, 0)
+    let query = format!(
+        "SELECT id FROM runs
+         WHERE status IN ('suspended', 'interrupted', 'done', 'limited', 'failed', 'cancelled')
+           AND parent IS NULL AND updated < ?1 AND NOT {IS_NEEDED} LIMIT ?2"
+    );
+    remove_some(change, &query, before, 0)
 }
 
 /// Deletes a few runs that ended before this time, the oldest first, as long as more than `most` bytes are in use.
@@ -51,10 +56,12 @@ pub(super) fn shrink(change: &Transaction<'_>, most: u64, before: u64) -> rusqli
     if of_runs(change)? <= most {
         return Ok(0);
     }
-    let query =
-        "SELECT id FROM runs WHERE status IN ('done', 'limited', 'failed', 'cancelled') AND parent IS NULL AND updated < ?1
-                 ORDER BY updated LIMIT ?2";
-    remove_some(change, query, before, most)
+    let query = format!(
+        "SELECT id FROM runs
+         WHERE status IN ('done', 'limited', 'failed', 'cancelled') AND parent IS NULL AND updated < ?1 AND NOT {IS_NEEDED}
+         ORDER BY updated LIMIT ?2"
+    );
+    remove_some(change, &query, before, most)
 }
 
 /// Deletes runs of a query until they are a bite, or no more than `most` bytes are in use.

@@ -1,17 +1,24 @@
 //! Requests for consent, as the rest of respool asks the store for them: read, decided, and the runs that a decision wakes.
 
-use super::approvals::{self, ApprovalRow, ApprovalState, WokenRun};
+use super::approvals::{self, ApprovalRow, ApprovalState, LateDecision, WokenRun};
 use super::write::Job;
 use super::{Store, StoreError};
 
 impl Store {
-    /// Records a decision, so that it survives a power failure; false when the request does not wait for one.
+    /// Records a decision, so that it survives a power failure; false when the request does not wait for one, or its
+    /// time is over.
     ///
     /// # Errors
     /// When the store cannot be written.
-    pub async fn decide(&self, id: &str, decision: String, at: u64) -> Result<bool, StoreError> {
+    pub async fn decide(
+        &self,
+        id: &str,
+        decision: String,
+        at: u64,
+        late: LateDecision,
+    ) -> Result<bool, StoreError> {
         let id = id.to_owned();
-        self.ask(|answer| Job::Decide { id, decision, at, answer }).await
+        self.ask(|answer| Job::Decide { id, decision, at, late, answer }).await
     }
 
     /// One request.

@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
-pub use approvals::{ApprovalChange, ApprovalRow, ApprovalState, WokenRun};
+pub use approvals::{ApprovalChange, ApprovalRow, ApprovalState, LateDecision, WokenRun};
 pub use clearing::{Cleared, Usage};
 pub use config::{ResponsesConfig, RunsConfig, StoreConfig};
 pub use key_usage::KeyUsage;
@@ -380,6 +380,22 @@ impl Store {
     pub async fn runs_of(&self, fingerprint: &str) -> Result<Vec<String>, StoreError> {
         let fingerprint = fingerprint.to_owned();
         self.read(move |connection| read::runs_of(connection, &fingerprint)).await
+    }
+
+    /// The runs of a status, those first to which nothing has happened for longest.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn runs_of_status(&self, status: Status) -> Result<Vec<RunRow>, StoreError> {
+        self.read(move |connection| read::of_status(connection, status.as_str())).await
+    }
+
+    /// What the runs were made of that are not over, as their setups say.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn snapshots_in_use(&self) -> Result<Vec<String>, StoreError> {
+        self.read(read::snapshots_in_use).await
     }
 
     /// The client has got what there is of a run.

@@ -117,6 +117,12 @@ pub(super) fn newest(connection: &Connection, whose: &Whose, most: usize) -> rus
     connection.prepare_cached(&query)?.query_map(params![client, most], row)?.collect()
 }
 
+/// The runs of a status, the oldest change first.
+pub(super) fn of_status(connection: &Connection, status: &str) -> rusqlite::Result<Vec<RunRow>> {
+    let query = format!("SELECT {ROW} FROM runs WHERE status = ?1 ORDER BY updated");
+    connection.prepare_cached(&query)?.query_map(params![status], row)?.collect()
+}
+
 pub(super) fn is_of(connection: &Connection, run: &str, whose: &Whose) -> rusqlite::Result<bool> {
     let (condition, client) = whose.condition();
     let query = format!("SELECT 1 FROM runs WHERE {condition} AND id = ?2");
@@ -170,6 +176,15 @@ pub(super) fn oldest_open(
     let at: Option<i64> =
         connection.prepare_cached(query)?.query_row(params![queue, agent], |row| row.get(0))?;
     Ok(at.map(i64::unsigned_abs))
+}
+
+/// What stands in the setups of runs that are not over for what they were made of.
+pub(super) fn snapshots_in_use(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+    let mut snapshots = connection.prepare_cached(
+        "SELECT DISTINCT coalesce(json_extract(setup, '$.snapshot'), '') FROM runs
+         WHERE status IN ('running', 'suspended', 'awaiting_approval', 'interrupted')",
+    )?;
+    snapshots.query_map([], |row| row.get(0))?.collect()
 }
 
 pub(super) fn owners_of_running(connection: &Connection) -> rusqlite::Result<Vec<String>> {

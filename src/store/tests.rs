@@ -135,10 +135,15 @@ async fn an_approval_is_decided_once_and_wakes_the_run_at_the_head_of_its_line()
     );
     assert_eq!(woken(&store, 499).await, Vec::<String>::new());
     assert_eq!(woken(&store, 500).await, ["other"]);
-    assert!(store.decide("one", "yes".into(), 300).await.unwrap());
-    assert!(!store.decide("one", "no".into(), 301).await.unwrap(), "the first decision holds");
-    assert!(!store.decide("unknown", "yes".into(), 301).await.unwrap());
+    assert!(store.decide("one", "yes".into(), 300, LateDecision::Refused).await.unwrap());
+    assert!(
+        !store.decide("one", "no".into(), 301, LateDecision::Refused).await.unwrap(),
+        "the first decision holds"
+    );
+    assert!(!store.decide("unknown", "yes".into(), 301, LateDecision::Refused).await.unwrap());
     assert_eq!(woken(&store, 400).await, ["parent"]);
+    let late = store.decide("two", "yes".into(), 500, LateDecision::Refused).await.unwrap();
+    assert!(!late, "the time is over, and nobody has rejected it yet");
     let row = store.approval("one").await.unwrap().unwrap();
     assert_eq!(
         (row.state, row.decision.as_deref(), row.decided),
@@ -155,7 +160,7 @@ async fn an_approval_is_decided_once_and_wakes_the_run_at_the_head_of_its_line()
     assert_eq!(woken(&store, 9_999).await, Vec::<String>::new(), "no second timeout");
     let withdrawn = Some(ApprovalChange::Withdrawn { id: "two".into() });
     store.append(Append { approval: withdrawn, ..event("other", 2, Status::Cancelled) }).await.unwrap();
-    assert!(!store.decide("two", "yes".into(), 600).await.unwrap());
+    assert!(!store.decide("two", "yes".into(), 600, LateDecision::Counts).await.unwrap());
 }
 
 #[tokio::test]

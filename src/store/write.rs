@@ -12,7 +12,7 @@ use super::numbers::signed;
 use super::open::failed;
 use super::queue::{self, Change, Changed, EntryLease};
 use super::responses::{self, ResponseChange};
-use super::{ApprovalChange, Status, StoreError, approvals, clearing, outbox};
+use super::{ApprovalChange, LateDecision, NewMessage, Status, StoreError, approvals, clearing, outbox};
 
 /// At most so many jobs are one transaction.
 const LARGEST_GROUP: usize = 256;
@@ -54,6 +54,8 @@ pub struct Append {
     pub client_calls: Vec<String>,
     /// What becomes of an approval with this.
     pub approval: Option<ApprovalChange>,
+    /// A message that is posted with this.
+    pub message: Option<Box<NewMessage>>,
     /// A child run that begins with this.
     pub child: Option<NewRun>,
     /// It stands before an effect that must not be repeated: it must survive a power failure too.
@@ -71,6 +73,7 @@ impl Append {
             status,
             client_calls: Vec::new(),
             approval: None,
+            message: None,
             child: None,
             synchronous: false,
         }
@@ -104,7 +107,7 @@ pub(super) enum Job {
     Begin { run: NewRun, owner: String, answer: Answer<()> },
     Append { append: Append, owner: String, answer: Answer<Ack> },
     Claim { run: String, owner: String, scope: ClaimScope, answer: Answer<Option<u64>> },
-    Decide { id: String, decision: String, at: u64, answer: Answer<bool> },
+    Decide { id: String, decision: String, at: u64, late: LateDecision, answer: Answer<bool> },
     Answered { run: String, answer: Answer<bool> },
     Cancel { run: String, answer: Answer<bool> },
     Orphan { owners: Vec<String>, answer: Answer<usize> },
@@ -213,7 +216,9 @@ impl Job {
             Self::Begin { run, owner, .. } => begin(change, run, None, owner).map(count),
             Self::Append { append, owner, .. } => write_append(change, append, owner),
             Self::Claim { run, owner, scope, .. } => claim(change, run, owner, *scope),
-            Self::Decide { id, decision, at, .. } => approvals::decide(change, id, decision, *at).map(count),
+            Self::Decide { id, decision, at, late, .. } => {
+                approvals::decide(change, id, decision, *at, *late).map(count)
+            }
             Self::Answered { run, .. } => change
                 .prepare_cached("UPDATE runs SET answered = 1 WHERE id = ?1 AND status <> 'running'")?
                 .execute(params![run])
@@ -320,7 +325,7 @@ fn begin_leased(
     if !queue::check_lease(change, lease)? {
         return Ok(0);
     }
-    queue::set_run(change, lease, &run.id)?;
+    queue::set_run(change, lease, &run.id, &run.fingerprint)?;
     begin(change, run, None, owner)
 }
 
@@ -356,6 +361,10 @@ fn write_append(change: &Transaction<'_>, append: &Append, owner: &str) -> rusql
     }
     if let Some(approval) = &append.approval {
         approvals::change(change, &append.run, append.at, approval)?;
+    }
+    if let Some(message) = &append.message {
+        let message = (**message).clone();
+        outbox::apply(change, &outbox::Change::Post { message, needs_delivery: true, now: append.at })?;
     }
     if let Some(child) = &append.child {
         begin(change, child, Some(&append.run), owner)?;

@@ -192,6 +192,27 @@ async fn a_request_that_nobody_answers_is_rejected_or_escalated() {
     }
 }
 
+/// Issue 13: also where no process was there to reject the calls when their time was over.
+#[tokio::test]
+async fn consent_that_comes_too_late_is_refused() {
+    let state = tempfile::tempdir().unwrap();
+    let fake = fake(&[replies::calls(&[EXEC])]).await;
+    let tools = echoing();
+    let respool = Respool::with_agent(&fake, &tools, state.path(), WINDOW).await;
+    let rules =
+        ApprovalRules { timeout: Some(500), on_rejection: OnRejection::EndRun, ..ApprovalRules::default() };
+    // Nobody resumes the runs of an agent that is not configured.
+    let agent = named("desk", &respool, confirms(&["exec"], rules));
+    let (run, waits) = serve(&respool, &agent).await;
+    let request = awaited(waits);
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    let late = respool.agents.decide(&Decision::approve_all(&request, "anna")).await;
+    assert_eq!(late, Err(DecideError::TooLate));
+    let watch = respool.agents.resume_as(&agent, &run, RunOptions::default()).await.unwrap();
+    let failure = finished(end(watch).await.1).failure.unwrap();
+    assert_eq!((failure.code.as_str(), tools.asked().len()), ("approval_timeout", 0));
+}
+
 #[tokio::test]
 async fn a_draft_never_runs_and_a_cancelled_run_waits_for_nobody() {
     let state = tempfile::tempdir().unwrap();

@@ -332,7 +332,7 @@ fn what_loosens_needs_a_yes_whatever_the_version_says() {
         (
             "shelf.find: manual",
             "shelf.find: manual, shelf.move: auto",
-            "shelf.move is new and runs without asking",
+            "shelf.move becomes auto; it was confirm",
         ),
         (
             "{approval: {overrides",

@@ -96,6 +96,30 @@ async fn is_shown_under(store: &Store, run: &str) {
     );
 }
 
+/// Issue 13: what the process has done its functions do not do again, nor the process itself what they have done.
+#[tokio::test]
+async fn an_operation_is_made_once_by_a_process_and_its_functions_together() {
+    let other = ("crm__create_note", json!({"deal_id": "d-1", "text": "answered"}));
+    let model = move |request: &Value| match (is_function(request), results(request).len()) {
+        (true, 0) | (false, 2) => calls(&[note(), other.clone()]),
+        (true, _) => calls(&[finish(json!({"text": "Dear Sarah", "confidence": "high"}))]),
+        (false, 0) => calls(&[note(), (CALL, json!({"contact": "Sarah"}))]),
+        (false, _) => end(),
+    };
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    isolate(&desk);
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "inbound-email-triage", payload())).await;
+    let row = until(store, "i1", is_over).await;
+    assert_eq!((row.state, row.attempt), (EntryState::Done, 1), "{row:?}");
+    assert_eq!(desk.effects(), ["create_note", "create_note"], "one of the process, one of its function");
+    let last = results(&fake.requests().last().unwrap().json());
+    assert!(last[2..].iter().all(|text| text.contains("not made again")), "{last:?}");
+    respool.killed().await;
+}
+
 #[tokio::test]
 async fn a_function_gets_its_inputs_tools_and_knowledge_and_gives_its_outputs() {
     let model = |request: &Value| match (is_function(request), results(request).len()) {

@@ -14,7 +14,9 @@ use respool::store::{EntryState, Store, StoreConfig};
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
-use crate::experts_run::{Desk, calls, enqueue, invocation, is_over, messages, results, triage, until};
+use crate::experts_run::{
+    Desk, calls, enqueue, invocation, is_over, messages, results, triage, triage_note, until,
+};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::script::Script;
 
@@ -37,9 +39,17 @@ pub fn start(desk: &Desk, log: &str) -> Child {
     command.stdin(Stdio::null()).stderr(fs::File::create(desk.path(log)).unwrap()).spawn().unwrap()
 }
 
+/// The good flow, but a call whose outcome is unknown is made again.
+fn insistent(request: &Value) -> Script {
+    if results(request).last().is_some_and(|last| last.contains("the outcome is unknown")) {
+        return calls(&[triage_note()]);
+    }
+    triage(request)
+}
+
 /// One flow to its end with so many kills at most, each after what `life` gives for it; tells after how many steps of its attempt each came.
 async fn killed(most: usize, faults: Value, life: impl Fn(usize) -> Life) -> Vec<usize> {
-    let fake = FakeVllm::thinking(triage).await;
+    let fake = FakeVllm::thinking(insistent).await;
     fake.allow_cut_requests();
     let (desk, store) = desk(&fake.url());
     desk.faults(&faults);

@@ -62,6 +62,17 @@ impl Desk {
         fs::write(path, text.replacen(from, to, 1)).unwrap();
     }
 
+    /// Changes the package's `expert.yaml`.
+    pub fn change(&self, replaced: &[(&str, &str)]) {
+        let path = self.path("experts/sales-desk/expert.yaml");
+        let mut text = fs::read_to_string(&path).unwrap();
+        for (old, new) in replaced {
+            assert!(text.contains(old), "{old}");
+            text = text.replacen(old, new, 1);
+        }
+        fs::write(path, text).unwrap();
+    }
+
     pub fn toml(&self, upstream: &str) -> String {
         let dir = self.dir.path().display();
         let server = |name: &str, tools: &str| {
@@ -171,9 +182,16 @@ fn task(request: &Value) -> String {
     messages.iter().find(|message| message["role"] == "user").unwrap()["content"].as_str().unwrap().to_owned()
 }
 
+/// The note that the flow leaves.
+pub fn triage_note() -> (&'static str, Value) {
+    ("crm__create_note", json!({"deal_id": "d-1", "text": "buying signal"}))
+}
+
 /// The seed's flow: three look-ups, three functions, a draft, a note, state, the end. A later attempt reads the scratchpad and goes on.
 pub fn triage(request: &Value) -> Script {
-    let done = results(request).len();
+    // A call that was made again is no step.
+    let is_step = |result: &&String| !result.contains("this call was made before");
+    let done = results(request).iter().filter(is_step).count();
     let is_later = !task(request).contains("This is attempt 1.");
     let pad = "scratch/triage-m1.md";
     let first: Vec<(&str, Value)> = vec![
@@ -191,7 +209,7 @@ pub fn triage(request: &Value) -> Script {
             "email__send",
             json!({"to": "sarah@acme.example", "text": "Dear Sarah, how about a demo on Thursday?"}),
         ),
-        ("crm__create_note", json!({"deal_id": "d-1", "text": "buying signal"})),
+        triage_note(),
         ("read", json!({"path": "state/pipeline.md"})),
         ("write", json!({"path": "state/pipeline.md", "content": "## Moving\n\n- Acme: demo\n"})),
         (
@@ -319,6 +337,45 @@ async fn an_operation_that_succeeded_is_not_made_again_by_a_later_attempt() {
     assert_eq!(kinds, ["draft", "result"], "a draft is handed over once");
     assert_eq!(told[1]["body"]["outputs"], json!({"next_action": "n"}));
     assert!(told[1]["body"]["problems"][0].as_str().unwrap().contains("`intent`"));
+    respool.killed().await;
+}
+
+/// Issue 13: a replay knows what was done before: neither the note nor the draft comes again.
+#[tokio::test]
+async fn a_replay_hands_nothing_over_again() {
+    let model = |request: &Value| {
+        let done = results(request);
+        match done.last() {
+            None => calls(&[
+                ("crm__create_note", json!({"text": "once", "deal_id": "d-1"})),
+                ("email__send", json!({"to": "a", "text": "b"})),
+            ]),
+            Some(last) if !last.contains("in an earlier attempt") => {
+                calls(&[("fail_process", json!({"reason": "the moon is wrong"}))])
+            }
+            _ => calls(&[(
+                "finish_process",
+                json!({"summary": "s", "outputs": {"intent": "other", "next_action": "n"}}),
+            )]),
+        }
+    };
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    desk.change(&[
+        ("on_failure: escalate", "on_failure: dead_letter"),
+        ("max_attempts: 3", "max_attempts: 1"),
+    ]);
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "inbound-email-triage", mail())).await;
+    assert_eq!(until(store, "i1", is_over).await.state, EntryState::DeadLetter);
+    assert!(store.replay("i1", "i2", now()).await.unwrap());
+    assert_eq!(until(store, "i2", is_over).await.state, EntryState::Done);
+    assert_eq!(desk.effects(), ["create_note"]);
+    let kinds = async |id: &str| -> Vec<String> {
+        messages(store, id).await.iter().map(|one| one["kind"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!((kinds("i1").await, kinds("i2").await), (vec!["draft".into()], vec!["result".into()]));
     respool.killed().await;
 }
 

@@ -26,6 +26,7 @@ mod context;
 mod errors;
 mod expert_speed;
 mod experts;
+mod experts_conversations;
 mod experts_isolated;
 mod experts_killed;
 mod experts_run;

@@ -10,7 +10,7 @@ use crate::agent::approval::{ApprovalRequest, Decision, OnTimeout};
 use crate::agent::event::EventKind;
 use crate::agent::run::Run;
 use crate::agent::stored::{now, or_log};
-use crate::store::{ApprovalChange, ApprovalState};
+use crate::store::{ApprovalChange, ApprovalState, LateDecision};
 use crate::tools::{Approver, Asked, Invocation, Question, Target};
 
 /// Says yes to exactly one call: the recorded one.
@@ -81,7 +81,7 @@ impl Driver {
     async fn keep_decision(&self, decision: Decision) -> Option<EventKind> {
         let text = serde_json::to_string(&decision).unwrap_or_default();
         let Some(store) = self.journal.store() else { return Some(EventKind::ApprovalDecided(decision)) };
-        match store.decide(&decision.request, text, now()).await {
+        match store.decide(&decision.request, text, now(), LateDecision::Counts).await {
             Ok(true) => Some(EventKind::ApprovalDecided(decision)),
             Ok(false) => {
                 let request = ApprovalRequest { id: decision.request, ..ApprovalRequest::default() };

@@ -52,6 +52,7 @@ impl Driver {
         let children = self.children.clone().ok_or("this agent has no child runs")?;
         let (agent, mut setup) = children.child(&step.call, rand::random(), now())?;
         setup.key.clone_from(&run.setup().key);
+        setup.settled.extend(run.made().iter().cloned());
         setup.limits.time = setup.limits.time.min(step.within);
         let id = new_run_id();
         let new = NewRun {
@@ -116,7 +117,9 @@ impl Driver {
                     None => outcome,
                 };
                 let (tokens, worked) = (run.spent(), run.worked());
-                ActionEnd::Event(EventKind::ChildFinished(ChildEnd { child, outcome, tokens, worked }))
+                let made = run.made().to_vec();
+                let end = ChildEnd { child, outcome, tokens, worked, made };
+                ActionEnd::Event(EventKind::ChildFinished(end))
             }
             WorkEnd::AwaitingApproval(request) => {
                 if let Committed::Lost = self.journal.commit_status(Status::AwaitingApproval).await {
@@ -147,5 +150,6 @@ fn lost(child: &str, text: String) -> ChildEnd {
         outcome: Outcome { failure: Some(failure), ..Outcome::default() },
         tokens: crate::agent::budget::Tokens::default(),
         worked: 0,
+        made: Vec::new(),
     }
 }

@@ -84,7 +84,7 @@ impl Run {
         if let Some(Verdict::Rejected(rejection)) = later.verdicts.get(&call.id) {
             return Some((CallOutcome::Denied, rejection.clone()));
         }
-        if let Some(settled) = self.setup.settled(call) {
+        if let Some(settled) = self.settled(call) {
             return Some((settled.outcome, settled.text.clone()));
         }
         let tool = self.offered(&call.name);
@@ -107,7 +107,7 @@ impl Run {
         tier == Tier::Confirm
             && call.problems.is_empty()
             && !later.verdicts.contains_key(&call.id)
-            && self.setup.settled(call).is_none()
+            && self.settled(call).is_none()
     }
 
     /// What to do about the current call.
@@ -188,6 +188,7 @@ impl Run {
     /// A call has its result, and the next one is made, unless this one ends the run.
     pub(super) fn finish_call(&mut self, call: &RequestedCall, later: LaterCalls, ended: &ToolEnd) {
         self.keep(call, ended);
+        self.note_made(call, ended);
         match self.offered(&call.name).map(|tool| tool.ends_run) {
             Some(EndsRun::OnSuccess) if ended.outcome == CallOutcome::Ok => {
                 let (content, ended_by) = (ended.text.clone(), Some(call.clone()));
@@ -271,7 +272,11 @@ impl Run {
                 let ended = ToolEnd { outcome: CallOutcome::Unknown, text, took: 0 };
                 self.finish_call(&queue.current, queue.later, &ended);
             }
-            phase => self.phase = phase,
+            phase => {
+                // A child that waits ends the work on its parent until it is decided.
+                self.has_awaited_consent |= matches!(phase, Phase::Child(_));
+                self.phase = phase;
+            }
         }
     }
 

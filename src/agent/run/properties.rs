@@ -120,7 +120,13 @@ fn child(step: ChildStep, chance: &Chance) -> EventKind {
         (None, _) => EventKind::ChildStarted { child: "run-child".into() },
         (Some(child), _) => {
             let outcome = Outcome { content: "done".into(), ..Outcome::default() };
-            EventKind::ChildFinished(ChildEnd { child, outcome, tokens: Tokens::default(), worked: 7 })
+            EventKind::ChildFinished(ChildEnd {
+                child,
+                outcome,
+                tokens: Tokens::default(),
+                worked: 7,
+                made: Vec::new(),
+            })
         }
     }
 }

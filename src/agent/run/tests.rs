@@ -62,6 +62,7 @@ pub(super) fn setup() -> Setup {
         },
         approvals: ApprovalRules::default(),
         settled: Vec::new(),
+        calls_once: false,
         snapshot: String::new(),
         is_private: false,
         ends_at_limits: false,
@@ -311,6 +312,43 @@ fn a_settled_call_is_answered_from_the_record() {
     assert_eq!(sim.last_words(), "recorded");
     sim.says(calls(&[("exec", r#"{"command":"rm"}"#)]));
     assert!(matches!(sim.run.next(), Step::Act(Action::RequestApproval(_))), "other inputs are another call");
+}
+
+/// Issue 13: within one attempt, too, a call that changes something is made once, also when nobody knows whether it succeeded.
+#[test]
+fn a_call_of_one_run_is_answered_from_its_record() {
+    let once = |repeatable: bool| {
+        sim(move |setup| {
+            setup.calls_once = true;
+            setup.tools[1].executor = here(repeatable);
+            setup.tools[1].ends_run = EndsRun::OnFault;
+        })
+    };
+    let mut made = once(false);
+    made.says(calls(&[EXEC, ("exec", r#"{ "command" : "ls" }"#)])).ends(CallOutcome::Ok, "a.txt");
+    let recorded = "[made before with the same inputs, and recorded; not made again]\na.txt";
+    assert_eq!(made.last_words(), recorded, "the second call of the same reply");
+    assert_eq!(made.says(calls(&[EXEC])).last_words(), recorded, "one of a later reply");
+    made.says(calls(&[("exec", r#"{"command":"rm"}"#)])).ends(CallOutcome::Failed, "no");
+    made.says(calls(&[("exec", r#"{"command":"rm"}"#)]));
+    assert_eq!(made.tool_call().call.arguments, r#"{"command":"rm"}"#, "one that failed may be made again");
+
+    let mut unknown = once(false);
+    unknown.says(calls(&[EXEC])).after(0, EventKind::ToolStarted).after(9, EventKind::Resumed);
+    assert!(unknown.last_words().contains("the outcome is unknown"), "{}", unknown.last_words());
+    unknown.says(calls(&[EXEC]));
+    assert!(
+        unknown.last_words().contains("it is not known whether it succeeded"),
+        "{}",
+        unknown.last_words()
+    );
+
+    let mut repeatable = once(true);
+    repeatable.says(calls(&[EXEC])).ends(CallOutcome::Ok, "a.txt").says(calls(&[EXEC]));
+    assert_eq!(repeatable.tool_call().call.name, "exec");
+    let mut free = sim(|_| {});
+    free.says(calls(&[EXEC])).ends(CallOutcome::Ok, "a.txt").says(calls(&[EXEC]));
+    assert_eq!(free.tool_call().call.name, "exec", "an agent may call what it likes");
 }
 
 #[test]

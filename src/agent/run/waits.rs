@@ -35,14 +35,31 @@ impl Run {
         let all = std::iter::once(&queue.current).chain(&queue.later.own);
         ApprovalRequest {
             id: request_id(self.setup.seed, self.approvals),
-            calls: all.filter(|call| self.needs_approval(call, &queue.later)).cloned().collect(),
+            calls: self.asked_about(all, &queue.later),
             reason: self.last_exchange().map(|it| it.content.clone()).unwrap_or_default(),
             expires: self.setup.approvals.timeout.map(|timeout| self.now.saturating_add(timeout)),
+            on_timeout: self.setup.approvals.on_timeout,
         }
+    }
+
+    /// The calls that need consent. One that is not made twice is asked about once.
+    fn asked_about<'a>(
+        &self,
+        calls: impl Iterator<Item = &'a RequestedCall>,
+        later: &LaterCalls,
+    ) -> Vec<RequestedCall> {
+        let mut asked: Vec<RequestedCall> = Vec::new();
+        for call in calls.filter(|call| self.needs_approval(call, later)) {
+            if !asked.iter().any(|other| self.is_made_once(call, other)) {
+                asked.push(call.clone());
+            }
+        }
+        asked
     }
 
     pub(super) fn approval_requested(&mut self, queue: CallQueue, request: ApprovalRequest) {
         self.approvals += 1;
+        self.has_awaited_consent = true;
         let CallQueue { current, mut later, .. } = queue;
         later.own.push_front(current);
         self.phase = Phase::Approval(ApprovalWait { request, is_escalated: false, calls: later });
@@ -91,6 +108,7 @@ impl Run {
     /// server would.
     pub(super) fn child_finished(&mut self, wait: ChildWait, end: &ChildEnd) {
         self.spent += end.tokens;
+        self.made.extend(end.made.iter().cloned());
         let outcome = if end.outcome.answered() { CallOutcome::Ok } else { CallOutcome::Failed };
         let ended = ToolEnd { outcome, text: end.outcome.text(), took: end.worked };
         let ends_run = |name: &str| self.offered(name).map(|tool| tool.ends_run);

@@ -161,6 +161,10 @@ async fn decide(store: &Store, row: &ApprovalRow, decision: Decision, how: &str)
     record_decision(store, &decision).await.map_err(|error| match error {
         DecideError::Unknown => format!("there is no approval {} any more", row.id),
         DecideError::NotWaiting(state) => format!("the approval {} is {} already", row.id, state.as_str()),
+        DecideError::TooLate => format!(
+            "the time for the approval {} is over, and the package says that its calls are then rejected",
+            row.id
+        ),
         DecideError::UnknownCall(call) => format!("the approval {} has no call {call}", row.id),
         DecideError::Store(error) => error.0,
     })?;

@@ -69,8 +69,14 @@ impl Worker {
             None => None,
         };
         let snapshot = facts.as_ref().and_then(|facts| facts.snapshot.split(' ').next());
-        let package = snapshot
-            .map_or_else(|| Arc::clone(&expert.package), |digest| self.experts.package_of(&expert, digest));
+        let expert = match snapshot {
+            None => expert,
+            Some(digest) => match self.experts.as_of(&expert, digest).await {
+                Ok(expert) => expert,
+                Err(why) => return self.abandon(claimed, &invocation, &why).await,
+            },
+        };
+        let package = Arc::clone(&expert.package);
         let Some(process) = package.process(&invocation.process).cloned() else {
             let why = format!("{} has no process {} any more", invocation.expert, invocation.process);
             return self.end(claimed, EntryEnd::DeadLetter, why).await;
@@ -129,6 +135,7 @@ impl Worker {
         let log: &[MadeCall] = if attempt.execution.resume { &calls } else { &[] };
         let told = Told { log, failure: failure.as_deref(), session: self.session_so_far(attempt).await? };
         let text = attempt.task(&files, told);
+        self.experts.keep_package(&attempt.expert);
         self.experts.agents.start_run(&agent, AgentRequest::of_work(&text, &stands_for), options).await
     }
 

@@ -118,8 +118,9 @@ impl Worker {
             if told.contains(&body) {
                 continue;
             }
-            let message =
-                attempt.message(MessageKind::Draft, &format!("draft-{}", told.len() + 1), body.clone());
+            // A replay has another entry and is the same work: its draft was handed over before.
+            let id = format!("{}:draft-{}", attempt.invocation.id, told.len() + 1);
+            let message = Message { id, ..attempt.message(MessageKind::Draft, "draft", body.clone()) };
             if attempt.package.manifest.policy.on_manual_ready {
                 self.post(message).await?;
             } else {
@@ -140,6 +141,32 @@ impl Worker {
 
     pub(super) async fn end(&self, claimed: &Claimed, end: EntryEnd, note: String) -> Result<(), StoreError> {
         self.store.complete(&claimed.lease, end, note, now()).await.map(drop)
+    }
+
+    /// An attempt that cannot go on, since the package with which it began is gone: whoever replays it begins with the new one. Calls that
+    /// were approved are not made, and a person is told.
+    pub(super) async fn abandon(
+        &self,
+        claimed: &Claimed,
+        invocation: &Invocation,
+        why: &str,
+    ) -> Result<(), StoreError> {
+        let (entry, process) = (&claimed.lease.entry, &invocation.process);
+        tracing::error!(target: "respool::expert", expert = invocation.expert, entry, process, why, "an attempt cannot go on; it is a dead letter now");
+        if let Some(run) = &claimed.run {
+            self.experts.agents.cancel(run).await?;
+        }
+        let message = Message {
+            id: format!("{entry}:lost"),
+            expert: invocation.expert.clone(),
+            entry: entry.clone(),
+            process: process.clone(),
+            kind: MessageKind::Escalation,
+            body: json!({"reason": format!("The attempt cannot go on: {why}."), "context": invocation.payload,
+                "recommendation": format!("Start it again with the installed version: respool expert dead-letters replay {entry}")}),
+        };
+        self.post(message).await?;
+        self.end(claimed, EntryEnd::DeadLetter, why.to_owned()).await
     }
 
     /// A trigger for the main agent's session is handed to it, where there is a way: it delegates back to the expert.

@@ -25,7 +25,6 @@ pub use dry_run::DryRun;
 use lateness::Deadlines;
 
 use super::experts::{Experts, MODEL_PREFIX};
-use crate::agent::RunOptions;
 use crate::store::{ClaimRequest, Claimed, EntryState, Queue as _, Status, Store, StoreError, WokenRun};
 
 /// How often it is looked for entries of other processes and for entries that are due.
@@ -206,10 +205,7 @@ impl Worker {
         if self.experts.agents.is_active(run) || self.experts.is_starting(name) {
             return;
         }
-        let Some(facts) = self.experts.agents.facts(run).await else { return };
-        let Some(agent) = self.experts.returning(name, facts) else { return };
-        let options = RunOptions { is_detached: true, ..RunOptions::default() };
-        if let Err(why) = self.experts.agents.resume_as(&agent, run, options).await {
+        if let Err(why) = self.experts.resume_conversation(name, run).await {
             tracing::warn!(target: "respool::expert", run_id = run, why, "the run cannot be resumed");
         }
     }

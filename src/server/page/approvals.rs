@@ -88,7 +88,10 @@ pub(super) async fn decide(State(app): State<App>, Path(id): Path<String>, reque
     }
     page(
         StatusCode::CONFLICT,
-        layout::message("Decided already", "This request waits no more: the first decision holds."),
+        layout::message(
+            "Decided already",
+            "This request waits no more: the first decision holds, or the time for it is over.",
+        ),
     )
 }
 

@@ -168,13 +168,14 @@ pub(in crate::store) fn check_lease(change: &Transaction<'_>, lease: &EntryLease
         .exists(params![lease.entry, signed(lease.epoch)])
 }
 
-/// Remembers the run that works on an entry.
+/// Remembers the run that works on an entry, and what stands for all its runs.
 pub(in crate::store) fn set_run(
     change: &Transaction<'_>,
     lease: &EntryLease,
     run: &str,
+    work: &str,
 ) -> rusqlite::Result<usize> {
-    of_lease(change, lease, "run = ?3", &[&run])
+    of_lease(change, lease, "run = ?3, work = ?4", &[&run, &work])
 }
 
 fn enqueue(change: &Transaction<'_>, entry: &NewEntry, now: u64) -> rusqlite::Result<Changed> {
@@ -297,17 +298,19 @@ fn free_lane(change: &Transaction<'_>, entry: &str) -> rusqlite::Result<usize> {
 }
 
 fn replay(change: &Transaction<'_>, entry: &str, new_id: &str, now: u64) -> rusqlite::Result<usize> {
-    type Dead = (String, Option<String>, String);
+    type Dead = (String, Option<String>, String, Option<String>);
     let dead: Option<Dead> = change
         .query_row(
-            "SELECT queue, lane, payload FROM queue WHERE id = ?1 AND state = 'dead_letter'",
+            "SELECT queue, lane, payload, work FROM queue WHERE id = ?1 AND state = 'dead_letter'",
             params![entry],
-            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)),
         )
         .optional()?;
-    let Some((queue, lane, payload)) = dead else { return Ok(0) };
+    let Some((queue, lane, payload, work)) = dead else { return Ok(0) };
     drop_dead(change, entry)?;
-    insert(change, new_id, &queue, lane.as_deref(), [now, now], &payload)
+    let count = insert(change, new_id, &queue, lane.as_deref(), [now, now], &payload)?;
+    change.execute("UPDATE queue SET work = ?2 WHERE id = ?1", params![new_id, work])?;
+    Ok(count)
 }
 
 fn drop_dead(change: &Transaction<'_>, entry: &str) -> rusqlite::Result<usize> {

@@ -259,3 +259,36 @@ async fn nobody_takes_over_from_themselves() {
     assert!(others.lease.epoch > own.lease.epoch && others.is_continued);
     assert!(!store.heartbeat(&own.lease, 9_000).await.unwrap());
 }
+
+/// Issue 13: what earlier attempts did is known as long as a further one may come, also by the replay of a dead letter.
+#[tokio::test]
+async fn runs_of_work_that_may_be_executed_again_are_not_deleted() {
+    use crate::store::{Append, RunsConfig, Status};
+    let dir = tempfile::tempdir().unwrap();
+    let runs = RunsConfig { keep: std::time::Duration::from_millis(1), ..RunsConfig::default() };
+    let config = StoreConfig { state_dir: dir.path().to_owned(), runs, ..StoreConfig::default() };
+    let store = Store::open(&config).unwrap();
+    store.enqueue(entry("a", None), 1).await.unwrap();
+    let cleared = async || store.clear(1_000_000, 1_000_000).await.unwrap().old;
+    let fails = async |run: &str, now| {
+        let claimed = claim_one(&store, now).await.unwrap();
+        let (id, fingerprint) = (run.to_owned(), "invocation:a".to_owned());
+        let new = NewRun { id, fingerprint, setup: "{}".into(), ..NewRun::default() };
+        assert!(store.begin_leased(new, &claimed.lease).await.unwrap());
+        let failed = Append::status(run, Store::FIRST_EPOCH, now, Status::Failed);
+        assert!(!store.append(failed).await.unwrap().lost);
+        claimed.lease
+    };
+    let lease = fails("first", 10).await;
+    store.retry_at(&lease, 500, String::new()).await.unwrap();
+    assert_eq!(cleared().await, 0, "another attempt is due");
+    let lease = fails("second", 500).await;
+    store.complete(&lease, EntryEnd::DeadLetter, String::new(), 501).await.unwrap();
+    assert_eq!(cleared().await, 0, "it may be replayed");
+    assert!(store.replay("a", "a-2", 502).await.unwrap());
+    assert_eq!(cleared().await, 0, "it is replayed");
+    let lease = fails("third", 600).await;
+    assert_eq!(lease.entry, "a-2");
+    store.complete(&lease, EntryEnd::Done, String::new(), 601).await.unwrap();
+    assert_eq!(cleared().await, 3, "nothing needs them any more");
+}

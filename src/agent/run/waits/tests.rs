@@ -5,7 +5,7 @@ use crate::agent::approval::Tier;
 use crate::agent::budget::Tokens;
 use crate::agent::event::{Event, EventKind};
 use crate::agent::run::tests::{calls, here, setup, text, tool};
-use crate::agent::setup::{Executor, Setup};
+use crate::agent::setup::{EndsRun, Executor, SettledCall, Setup};
 use crate::agent::step::Step;
 
 const SEND: (&str, &str) = ("send", r#"{"to":"a"}"#);
@@ -216,7 +216,13 @@ fn a_child_run_has_the_place_of_a_call() {
     let Step::Act(Action::RunChild(step)) = sim.run.next() else { panic!("{:?}", sim.run.next()) };
     assert_eq!(step.child.as_deref(), Some("run-1"), "it is resumed, not begun again");
     let tokens = Tokens { prompt: 1_000, completion: 1, ..Tokens::default() };
-    let end = ChildEnd { child: "run-1".into(), outcome: outcome("There are 3."), tokens, worked: 40 };
+    let end = ChildEnd {
+        child: "run-1".into(),
+        outcome: outcome("There are 3."),
+        tokens,
+        worked: 40,
+        made: Vec::new(),
+    };
     sim.refuses(&EventKind::ChildFinished(ChildEnd { child: "run-2".into(), ..end.clone() }));
     sim.after(999_999, EventKind::ChildFinished(end)).runs("read");
     assert_eq!(sim.results(), ["There are 3.", "read done"]);
@@ -233,7 +239,46 @@ fn a_child_that_fails_or_cannot_begin_is_an_error_for_the_model() {
     sim.after(0, EventKind::ToolFinished(ToolEnd { outcome: CallOutcome::Failed, text, took: 0 }));
     sim.after(0, EventKind::ChildStarted { child: "run-1".into() });
     let outcome = Outcome { cancelled: true, ..outcome("") };
-    let end = ChildEnd { child: "run-1".into(), outcome, tokens: Tokens::default(), worked: 0 };
+    let end =
+        ChildEnd { child: "run-1".into(), outcome, tokens: Tokens::default(), worked: 0, made: Vec::new() };
     sim.after(0, EventKind::ChildFinished(end));
     assert_eq!(sim.results(), ["Error: no such expert", "Error: [respool: the run was cancelled]"]);
+}
+
+/// Issue 13: the same draft is handed over once, one call is asked about once, and what a child run made its parent does not make.
+#[test]
+fn drafts_approved_calls_and_calls_of_children_happen_once() {
+    let mut sim = sim(|setup| {
+        setup.calls_once = true;
+        setup.tools.iter_mut().for_each(|tool| tool.ends_run = EndsRun::OnFault);
+    });
+    sim.after(0, EventKind::ModelReplied(calls(&[DRAFT, DRAFT, SEND, SEND])));
+    let Step::Act(Action::HandOver(call)) = sim.run.next() else { panic!("{:?}", sim.run.next()) };
+    sim.after(0, EventKind::HandedOver(call));
+    let request = sim.requests();
+    assert_eq!(request.calls.len(), 1, "{request:?}");
+    sim.after(1, EventKind::ApprovalDecided(Decision::approve_all(&request, "anna"))).runs("send");
+    let results = sim.results();
+    assert!(results[1].starts_with("handed over to a person as a draft before"), "{results:?}");
+    assert!(results[3].ends_with("not made again]\nsend done"), "{results:?}");
+
+    sim.after(0, EventKind::ModelReplied(calls(&[CHILD, BOOK])));
+    sim.after(0, EventKind::ChildStarted { child: "run-1".into() });
+    let made = vec![SettledCall {
+        name: "book".into(),
+        arguments: serde_json::json!({"room": "1"}),
+        outcome: CallOutcome::Ok,
+        text: "booked by the child".into(),
+    }];
+    let end = ChildEnd {
+        child: "run-1".into(),
+        outcome: outcome("Done."),
+        tokens: Tokens::default(),
+        worked: 1,
+        made,
+    };
+    sim.after(1, EventKind::ChildFinished(end));
+    assert_eq!(sim.results()[5], "booked by the child");
+    let restored = Run::restore(sim.run.setup().clone(), sim.kept).unwrap();
+    assert_eq!(restored, sim.run);
 }

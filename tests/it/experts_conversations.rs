@@ -1,0 +1,173 @@
+//! Conversations with experts: what a person gets of them beside the answer, across the end of the process. Bound to real MCP servers, with a
+//! scripted model.
+
+use std::time::Duration;
+
+use respool::agent::{Decision, record_decision};
+use respool::expert::message_json;
+use respool::store::{MessageFilter, Status, Store};
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::experts_killed::{desk as desk_of_a_process, start};
+use crate::experts_run::{Desk, calls, enqueue, invocation, is_over, messages, results, until};
+use crate::support::client::{Request, exchange};
+use crate::support::fake_vllm::FakeVllm;
+use crate::support::replies;
+use crate::support::respool::Respool;
+use crate::support::script::Script;
+
+fn draft() -> (&'static str, Value) {
+    ("email__send", json!({"to": "sarah@acme.example", "text": "Hello"}))
+}
+
+fn moving() -> (&'static str, Value) {
+    ("crm__update_deal_stage", json!({"deal_id": "d-1", "stage": "4"}))
+}
+
+/// What an expert has to say beside its answers, the oldest first.
+async fn told(store: &Store) -> Vec<Value> {
+    let mut all = store.messages(MessageFilter::default(), 100).await.unwrap();
+    all.sort_by_key(|row| row.created);
+    all.iter().map(message_json).collect()
+}
+
+fn kinds(told: &[Value]) -> Vec<&str> {
+    told.iter().map(|one| one["kind"].as_str().unwrap()).collect()
+}
+
+async fn asked(respool: &Respool) -> Value {
+    let body = json!({"model": "expert/sales-desk", "messages": [{"role": "user", "content": "Write to Sarah and move the deal."}]});
+    exchange(respool.address, &Request::chat(&body)).await.json()
+}
+
+async fn until_done(store: &Store, run: &str) {
+    for _ in 0..2_400 {
+        if store.run(run).await.unwrap().unwrap().row.status == Status::Done {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    panic!("{:?}", store.run(run).await.unwrap().unwrap().row);
+}
+
+/// Issue 13: "handed over" was said of drafts that nobody got.
+#[tokio::test]
+async fn drafts_requests_and_late_answers_of_a_conversation_are_in_the_outbox() {
+    let model = |request: &Value| match results(request).len() {
+        0 => calls(&[draft(), moving()]),
+        _ => Script::json(200, &replies::text("The deal is moved.")),
+    };
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    let reply = asked(&respool).await;
+    let text = reply["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
+    assert!(text.contains("waits for a person's approval"), "{text}");
+    let first = told(store).await;
+    assert_eq!(kinds(&first), ["draft", "approval"]);
+    assert_eq!(
+        (&first[0]["body"]["operation"], &first[0]["body"]["inputs"]["text"]),
+        (&json!("email.send"), &json!("Hello"))
+    );
+    let waiting = respool.agents.approvals(10).await.unwrap();
+    assert_eq!(first[1]["body"]["id"], json!(waiting[0].1.id));
+    respool.agents.decide(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
+    until_done(store, &waiting[0].0.run).await;
+    let all = told(store).await;
+    assert_eq!(kinds(&all), ["draft", "approval", "result"]);
+    assert_eq!(all[2]["body"]["summary"], "The deal is moved.");
+    assert_eq!(all[2]["run"], json!(waiting[0].0.run));
+    assert_eq!(desk.effects(), ["update_deal_stage"]);
+    respool.killed().await;
+}
+
+/// Issue 13: what a person consented to is done and answered, also where the process ends right after the call.
+#[tokio::test(flavor = "multi_thread")]
+async fn consent_in_a_conversation_survives_the_end_of_the_process() {
+    for is_by_hand in [false, true] {
+        let model = |request: &Value| match results(request).len() {
+            0 => calls(&[moving()]),
+            _ => Script::json(200, &replies::text("Moved.")).delay(Duration::from_millis(1_500)),
+        };
+        let fake = FakeVllm::thinking(model).await;
+        fake.allow_cut_requests();
+        let (desk, store) = desk_of_a_process(&fake.url());
+        let respool = desk.started(&fake).await;
+        asked(&respool).await;
+        let (row, request) = respool.agents.approvals(10).await.unwrap().remove(0);
+        respool.killed().await;
+        record_decision(&store, &Decision::approve_all(&request, "anna")).await.unwrap();
+
+        let mut child = start(&desk, "log");
+        let before = fake.requests().len();
+        fake.wait_for_requests(before + 1).await;
+        child.kill().await.unwrap();
+        assert_eq!(desk.effects(), ["update_deal_stage"]);
+
+        if is_by_hand {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_respool"));
+            command
+                .args(["runs", "resume", &row.run, "--config", "respool.toml"])
+                .current_dir(desk.path("."));
+            let output = command.output().await.unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(said.contains("Moved."), "{said} {}", String::from_utf8_lossy(&output.stderr));
+        } else {
+            child = start(&desk, "log-2");
+            until_done(&store, &row.run).await;
+            child.kill().await.unwrap();
+        }
+        assert_eq!(desk.effects(), ["update_deal_stage"], "once");
+        let all = told(&store).await;
+        assert_eq!(kinds(&all), ["approval", "result"]);
+        assert_eq!(all[1]["body"]["summary"], "Moved.");
+    }
+}
+
+/// Issue 13: an approved call is made by the package that asked for it. Where that one is gone, nothing is made, and a person is told.
+#[tokio::test]
+async fn a_held_process_goes_on_with_the_package_that_it_began_with() {
+    let model = |request: &Value| match results(request).len() {
+        0 => calls(&[moving()]),
+        _ => calls(&[("finish_process", json!({"summary": "moved"}))]),
+    };
+    for is_kept in [true, false] {
+        let fake = FakeVllm::thinking(model).await;
+        let desk = Desk::new(&fake.url());
+        let respool = desk.started(&fake).await;
+        let store = respool.agents.store().unwrap();
+        enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
+        until(store, "i1", |row| row.state == respool::store::EntryState::Held).await;
+        let tools = desk.path("experts/sales-desk/tools/crm.yaml");
+        let text = std::fs::read_to_string(&tools).unwrap();
+        std::fs::write(&tools, text.split("  - name: update_deal_stage").next().unwrap()).unwrap();
+        desk.change(&[("version: \"0.1.0\"", "version: \"0.1.1\"")]);
+        let experts = respool.experts.as_ref().unwrap();
+        for _ in 0..400 {
+            if experts.get("sales-desk").unwrap().package.manifest.version.value == "0.1.1" {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(experts.get("sales-desk").unwrap().package.manifest.version.value, "0.1.1");
+        if !is_kept {
+            std::fs::remove_dir_all(desk.path("experts/.respool/snapshots")).unwrap();
+        }
+        let waiting = respool.agents.approvals(10).await.unwrap();
+        respool.agents.decide(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
+        let row = until(store, "i1", is_over).await;
+        let (told, effects) = (messages(store, "i1").await, desk.effects());
+        if is_kept {
+            assert_eq!(
+                (kinds(&told), effects),
+                (vec!["approval", "result"], vec!["update_deal_stage".into()])
+            );
+        } else {
+            assert_eq!(row.state, respool::store::EntryState::DeadLetter, "{row:?}");
+            assert_eq!((kinds(&told), effects), (vec!["approval", "escalation"], Vec::<String>::new()));
+        }
+        respool.killed().await;
+    }
+}
