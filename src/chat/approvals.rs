@@ -125,8 +125,13 @@ mod tests {
                 arguments,
                 ..RequestedCall::default()
             };
-            let request =
-                ApprovalRequest { id: id.into(), calls: vec![call], reason: "why".into(), expires: None, ..ApprovalRequest::default() };
+            let request = ApprovalRequest {
+                id: id.into(),
+                calls: vec![call],
+                reason: "why".into(),
+                expires: None,
+                ..ApprovalRequest::default()
+            };
             let body = serde_json::to_string(&request).unwrap();
             let approval = Some(ApprovalChange::Requested { id: id.into(), expires: None, body });
             let status = Status::AwaitingApproval;

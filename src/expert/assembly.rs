@@ -135,11 +135,11 @@ impl Experts {
     ///
     /// # Errors
     /// When that package is not kept any more.
-    pub(super) async fn returning(&self, name: &str, facts: RunFacts) -> Result<Option<Arc<Agent>>, String> {
+    pub(super) fn returning(&self, name: &str, facts: RunFacts) -> Result<Option<Arc<Agent>>, String> {
         let Some(expert) = self.get(name) else { return Ok(None) };
         let session = facts.snapshot.split_once(' ').filter(|(_, session)| session.starts_with(TALK));
         let Some((digest, session)) = session else { return Ok(None) };
-        let expert = self.as_of(&expert, digest).await?;
+        let expert = self.as_of(&expert, digest)?;
         Ok(Some(self.conversation(&expert, session, facts.calls)))
     }
 

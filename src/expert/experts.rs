@@ -349,7 +349,7 @@ impl Experts {
     ///
     /// # Errors
     /// When that package is not kept any more. Work that began with it must not go on with another one.
-    pub(super) async fn as_of(&self, expert: &Arc<Expert>, digest: &str) -> Result<Arc<Expert>, String> {
+    pub(super) fn as_of(&self, expert: &Arc<Expert>, digest: &str) -> Result<Arc<Expert>, String> {
         if digest == expert.digest {
             return Ok(Arc::clone(expert));
         }

@@ -31,7 +31,7 @@ impl Experts {
     /// Why it cannot go on. One whose package is gone is cancelled.
     pub(super) async fn resume_conversation(&self, name: &str, run: &str) -> Result<Option<Watch>, String> {
         let Some(facts) = self.agents.facts(run).await else { return Ok(None) };
-        let agent = match self.returning(name, facts).await {
+        let agent = match self.returning(name, facts) {
             Ok(Some(agent)) => agent,
             Ok(None) => return Ok(None),
             Err(why) => {

@@ -71,7 +71,7 @@ impl Worker {
         let snapshot = facts.as_ref().and_then(|facts| facts.snapshot.split(' ').next());
         let expert = match snapshot {
             None => expert,
-            Some(digest) => match self.experts.as_of(&expert, digest).await {
+            Some(digest) => match self.experts.as_of(&expert, digest) {
                 Ok(expert) => expert,
                 Err(why) => return self.abandon(claimed, &invocation, &why).await,
             },

@@ -55,13 +55,13 @@ fn body_end(view: &View<'_>, from: usize, tags: Tags) -> Result<(usize, usize), 
         };
         let end = at + found;
         match character_data_over(text, &mut data_from, end, tags) {
-            Some(Some(beyond)) => {
+            Covered::Until(beyond) => {
                 at = beyond;
                 continue;
             }
-            Some(None) if view.eof => return Err(None),
-            Some(None) => return Err(Some(Step::More(Wait::Mark(end, &[DATA_END])))),
-            None => {}
+            Covered::Open if view.eof => return Err(None),
+            Covered::Open => return Err(Some(Step::More(Wait::Mark(end, &[DATA_END])))),
+            Covered::No => {}
         }
         let after = text[end + length..].trim_start();
         if !closed(end) && after.is_empty() && !view.eof {
@@ -152,19 +152,27 @@ fn character_data_end(value: &str) -> Option<usize> {
     Some(end)
 }
 
-/// Where the character data ends that covers the place `end`; `Some(None)` while its end is missing. `from`: no parameter before it is of
-/// interest any more.
-fn character_data_over(text: &str, from: &mut usize, end: usize, tags: Tags) -> Option<Option<usize>> {
+/// Whether a place stands within character data.
+enum Covered {
+    No,
+    Until(usize),
+    /// The end of the data is missing.
+    Open,
+}
+
+/// Looks for character data that covers the place `end`. `from`: no parameter before it is of interest any more.
+fn character_data_over(text: &str, from: &mut usize, end: usize, tags: Tags) -> Covered {
     while let Some(open) = text.get(*from..end).and_then(|text| text.find(tags.open)) {
         let head = *from + open + tags.open.len();
-        let value = head + text[head..end].find('>')? + 1;
-        let Some(length) = character_data_end(&text[value..]) else { return Some(None) };
+        let Some(length) = text[head..end].find('>') else { break };
+        let value = head + length + 1;
+        let Some(length) = character_data_end(&text[value..]) else { return Covered::Open };
         *from = value + length;
         if length > 0 && *from > end {
-            return Some(Some(*from));
+            return Covered::Until(*from);
         }
     }
-    None
+    Covered::No
 }
 
 /// What stands in XML's sections of character data, when the value is nothing else.

@@ -81,7 +81,7 @@ fn provider_of(config: &Value, wanted: &Wanted) -> String {
             |provider: &Value| provider["baseUrl"].as_str().is_some_and(|base| is_same_server(base, url));
         // Of several the one that answers first now.
         let in_use = primary_of(&config["agents"]["defaults"])
-            .and_then(|primary| Some(providers?.get_key_value(primary.split_once('/')?.0)?));
+            .and_then(|primary| providers?.get_key_value(primary.split_once('/')?.0));
         let found = in_use.into_iter().chain(providers.into_iter().flatten()).find(|(_, it)| of(it));
         found.map(|(name, _)| name.clone())
     };
