@@ -14,7 +14,7 @@ pub(crate) type Call = (String, Map<String, Value>);
 
 /// Checks the calls of a turn with every writer of the dialects that were found in it.
 pub(super) fn calls_written_back_are_the_same(tools: &Arc<Tools>, turn: &Parsed) {
-    let Some(calls) = exact_calls(turn) else { return };
+    let Some(calls) = exact_calls(turn).filter(|calls| have_plain_names(calls)) else { return };
     let read_as = |dialect: &str| turn.notes.iter().any(|note| *note == Note::Dialect(name_of(dialect)));
     for writer in writers::all().iter().filter(|writer| read_as(writer.dialect)) {
         if !is_writable(writer, &calls) || (writer.untyped || writer.tags) && !are_declared(tools, &calls) {
@@ -41,6 +41,12 @@ fn exact_calls(turn: &Parsed) -> Option<Vec<Call>> {
         is_exact.then(|| (call.name.clone(), arguments))
     });
     calls.collect::<Option<Vec<Call>>>().filter(|calls| !calls.is_empty())
+}
+
+/// Only JSON quotes the names of arguments.
+fn have_plain_names(calls: &[Call]) -> bool {
+    let is_plain = |name: &String| name.chars().all(|char| char.is_alphanumeric() || "_-.$ ".contains(char));
+    calls.iter().flat_map(|(_, arguments)| arguments.keys()).all(is_plain)
 }
 
 /// Without quotes only the schema tells what a value is, and where a name ends.
