@@ -136,7 +136,7 @@ fn silence_is_kept_and_names_are_checked() {
     let (status, _, err) = run(&["alerts", "silence", "nonsense"], None, &[]);
     assert!(status == 1 && err.contains("Known are: upstream_down"), "{err}");
     let (status, _, err) = run(&["alerts", "list"], None, &[]);
-    assert!(status == 0 && err.contains("No server"), "{err}");
+    assert!(status == 0 && err.contains("No alerts have been recorded"), "{err}");
     let (status, _, err) = run(&["alerts", "test"], None, &[]);
     assert!(status == 1 && err.contains("[[alerts.sink]]"), "{err}");
 }

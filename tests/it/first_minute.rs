@@ -146,7 +146,7 @@ async fn the_service_is_installed_started_waited_for_and_removed() {
             ]
         );
         let (code, said) = service(home.path(), &path, &["status"]);
-        assert!(code == 0 && said.contains("The service runs.") && said.contains("ready at"), "{said}");
+        assert!(code == 0 && said.contains("The service is running.") && said.contains("ready at"), "{said}");
         let (code, said) = service(home.path(), &path, &["logs", "-n", "3"]);
         assert!(code == 0 && said.contains("a line"), "{said}");
         let (code, said) = service(home.path(), &path, &["uninstall"]);

@@ -45,7 +45,7 @@ async fn openclaw_json_is_changed_validated_kept_and_restored() {
         let (code, said) = setup(home, &path, &[&ask[..], &["--dry-run"]].concat());
         assert!(code == 0 && said.contains('+') && said.contains("accepts the new file") && !file.exists(), "{said}");
         let (code, said) = setup(home, &path, &ask);
-        assert!(code == 0 && said.contains("respool does not run at http://127.0.0.1:9 yet"), "{said}");
+        assert!(code == 0 && said.contains("respool is not running at http://127.0.0.1:9 yet"), "{said}");
         assert!(fs::read_to_string(&file).unwrap().contains("respool/gpt-oss-120b"));
         let (code, said) = setup(home, &path, &["--undo"]);
         assert!(code == 0 && !file.exists(), "there was no file before: {said}");
@@ -62,7 +62,7 @@ async fn openclaw_json_is_changed_validated_kept_and_restored() {
         let text = fs::read_to_string(&file).unwrap();
         assert!(text.contains("// mine") && text.contains("\"http://127.0.0.1:9/v1\""), "{text}");
         let (code, said) = setup(home, &path, &ask);
-        assert!(code == 0 && said.contains("asks respool already"), "{said}");
+        assert!(code == 0 && said.contains("already points to respool"), "{said}");
         assert_eq!(setup(home, &path, &["--undo"]).0, 0);
         assert_eq!(fs::read_to_string(&file).unwrap(), grown);
     })

@@ -41,7 +41,7 @@ grep -q "respool is ready. Clients ask http://127.0.0.1:$port/v1." "$INSIDE/said
 curl -sf "http://127.0.0.1:$port/v1/models" | grep -q native-call || fail "the service does not serve"
 [ "$(systemctl --user is-enabled respool)" = enabled ] || fail "the service does not start by itself"
 ok "installed, started, ready (systemd $(systemctl --version | awk 'NR == 1 { print $2 }'))"
-"$respool" service status | grep -q 'The service runs.' || fail "status"
+"$respool" service status | grep -q 'The service is running.' || fail "status"
 ok "status"
 
 main=$(systemctl --user show respool --property=MainPID --value)
