@@ -38,8 +38,12 @@ impl UnifiedDiffPrinter for Lines<'_> {
     ) -> fmt::Result {
         let [before, after] =
             [(start_before, len_before), (start_after, len_after)].map(|(start, length)| {
-                // Lines are counted from one; of none of them the place before is named.
-                format!("{},{length}", start + u32::from(length > 0))
+                // Lines are counted from one; of none of them the place before is named, and of one its number alone.
+                match length {
+                    0 => format!("{start},0"),
+                    1 => (start + 1).to_string(),
+                    _ => format!("{},{length}", start + 1),
+                }
             });
         writeln!(out, "@@ -{before} +{after} @@")
     }
@@ -79,7 +83,7 @@ mod tests {
         insta::assert_snapshot!(unified("new", "", "x\n"), @r"
         --- new
         +++ new
-        @@ -0,0 +1,1 @@
+        @@ -0,0 +1 @@
         +x
         ");
         assert_eq!(unified("same", "x\n", "x\n"), "");
