@@ -89,7 +89,11 @@ impl Recent {
     fn of(row: &UsageRow, now: u64) -> Self {
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let failed = row.outcome == "error";
-        let is_own_fault = ErrorCode::from_name(&row.error_code).is_some_and(ErrorCode::is_of_the_request);
+        let is_own_fault = match ErrorCode::from_name(&row.error_code) {
+            Some(code) => code.is_of_the_request(),
+            // What was passed on has no code.
+            None => row.error_code.is_empty() && (400..500).contains(&row.status),
+        };
         Self {
             at: now,
             failed: failed && !is_own_fault,
@@ -507,16 +511,18 @@ mod tests {
     #[test]
     fn a_request_at_fault_is_a_problem_but_no_failure_of_the_server() {
         let ledger = Ledger::new(Terms::default(), None);
-        for code in ["model_not_found", "upstream_timeout"] {
+        for (code, status) in [("model_not_found", 404), ("upstream_timeout", 422), ("", 400), ("", 500)] {
             ledger.record(UsageRow {
                 outcome: "error".into(),
                 model: "m".into(),
                 error_code: code.into(),
+                status,
                 ..row(1)
             });
         }
-        assert_eq!(ledger.recent().iter().map(|it| it.failed).collect::<Vec<_>>(), [false, true]);
-        assert_eq!(ledger.problems().len(), 2);
+        let failed: Vec<bool> = ledger.recent().iter().map(|it| it.failed).collect();
+        assert_eq!(failed, [false, true, false, true]);
+        assert_eq!(ledger.problems().len(), 4);
     }
 
     #[test]
