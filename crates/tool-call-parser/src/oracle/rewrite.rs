@@ -61,7 +61,11 @@ fn are_declared(tools: &Tools, calls: &[Call]) -> bool {
 pub(crate) fn is_writable(writer: &Writer, calls: &[Call]) -> bool {
     let plain = |value: &Value| match value {
         Value::String(text) => {
-            let marks = text.contains("</") || text.contains("<parameter") || text.contains("<arg_");
+            // Unquoted text with another dialect's marks is no value.
+            let marks = crate::dialects::holds_mark(text)
+                || text.contains("</")
+                || text.contains("<parameter")
+                || text.contains("<arg_");
             let spaced = writer.flat
                 && (text.trim() != text
                     || text.is_empty()
