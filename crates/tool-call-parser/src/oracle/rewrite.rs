@@ -75,8 +75,13 @@ pub(crate) fn is_writable(writer: &Writer, calls: &[Call]) -> bool {
         }
         _ => true,
     };
-    // Kimi K3's texts have types, but no quotes.
-    let closes = |value: &Value| writer.dialect == "kimi_k3" && value.to_string().contains("<|close|>");
+    // Texts of these have types, but no quotes.
+    let own_mark = match writer.dialect {
+        "kimi_k3" => Some("<|close|>"),
+        "minimax_m3" => Some("]<]minimax[>["),
+        _ => None,
+    };
+    let closes = |value: &Value| own_mark.is_some_and(|mark| value.to_string().contains(mark));
     // A marker without arguments is text.
     if writer.dialect == "marker" && calls.iter().any(|(_, arguments)| arguments.is_empty()) {
         return false;
