@@ -1,6 +1,7 @@
 //! `respool check`: tries what a user would otherwise find out one failure at a time.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -78,11 +79,24 @@ pub(super) fn check(loaded: &Loaded) -> Result<(), Failure> {
     for Advice { text, todo } in advice(&loaded.settings) {
         findings.warn(&text, &todo);
     }
+    state_directory(&loaded.settings.store.state_dir, &mut findings);
     sandbox(&loaded.settings, &mut findings);
     runtime()?.block_on(check_upstreams(loaded, &mut findings))?;
     match findings.failures {
         0 => Ok(()),
         count => Err(format!("{count} check(s) failed").into()),
+    }
+}
+
+/// Whether `serve` can keep anything there. A directory that is missing is made by then.
+fn state_directory(dir: &Path, findings: &mut Findings) {
+    let present = dir.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
+    match tempfile::tempfile_in(present) {
+        Ok(_) => findings.ok(&format!("the state directory {} can be written", dir.display())),
+        Err(error) => findings.fail(
+            &format!("the state directory {} cannot be written: {error}", dir.display()),
+            "give respool the right to write there, or set another `state_dir`; runs, responses and usage are not kept without one",
+        ),
     }
 }
 
@@ -107,8 +121,10 @@ async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(),
     parts(&loaded.settings, &abort).await.map_err(|found| loaded.problems(found))?;
     for config in &loaded.settings.upstreams {
         // Only this one, so that its round trip is its own.
-        let alone =
+        let mut alone =
             Settings { upstreams: vec![config.clone()], agents: BTreeMap::new(), ..loaded.settings.clone() };
+        // Its turn is not the owner's, and what is stored is not brought to a new schema by looking.
+        alone.usage.keep = Duration::ZERO;
         let app = app(&alone, &abort).await.map_err(|found| loaded.problems(found))?;
         let Some(upstream) = app.relay.upstreams().next() else { continue };
         say(&format!("\nupstream `{}` ({})", upstream.name, config.url));

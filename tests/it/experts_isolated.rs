@@ -25,6 +25,13 @@ fn isolate(desk: &Desk) {
     fs::write(folder.join("determine-next-action.md"), other).unwrap();
 }
 
+async fn isolated(model: impl Fn(&Value) -> Script + Send + 'static) -> (FakeVllm, Desk) {
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    isolate(&desk);
+    (fake, desk)
+}
+
 const CALL: &str = "run_function__compose-response";
 
 fn is_function(request: &Value) -> bool {
@@ -106,9 +113,7 @@ async fn an_operation_is_made_once_by_a_process_and_its_functions_together() {
         (false, 0) => calls(&[note(), (CALL, json!({"contact": "Sarah"}))]),
         (false, _) => end(),
     };
-    let fake = FakeVllm::thinking(model).await;
-    let desk = Desk::new(&fake.url());
-    isolate(&desk);
+    let (fake, desk) = isolated(model).await;
     let respool = desk.started(&fake).await;
     let store = respool.agents.store().unwrap();
     enqueue(store, invocation("i1", "inbound-email-triage", payload())).await;
@@ -133,9 +138,7 @@ async fn a_function_gets_its_inputs_tools_and_knowledge_and_gives_its_outputs() 
         ]),
         (false, _) => end(),
     };
-    let fake = FakeVllm::thinking(model).await;
-    let desk = Desk::new(&fake.url());
-    isolate(&desk);
+    let (fake, desk) = isolated(model).await;
     let respool = desk.started(&fake).await;
     let store = respool.agents.store().unwrap();
     enqueue(store, invocation("i1", "inbound-email-triage", payload())).await;
@@ -184,9 +187,7 @@ async fn a_later_attempt_makes_no_call_again_and_doubt_goes_to_a_person() {
         (false, 0) => calls(&[(CALL, json!({"contact": "Sarah"}))]),
         (false, _) => calls(&[("fail_process", json!({"reason": "the moon is wrong"}))]),
     };
-    let fake = FakeVllm::thinking(model).await;
-    let desk = Desk::new(&fake.url());
-    isolate(&desk);
+    let (fake, desk) = isolated(model).await;
     let respool = desk.started(&fake).await;
     let store = respool.agents.store().unwrap();
     enqueue(store, invocation("i1", "inbound-email-triage", payload())).await;
@@ -208,9 +209,7 @@ async fn a_function_waits_for_consent_across_a_restart_and_a_failing_server_fail
         (false, 0) => calls(&[(CALL, json!({"contact": "Sarah"}))]),
         (false, _) => end(),
     };
-    let fake = FakeVllm::thinking(model).await;
-    let desk = Desk::new(&fake.url());
-    isolate(&desk);
+    let (fake, desk) = isolated(model).await;
     desk.faults(&json!({"get_deal": ["error"]}));
     let respool = desk.started(&fake).await;
     let store = respool.agents.store().unwrap();

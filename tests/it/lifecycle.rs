@@ -519,6 +519,21 @@ async fn check_says_what_is_wrong_and_what_to_do() {
     );
 }
 
+/// It was only found out when `serve` had kept nothing for days.
+#[test]
+fn check_tries_the_state_directory_and_changes_nothing_in_it() {
+    let check = |state_dir: &str| {
+        let file = format!("state_dir = {state_dir:?}\n[[upstream]]\nurl = \"http://127.0.0.1:1\"\n");
+        run(&["check"], Some(&file), &[]).1
+    };
+    let refused = check("/dev/null/state");
+    assert!(refused.contains("FAIL  the state directory /dev/null/state cannot be written"), "{refused}");
+    let folder = tempfile::tempdir().unwrap();
+    let fine = check(folder.path().join("new").to_str().unwrap());
+    assert!(fine.contains("ok    the state directory"), "{fine}");
+    assert!(!folder.path().join("new").exists());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn check_makes_a_whole_round_trip() {
     let call = Script::json(200, &replies::calls(&[("respool_check", r#"{"word": "ping"}"#)]));

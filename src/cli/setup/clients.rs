@@ -82,14 +82,21 @@ impl Client {
         .map_err(|why| format!("{} cannot be edited: {why}", file.display()))
     }
 
-    /// Whether a text has the form of the client's settings.
-    pub(super) fn can_read(self, text: &str) -> bool {
-        match self {
-            Self::Codex => text.parse::<DocumentMut>().is_ok(),
-            Self::ClaudeCode | Self::Opencode => serde_json::from_str::<Map<String, Value>>(text).is_ok(),
-            Self::Openclaw => super::openclaw::can_read(text),
-            Self::QwenCode | Self::Cline => true,
+    /// Settings as they were `before`, with what was changed since they were written as `after`; `None` where that touches what respool
+    /// wrote.
+    pub(super) fn restored(self, after: &str, present: &str, before: &str) -> Option<String> {
+        if present == after {
+            return Some(before.to_owned());
         }
+        if matches!(self, Self::ClaudeCode | Self::Opencode) {
+            return restored_json(after, present, before);
+        }
+        let is_whole = |text: &String| match self {
+            _ if text.is_empty() => true,
+            Self::Openclaw => super::openclaw::can_read(text),
+            _ => text.parse::<DocumentMut>().is_ok(),
+        };
+        diffy::merge(after, present, before).ok().filter(is_whole)
     }
 
     /// What to type instead, where there is no file to edit.
@@ -140,6 +147,36 @@ fn edited_json(
     edit(settings.as_object_mut().ok_or("it does not hold an object")?)?;
     let text = serde_json::to_string_pretty(&settings).map_err(|error| error.to_string())?;
     Ok(text + "\n")
+}
+
+/// The text of `before` stays where nothing else was changed.
+fn restored_json(after: &str, present: &str, before: &str) -> Option<String> {
+    let read = |text: &str| match text.trim() {
+        "" => Some(json!({})),
+        text => serde_json::from_str::<Value>(text).ok(),
+    };
+    let (after, present, old) = (read(after)?, read(present)?, read(before)?);
+    let restored = restored_value(Some(&after), Some(&present), Some(&old))?;
+    if restored == old {
+        return Some(before.to_owned());
+    }
+    serde_json::to_string_pretty(&restored).ok().map(|text| text + "\n")
+}
+
+/// What was changed since stays, the rest is what it was.
+fn restored_value(after: Option<&Value>, present: Option<&Value>, before: Option<&Value>) -> Option<Value> {
+    if present == after {
+        return before.cloned();
+    }
+    let (Some(Value::Object(written)), Some(Value::Object(now))) = (after, present) else {
+        return present.cloned();
+    };
+    let no_fields = Map::new();
+    let old = before.and_then(Value::as_object).unwrap_or(&no_fields);
+    let keys = now.keys().chain(old.keys().filter(|key| !now.contains_key(*key)));
+    let restored =
+        |key: &String| Some((key.clone(), restored_value(written.get(key), now.get(key), old.get(key))?));
+    Some(Value::Object(keys.filter_map(restored).collect()))
 }
 
 fn table<'s>(settings: &'s mut Map<String, Value>, key: &str) -> Result<&'s mut Map<String, Value>, String> {

@@ -158,11 +158,9 @@ enum Restored {
 /// Takes what respool wrote out of the present settings; `None` where it wrote none.
 fn without_respool(client: Client, file: &Path, present: &str) -> Option<Restored> {
     let before = fs::read_to_string(beside(file, BEFORE)).ok()?;
-    let after = fs::read_to_string(beside(file, AFTER)).unwrap_or_default();
-    let is_whole = |text: &String| text.is_empty() || client.can_read(text);
-    let merged =
-        if present == after { Some(before.clone()) } else { diffy::merge(&after, present, &before).ok() };
-    Some(merged.filter(is_whole).map_or(Restored::Conflict(before), Restored::Merged))
+    let after = fs::read_to_string(beside(file, AFTER)).ok();
+    let restored = after.and_then(|after| client.restored(&after, present, &before));
+    Some(restored.map_or(Restored::Conflict(before), Restored::Merged))
 }
 
 fn beside(file: &Path, end: &str) -> PathBuf {
@@ -308,12 +306,15 @@ impl Respool {
 mod tests {
     use super::*;
 
+    fn target() -> Target {
+        Target { url: "http://127.0.0.1:1".into(), model: "m".into(), window: None, key_env: None }
+    }
+
     #[test]
     fn settings_are_changed_and_restored() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("deep/config.toml");
-        let target =
-            Target { url: "http://127.0.0.1:1".into(), model: "m".into(), window: None, key_env: None };
+        let target = target();
         edit(Client::Codex, &target, &file, true).unwrap();
         assert!(!file.exists(), "a dry run writes nothing");
         edit(Client::Codex, &target, &file, false).unwrap();
@@ -328,12 +329,32 @@ mod tests {
         assert!(undo(Client::Codex, Some(&file)).is_err());
     }
 
+    /// Claude Code writes its settings itself, and setting them up changes how they are laid out.
+    #[test]
+    fn json_is_restored_by_its_values() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("settings.json");
+        let mine = r#"{"theme": "dark", "env": {"A": "b", "ANTHROPIC_MODEL": "opus"}, "allow": ["ls"]}"#;
+        let read = || serde_json::from_str::<Value>(&fs::read_to_string(&file).unwrap()).unwrap();
+        fs::write(&file, mine).unwrap();
+        edit(Client::ClaudeCode, &target(), &file, false).unwrap();
+        let mut changed = read();
+        changed["allow"] = json!(["ls", "cat"]);
+        changed["env"]["C"] = json!("d");
+        changed["env"].as_object_mut().unwrap().remove("A");
+        changed["env"]["ANTHROPIC_DEFAULT_HAIKU_MODEL"] = json!("haiku");
+        fs::write(&file, changed.to_string()).unwrap();
+        undo(Client::ClaudeCode, Some(&file)).unwrap();
+        let env = json!({"ANTHROPIC_MODEL": "opus", "C": "d", "ANTHROPIC_DEFAULT_HAIKU_MODEL": "haiku"});
+        assert_eq!(read(), json!({"theme": "dark", "env": env, "allow": ["ls", "cat"]}));
+        assert!(!beside(&file, UNDONE).exists());
+    }
+
     #[test]
     fn later_changes_survive_undoing() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config.toml");
-        let target =
-            Target { url: "http://127.0.0.1:1".into(), model: "m".into(), window: None, key_env: None };
+        let target = target();
         let (mine, later) = ("# mine\nmodel = \"gpt\"\n\n[a]\nx = 1\ny = 3\n", "\n[trusted]\npath = true\n");
         let text = || fs::read_to_string(&file).unwrap();
         fs::write(&file, mine).unwrap();
