@@ -82,7 +82,7 @@ fn draw(
         .axis_style(LINES)
         .label_style(("sans-serif", 11).into_font().color(&WORDS))
         .x_labels(8)
-        .y_labels(4)
+        .y_labels(6)
         .x_label_formatter(&label)
         .y_label_formatter(&|value| say(*value))
         .draw()?;

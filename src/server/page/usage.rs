@@ -118,7 +118,7 @@ fn elsewhere(report: &Report) -> Markup {
     html! {
         section {
             h2 { "What it cost, and what it would have cost" }
-            p { "It cost " strong { (report.total.cost.total()) } ": " (report.total.cost.paid) " paid by the token, " (report.total.cost.own) " for one's own hardware." }
+            p { "It cost " strong { (report.total.cost.total()) } ": " (report.total.cost.paid) " paid by the token, " (report.total.cost.own) " for your own hardware." }
             (layout::table("The same tokens elsewhere", &[("The same tokens at", false), ("Cost", true), ("Difference", true), ("Price", false)], &rows))
             @if !known.is_empty() {
                 details { summary { "The difference by day" } (layout::table("The difference by day", &heads, &days)) }
