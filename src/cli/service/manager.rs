@@ -210,7 +210,11 @@ pub(super) fn done(program: &str, arguments: &[&str]) -> Result<String, String> 
         }
         _ => "",
     };
-    Err(format!("`{program} {}` failed: {}{advice}", arguments.join(" "), flat(said.trim().trim_end_matches('.'))))
+    Err(format!(
+        "`{program} {}` failed: {}{advice}",
+        arguments.join(" "),
+        flat(said.trim().trim_end_matches('.'))
+    ))
 }
 
 #[cfg(test)]
