@@ -1,4 +1,4 @@
-//! `respool audit`: what tools did and what was refused, and whether the log of it is whole.
+//! `respool audit`: shows what tools did and what was refused, and verifies the log.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::tools::audit::{self, Line, Step};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AuditCommand {
-    /// Show the calls of tools, the newest last.
+    /// Show the calls of tools, newest last.
     List {
         /// How many lines, from the end
         #[arg(long, value_name = "COUNT", default_value_t = 50)]

@@ -1,7 +1,7 @@
-//! `respool expert approvals`: calls that wait for a person's consent. Works on the store itself, beside a server that uses it too
-//! and lets the runs go on.
+//! `respool expert approvals`: calls that wait for a person's consent. Works on the store directly, beside a server that also uses it and
+//! resumes the runs.
 //!
-//! To decide takes an operator's key in `RESPOOL_OPERATOR_KEY`: an agent that runs commands could run this one.
+//! Deciding needs an operator's key in `RESPOOL_OPERATOR_KEY`, because an agent that runs commands could run this one.
 
 use crate::cli::say::say;
 use clap::Subcommand;
@@ -15,12 +15,12 @@ use crate::store::{ApprovalRow, ApprovalState, Store};
 
 /// Where the operator's key comes from.
 const KEY: &str = "RESPOOL_OPERATOR_KEY";
-/// So many requests are read.
+/// The most requests that are read.
 const MOST: usize = 10_000;
 
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum ApprovalsCommand {
-    /// List the calls that wait, the oldest first.
+    /// List the calls that wait, oldest first.
     List {
         /// Only those of this expert or agent
         #[arg(long)]
@@ -31,27 +31,27 @@ pub(in crate::cli) enum ApprovalsCommand {
         /// The approval, as `list` names it
         approval: String,
     },
-    /// Let calls run with exactly the inputs that are shown.
+    /// Let calls run with exactly the inputs shown.
     Approve {
         /// The approvals, as `list` names them
         #[arg(required_unless_present = "expert")]
         approvals: Vec<String>,
-        /// All that wait of this expert or agent
+        /// All waiting requests of this expert or agent
         #[arg(long, conflicts_with = "approvals")]
         expert: Option<String>,
         /// Only these calls, by their ids in `show`; the others are rejected
         #[arg(long, value_name = "CALL")]
         only: Vec<String>,
     },
-    /// Do not let calls run.
+    /// Reject calls.
     Reject {
         /// The approvals, as `list` names them
         #[arg(required_unless_present = "expert")]
         approvals: Vec<String>,
-        /// All that wait of this expert or agent
+        /// All waiting requests of this expert or agent
         #[arg(long, conflicts_with = "approvals")]
         expert: Option<String>,
-        /// Why; the model is told
+        /// The reason, which the model is told
         #[arg(long)]
         comment: Option<String>,
     },
@@ -89,7 +89,7 @@ pub(super) fn approvals(loaded: &Loaded, command: ApprovalsCommand) -> Result<()
     })
 }
 
-/// The name under which a decision is recorded. `place`: where it is made.
+/// The name under which a decision is recorded. `place`: where it was made.
 pub(in crate::cli) fn operator(loaded: &Loaded, place: &str) -> Result<String, String> {
     let keys = &loaded.settings.server.operator_keys;
     if keys.is_empty() {

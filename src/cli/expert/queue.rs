@@ -1,5 +1,5 @@
-//! `respool expert queue, dead-letters, outbox, drafts`: what waits, what failed, and what is delivered. Works on the store itself, beside a
-//! server that uses it too.
+//! `respool expert queue, dead-letters, outbox, drafts`: shows what waits, what failed, and what is delivered. Works on the store
+//! directly, beside a server that also uses it.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,12 +13,12 @@ use crate::config::Loaded;
 use crate::expert::{Invocation, message_json, visible};
 use crate::store::{EntryRow, EntryState, MessageFilter, Store};
 
-/// So much is listed.
+/// The most entries that are listed.
 const MOST: usize = 1_000;
 
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum DeadLettersCommand {
-    /// List the invocations that failed and are kept, the oldest first.
+    /// List the invocations that failed and are kept, oldest first.
     List {
         /// Only those of this expert
         #[arg(long)]
@@ -29,7 +29,7 @@ pub(in crate::cli) enum DeadLettersCommand {
         /// The dead letter, as `list` names it
         id: String,
     },
-    /// Execute one again, at the end of its lane. Operations that succeeded before are not made again.
+    /// Execute one again, at the end of its lane. Operations that have succeeded are not called again.
     Replay {
         /// The dead letter, as `list` names it
         id: String,
@@ -43,7 +43,7 @@ pub(in crate::cli) enum DeadLettersCommand {
 
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum OutboxCommand {
-    /// List messages, the newest first.
+    /// List messages, newest first.
     List {
         /// Only those of this expert
         #[arg(long)]
@@ -57,7 +57,7 @@ pub(in crate::cli) enum OutboxCommand {
         /// The message, as `list` names it
         id: String,
     },
-    /// Say that a message needs no delivery any more.
+    /// Mark a message as needing no more delivery.
     Done {
         /// The message, as `list` names it
         id: String,
@@ -81,7 +81,7 @@ fn time(millis: u64) -> String {
     humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(millis)).to_string()
 }
 
-/// What waits, is worked on, or waits for a person; and what each waits for.
+/// The invocations that wait, are being executed, or wait for a person; and what each waits for.
 pub(super) fn queue(config: &Loaded, expert: Option<&str>) -> Result<(), Failure> {
     with_store(config, async |store| {
         let mut count = 0;
