@@ -57,6 +57,21 @@ pub enum DecideError {
     Store(StoreError),
 }
 
+impl DecideError {
+    /// What to tell a person who wanted to decide about this approval.
+    pub fn for_approval(self, id: &str) -> String {
+        match self {
+            Self::Unknown => format!("there is no approval {id} any more"),
+            Self::NotWaiting(state) => format!("the approval {id} is {} already", state.as_str()),
+            Self::TooLate => format!(
+                "the time for the approval {id} is over, and the package says that its calls are then rejected"
+            ),
+            Self::UnknownCall(call) => format!("the approval {id} has no call {call}"),
+            Self::Store(error) => error.0,
+        }
+    }
+}
+
 impl Agents {
     /// `store`: `None` where runs cannot be kept.
     pub fn new(

@@ -76,7 +76,7 @@ pub enum Notice<'a> {
     Asked(&'a ApprovalRequest),
     /// Nobody decided in time, and the calls still wait.
     AskedAgain(&'a ApprovalRequest),
-    /// The run has ended, and whoever began it was told meanwhile that a person is awaited.
+    /// The run has ended after it waited for a person or was interrupted, so those who asked may not wait any more.
     LateAnswer(&'a Outcome),
 }
 

@@ -231,7 +231,7 @@ impl Driver {
             EventKind::HandedOver(call) => Notice::HandedOver(call),
             EventKind::ApprovalRequested(request) => Notice::Asked(request),
             EventKind::ApprovalEscalated => Notice::AskedAgain(run.awaited_approval()?),
-            _ if was_over || !run.has_awaited_consent() => return None,
+            _ if was_over || !run.answers_late() => return None,
             _ => Notice::LateAnswer(run.outcome()?),
         };
         self.notices.as_ref()?.message(self.journal.run(), notice)

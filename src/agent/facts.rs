@@ -1,6 +1,7 @@
 //! What the committed events say of a stored run: what it was made of, which calls it made and how these ended, and its outcome. Called by
 //! whoever repeats work that an earlier run has begun.
 
+use super::approval::Decision;
 use super::call::{CallOutcome, RequestedCall, ToolEnd};
 use super::event::{Event, EventKind};
 use super::outcome::Outcome;
@@ -20,6 +21,8 @@ pub struct RunFacts {
     pub children: Vec<(usize, String)>,
     /// Its texts are for nobody else.
     pub is_private: bool,
+    /// Whether a person has approved a call of it.
+    pub has_consent: bool,
     /// How it ended, once it has.
     pub outcome: Option<Outcome>,
 }
@@ -43,17 +46,23 @@ impl RunFacts {
     /// Reads a stored run; `None` for one of another version.
     pub fn of(stored: &StoredRun) -> Option<Self> {
         let setup: Setup = serde_json::from_str(&stored.setup).ok()?;
-        let mut reader =
-            Reader { run: Run::new(setup), has_started: false, calls: Vec::new(), children: Vec::new() };
+        let mut reader = Reader {
+            run: Run::new(setup),
+            has_started: false,
+            has_consent: false,
+            calls: Vec::new(),
+            children: Vec::new(),
+        };
         for event in &stored.events {
             let kind: EventKind = serde_json::from_str(&event.body).ok()?;
             reader.note(&kind);
             reader.run.apply(Event { at: event.at, kind }).ok()?;
         }
         reader.note_open();
-        let Reader { run, calls, children, .. } = reader;
+        let Reader { run, calls, children, has_consent, .. } = reader;
         let (snapshot, is_private) = (run.setup().snapshot.clone(), run.setup().is_private);
-        Some(Self { snapshot, is_private, outcome: run.outcome().cloned(), calls, children })
+        let outcome = run.outcome().cloned();
+        Some(Self { snapshot, is_private, has_consent, outcome, calls, children })
     }
 
     /// Puts the calls of a child run in where it began.
@@ -67,6 +76,7 @@ struct Reader {
     run: Run,
     /// A call is under way.
     has_started: bool,
+    has_consent: bool,
     calls: Vec<MadeCall>,
     children: Vec<(usize, String)>,
 }
@@ -80,9 +90,20 @@ impl Reader {
             EventKind::HandedOver(call) => {
                 self.push(call.clone(), CallOutcome::HandedOver, String::new(), false);
             }
+            EventKind::ApprovalDecided(decision) => {
+                self.has_consent |= !decision.approved.is_empty();
+                self.note_rejected(decision);
+            }
             EventKind::ChildStarted { child } => self.children.push((self.calls.len(), child.clone())),
             EventKind::Resumed | EventKind::Cancelled | EventKind::Aborted(_) => self.note_open(),
             _ => {}
+        }
+    }
+
+    fn note_rejected(&mut self, decision: &Decision) {
+        let asked = self.run.awaited_approval().map(|request| request.calls.clone()).unwrap_or_default();
+        for call in asked.into_iter().filter(|call| !decision.approved.contains(&call.id)) {
+            self.push(call, CallOutcome::Denied, decision.rejection(), false);
         }
     }
 

@@ -66,8 +66,8 @@ pub struct Run {
     made: Vec<SettledCall>,
     /// Requests for consent so far.
     approvals: usize,
-    /// It, or a child of it, has waited for consent; or it may have.
-    has_awaited_consent: bool,
+    /// See [`Run::answers_late`].
+    answers_late: bool,
     spent: Tokens,
     /// What was spent when the client was answered last.
     spent_at_answer: Tokens,
@@ -92,7 +92,7 @@ impl Run {
             iterations: Vec::new(),
             made: Vec::new(),
             approvals: 0,
-            has_awaited_consent: false,
+            answers_late: false,
             spent: Tokens::default(),
             spent_at_answer: Tokens::default(),
             weights: Weights::default(),
@@ -167,9 +167,9 @@ impl Run {
         }
     }
 
-    /// True for one that has left its client, since a person was awaited for it or for a child of it.
-    pub fn has_awaited_consent(&self) -> bool {
-        self.has_awaited_consent
+    /// Whether those who asked may wait for its answer no longer: it has waited for consent, or was resumed.
+    pub fn answers_late(&self) -> bool {
+        self.answers_late
     }
 
     /// The child run that it waits for.

@@ -106,6 +106,11 @@ impl AgentBase {
     }
 }
 
+/// The digest of the package and the session of a run that is a conversation.
+fn conversation_of(facts: &RunFacts) -> Option<(&str, &str)> {
+    facts.snapshot.split_once(' ').filter(|(_, session)| session.starts_with(TALK))
+}
+
 impl Experts {
     /// The agent for a conversation with an expert.
     pub fn agent(&self, name: &str) -> Option<Arc<Agent>> {
@@ -137,10 +142,15 @@ impl Experts {
     /// When that package is no longer kept.
     pub(super) fn returning(&self, name: &str, facts: RunFacts) -> Result<Option<Arc<Agent>>, String> {
         let Some(expert) = self.get(name) else { return Ok(None) };
-        let session = facts.snapshot.split_once(' ').filter(|(_, session)| session.starts_with(TALK));
-        let Some((digest, session)) = session else { return Ok(None) };
+        let Some((digest, session)) = conversation_of(&facts) else { return Ok(None) };
         let expert = self.as_of(&expert, digest)?;
-        Ok(Some(self.conversation(&expert, session, facts.calls)))
+        let session = session.to_owned();
+        Ok(Some(self.conversation(&expert, &session, facts.calls)))
+    }
+
+    /// Whether a run is a conversation, not work on an entry of the queue.
+    pub(super) fn is_conversation(facts: &RunFacts) -> bool {
+        conversation_of(facts).is_some()
     }
 
     /// An agent for one run, and its files.

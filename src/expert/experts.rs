@@ -128,15 +128,7 @@ impl Experts {
             tracing::error!(target: "respool::expert", "there is no store, so no process is executed");
             return;
         };
-        let experts = Arc::clone(self);
-        self.tasks.spawn(async move {
-            if let Some(store) = experts.agents.store()
-                && let Err(error) = experts.resume_interrupted(store).await
-            {
-                tracing::error!(target: "respool::expert", %error, "conversations that were interrupted are not resumed");
-            }
-            worker.work().await;
-        });
+        self.tasks.spawn(worker.work());
         self.tasks.spawn(Arc::clone(self).prune_packages(shutdown.clone()));
         if let Some(store) = self.agents.store() {
             self.tasks.spawn(delivery::deliver(Arc::clone(self), Arc::clone(store), shutdown.clone()));
@@ -298,6 +290,13 @@ impl Experts {
         let unavailable = expert.bound.iter().filter_map(|tool| tool.problem(&self.sources));
         let clashes = bound::clashes(&expert.bound);
         expert.problems.iter().cloned().chain(unavailable).chain(clashes).collect()
+    }
+
+    /// Why nothing can be done for an expert at the moment, for people; `None` if it is ready.
+    pub(super) fn not_ready(&self, name: &str) -> Option<String> {
+        let Some(expert) = self.get(name) else { return Some("it is not installed".to_owned()) };
+        let problems = self.problems(&expert);
+        (!problems.is_empty()).then(|| in_words(&problems))
     }
 
     /// The invocation of a process that a person asks for.

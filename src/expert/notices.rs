@@ -41,6 +41,15 @@ impl ConversationNotices {
         self.message(run, "lost", MessageKind::Escalation, body)
     }
 
+    /// A conversation that was interrupted too long ago to go on unasked.
+    pub(super) fn interrupted(&self, run: &str) -> NewMessage {
+        let body = json!({
+            "reason": "The conversation was interrupted more than an hour ago, and does not go on by itself.",
+            "recommendation": format!("Continue it with `respool runs resume {run}`, or end it with `respool runs cancel {run}`."),
+        });
+        self.message(run, "interrupted", MessageKind::Escalation, body)
+    }
+
     fn answer(&self, run: &str, outcome: &Outcome) -> Option<NewMessage> {
         if self.is_function || outcome.cancelled {
             return None;

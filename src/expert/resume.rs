@@ -1,12 +1,21 @@
 //! Resumes conversations with experts: those that waited for a person, and those whose process ended. Each continues with the package and
 //! the files that it began with. Runs of processes belong to queue entries and are resumed by `execution`.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::time::Duration;
 
+use super::bound::FIRST_START;
 use super::experts::{Experts, MODEL_PREFIX};
 use super::notices::ConversationNotices;
 use crate::agent::{RunOptions, Watch};
 use crate::store::{RunRow, Status, Store, StoreError};
+
+/// How long after its last event an interrupted conversation still goes on by itself.
+const RESUMABLE_FOR: Duration = Duration::from_hours(1);
+
+/// The interrupted runs that this process has looked at and leaves alone, by id.
+#[derive(Debug, Default)]
+pub(super) struct LeftAlone(BTreeSet<String>);
 
 impl Experts {
     /// Resumes an expert's run for a person who waits for its answer; `None` if the run is not an expert's.
@@ -16,6 +25,10 @@ impl Experts {
     pub async fn resume(&self, run: &str) -> Option<Result<Watch, String>> {
         let stored = self.agents.store()?.run(run).await.ok()??;
         let name = stored.row.agent.strip_prefix(MODEL_PREFIX)?;
+        self.await_servers(name, FIRST_START).await;
+        if let Some(why) = self.not_ready(name) {
+            return Some(Err(format!("{name} is not ready: {why}")));
+        }
         Some(match self.resume_conversation(name, run).await {
             Ok(Some(watch)) => Ok(watch),
             Ok(None) => Err(format!(
@@ -53,15 +66,51 @@ impl Experts {
         Ok(())
     }
 
-    /// Continues the conversations that an earlier process left, whoever began them, so that calls which a person approved are made.
-    pub(super) async fn resume_interrupted(&self, store: &Arc<Store>) -> Result<(), StoreError> {
-        let left = store.runs_of_status(Status::Interrupted).await?;
-        for RunRow { id, agent, .. } in left.into_iter().filter(|row| row.parent.is_none()) {
-            let Some(name) = agent.strip_prefix(MODEL_PREFIX) else { continue };
-            if let Err(why) = self.resume_conversation(name, &id).await {
-                tracing::warn!(target: "respool::expert", run_id = id, why, "the run cannot be resumed");
+    /// Continues the conversations of processes that have ended, whoever began them, so that calls which a person approved are made. One
+    /// whose expert is not ready waits, because its calls would fail.
+    pub(super) async fn resume_interrupted(
+        &self,
+        store: &Store,
+        left_alone: &mut LeftAlone,
+    ) -> Result<(), StoreError> {
+        store.mark_orphans().await?;
+        let interrupted = store.runs_of_status(Status::Interrupted).await?;
+        for row in interrupted.into_iter().filter(|row| row.parent.is_none()) {
+            let Some(name) = row.agent.strip_prefix(MODEL_PREFIX) else { continue };
+            if left_alone.0.contains(&row.id) || self.not_ready(name).is_some() {
+                continue;
+            }
+            if self.is_too_old(&row).await {
+                let notices = ConversationNotices { expert: name.to_owned(), is_function: false };
+                store.post(notices.interrupted(&row.id), self.now()).await?;
+                left_alone.0.insert(row.id);
+                continue;
+            }
+            match self.resume_conversation(name, &row.id).await {
+                Ok(Some(_)) => {}
+                Ok(None) => drop(left_alone.0.insert(row.id)),
+                Err(why) => {
+                    tracing::warn!(target: "respool::expert", run_id = row.id, why, "the run cannot be resumed");
+                }
             }
         }
         Ok(())
+    }
+
+    /// Whether a conversation was interrupted so long ago that nobody expects it to act any more. What a person approved is made at any
+    /// age.
+    async fn is_too_old(&self, row: &RunRow) -> bool {
+        let allowed = u64::try_from(RESUMABLE_FOR.as_millis()).unwrap_or(u64::MAX);
+        if self.now().saturating_sub(row.updated) <= allowed {
+            return false;
+        }
+        let Some(facts) = self.agents.facts(&row.id).await.filter(Self::is_conversation) else {
+            return false;
+        };
+        let mut has_consent = facts.has_consent;
+        for (_, child) in facts.children {
+            has_consent |= self.agents.facts(&child).await.is_some_and(|facts| facts.has_consent);
+        }
+        !has_consent
     }
 }

@@ -1,6 +1,8 @@
 //! Conversations with experts: what a person gets of them beside the answer, across the end of the process. Bound to real MCP servers, with a
 //! scripted model.
 
+use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use respool::agent::{Decision, record_decision};
@@ -123,6 +125,160 @@ async fn consent_in_a_conversation_survives_the_end_of_the_process() {
         let all = told(&store).await;
         assert_eq!(kinds(&all), ["approval", "result"]);
         assert_eq!(all[1]["body"]["summary"], "Moved.");
+    }
+}
+
+/// Lets the server of `crm` start only while there is a file `up`.
+fn gate(desk: &Desk) {
+    let path = desk.path("respool.toml");
+    let waiting = format!(
+        "while ! [ -e '{}' ]; do sleep 0.05; done; exec python3 \\\"$@\\\"",
+        desk.path("up").display()
+    );
+    let (python, shell) = (
+        "command = \"python3\"\nargs = [",
+        format!("command = \"sh\"\nargs = [\"-c\", \"{waiting}\", \"sh\", "),
+    );
+    fs::write(&path, fs::read_to_string(&path).unwrap().replacen(python, &shell, 1)).unwrap();
+    fs::write(desk.path("up"), "").unwrap();
+}
+
+/// Issue 13: an approved call whose server was still starting failed, and the consent was used up.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_approved_call_waits_until_its_server_is_there() {
+    let move_of = |deal: &str| ("crm__update_deal_stage", json!({"deal_id": deal, "stage": "4"}));
+    for is_by_hand in [false, true] {
+        let model = move |request: &Value| match results(request).len() {
+            0 => calls(&[move_of("d-1"), move_of("d-2")]),
+            _ => Script::json(200, &replies::text("Moved.")),
+        };
+        let fake = FakeVllm::thinking(model).await;
+        fake.allow_cut_requests();
+        let (desk, store) = desk_of_a_process(&fake.url());
+        let respool = desk.started(&fake).await;
+        asked(&respool).await;
+        let (row, request) = respool.agents.approvals(10).await.unwrap().remove(0);
+        respool.killed().await;
+        gate(&desk);
+        record_decision(&store, &Decision::approve_all(&request, "anna")).await.unwrap();
+
+        desk.faults(&json!({"update_deal_stage": ["hang"]}));
+        let mut child = start(&desk, "log");
+        until_file(&desk, "journal.faults", "[]").await;
+        child.kill().await.unwrap();
+        fs::remove_file(desk.path("up")).unwrap();
+
+        let open = async {
+            // Time for the fault: nothing is claimed of how long anything takes.
+            tokio::time::sleep(Duration::from_millis(1_500)).await;
+            fs::write(desk.path("up"), "").unwrap();
+        };
+        if is_by_hand {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_respool"));
+            command
+                .args(["runs", "resume", &row.run, "--config", "respool.toml"])
+                .current_dir(desk.path("."));
+            let (output, ()) = tokio::join!(command.output(), open);
+            let said = String::from_utf8_lossy(&output.as_ref().unwrap().stdout).into_owned();
+            assert!(said.contains("Moved."), "{said} {output:?}");
+        } else {
+            child = start(&desk, "log-2");
+            open.await;
+            until_done(&store, &row.run).await;
+            child.kill().await.unwrap();
+        }
+        assert_eq!(desk.effects(), ["update_deal_stage"], "the second call, which was not made before");
+    }
+}
+
+async fn until_file(desk: &Desk, name: &str, text: &str) {
+    for _ in 0..2_400 {
+        if fs::read_to_string(desk.path(name)).is_ok_and(|found| found.contains(text)) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    panic!("{name} does not say {text}: {:?}", fs::read_to_string(desk.path(name)));
+}
+
+/// Issue 13: conversations were taken over at the start of a process only, so those of one that ended beside it stayed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_living_process_takes_over_the_conversations_of_one_that_ended() {
+    let answers = AtomicUsize::new(0);
+    let model = move |request: &Value| match results(request).len() {
+        0 => calls(&[moving()]),
+        _ if answers.fetch_add(1, Ordering::Relaxed) == 0 => {
+            Script::json(200, &replies::text("Never.")).delay(Duration::from_mins(10))
+        }
+        _ => Script::json(200, &replies::text("Moved.")),
+    };
+    let fake = FakeVllm::thinking(model).await;
+    fake.allow_cut_requests();
+    let (desk, store) = desk_of_a_process(&fake.url());
+    let respool = desk.started(&fake).await;
+    asked(&respool).await;
+    let (row, request) = respool.agents.approvals(10).await.unwrap().remove(0);
+    respool.killed().await;
+    record_decision(&store, &Decision::approve_all(&request, "anna")).await.unwrap();
+
+    let before = fake.requests().len();
+    let mut one = start(&desk, "log");
+    fake.wait_for_requests(before + 1).await;
+    let other = desk.started(&fake).await;
+    assert_eq!(store.run(&row.run).await.unwrap().unwrap().row.status, Status::Running);
+    one.kill().await.unwrap();
+    until_done(&store, &row.run).await;
+    assert_eq!(desk.effects(), ["update_deal_stage"]);
+    assert_eq!(kinds(&told(&store).await), ["approval", "result"]);
+    other.killed().await;
+}
+
+/// Issue 13: the answer of an interrupted conversation reached nobody, and one of weeks ago began to act again.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_conversation_answers_or_asks_to_be_resumed() {
+    for is_old in [false, true] {
+        let answers = AtomicUsize::new(0);
+        let model = move |request: &Value| match results(request).len() {
+            0 => calls(&[("crm__get_contact", json!({"email": "a"}))]),
+            _ if answers.fetch_add(1, Ordering::Relaxed) == 0 => {
+                Script::json(200, &replies::text("Never.")).delay(Duration::from_mins(10))
+            }
+            _ => Script::json(200, &replies::text("It is Sarah.")),
+        };
+        let fake = FakeVllm::thinking(model).await;
+        fake.allow_cut_requests();
+        let (desk, store) = desk_of_a_process(&fake.url());
+        let respool = desk.started(&fake).await;
+        let address = respool.address;
+        let body =
+            json!({"model": "expert/sales-desk", "messages": [{"role": "user", "content": "Who is a?"}]});
+        let asking = tokio::spawn(async move { exchange(address, &Request::chat(&body)).await });
+        fake.wait_for_requests(2).await;
+        respool.killed().await;
+        asking.abort();
+        let run = store.runs_of_status(Status::Interrupted).await.unwrap().remove(0).id;
+        if is_old {
+            let database = rusqlite::Connection::open(store.path()).unwrap();
+            database.execute("UPDATE runs SET updated = updated - 2 * 3600 * 1000", []).unwrap();
+        }
+        let respool = desk.started(&fake).await;
+        if is_old {
+            let message = loop {
+                match told(&store).await.pop() {
+                    Some(message) => break message,
+                    None => tokio::time::sleep(Duration::from_millis(25)).await,
+                }
+            };
+            assert_eq!(message["kind"], "escalation");
+            let advice = message["body"]["recommendation"].as_str().unwrap();
+            assert!(advice.contains(&format!("respool runs resume {run}")), "{advice}");
+            assert_eq!(fake.requests().len(), 2, "nothing is done");
+        } else {
+            until_done(&store, &run).await;
+            let told = told(&store).await;
+            assert_eq!((kinds(&told), &told[0]["body"]["summary"]), (vec!["result"], &json!("It is Sarah.")));
+        }
+        respool.killed().await;
     }
 }
 

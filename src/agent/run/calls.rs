@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde_json::Value;
 
+use super::waits::Rejection;
 use super::{Phase, Run};
 use crate::agent::approval::Tier;
 use crate::agent::call::{CallOutcome, RequestedCall, ToolEnd};
@@ -38,6 +39,8 @@ pub(super) struct LaterCalls {
     pub(super) client: Vec<RequestedCall>,
     /// What was decided about calls that need consent.
     pub(super) verdicts: BTreeMap<String, Verdict>,
+    /// A rejection that ends the run as soon as the approved calls have been made.
+    pub(super) rejection: Option<Box<Rejection>>,
 }
 
 /// What was decided about a call.
@@ -57,7 +60,7 @@ impl Run {
             self.offered(&call.name).is_some_and(|tool| tool.executor == Executor::Client)
         };
         let (client, own): (Vec<_>, Vec<_>) = calls.into_iter().partition(is_client);
-        self.next_call(LaterCalls { own: own.into(), client, verdicts: BTreeMap::new() });
+        self.next_call(LaterCalls { own: own.into(), client, ..LaterCalls::default() });
     }
 
     /// The next of the calls that can be made; those that cannot are answered at once.
@@ -69,6 +72,9 @@ impl Run {
                 return;
             };
             self.keep(&call, &ToolEnd { outcome, text, took: 0 });
+        }
+        if let Some(rejection) = &later.rejection {
+            return self.abort(self.rejected(rejection));
         }
         if later.client.is_empty() {
             return self.pause_and_ask();
@@ -194,7 +200,10 @@ impl Run {
                 let (content, ended_by) = (ended.text.clone(), Some(call.clone()));
                 self.end(Outcome { content, ended_by, ..Outcome::default() });
             }
-            Some(EndsRun::OnFault) if ended.outcome.is_fault() => self.abort(fault(call, ended)),
+            // After a rejection the run ends anyway, but only once the other approved calls have been made.
+            Some(EndsRun::OnFault) if ended.outcome.is_fault() && later.rejection.is_none() => {
+                self.abort(fault(call, ended));
+            }
             _ => self.next_call(later),
         }
     }
@@ -263,6 +272,7 @@ impl Run {
 
     /// A call that ran when the process ended is made again only if that is safe.
     pub(super) fn resumed(&mut self, phase: Phase) {
+        self.answers_late = true;
         match phase {
             Phase::Calls(queue) if queue.has_started && self.tool_step(&queue).repeatable => {
                 self.phase = Phase::Calls(CallQueue { has_started: false, ..queue });
@@ -272,11 +282,7 @@ impl Run {
                 let ended = ToolEnd { outcome: CallOutcome::Unknown, text, took: 0 };
                 self.finish_call(&queue.current, queue.later, &ended);
             }
-            phase => {
-                // A child that waits ends the work on its parent until it is decided.
-                self.has_awaited_consent |= matches!(phase, Phase::Child(_));
-                self.phase = phase;
-            }
+            phase => self.phase = phase,
         }
     }
 

@@ -27,7 +27,8 @@ impl Run {
     }
 
     fn is_once(&self, tool: &str) -> bool {
-        self.setup.calls_once && self.offered(tool).is_some_and(happens_once)
+        let is_proposal = self.setup.approvals.proposals.contains(tool);
+        self.setup.calls_once && (is_proposal || self.offered(tool).is_some_and(happens_once))
     }
 
     /// Notes a call that was made, or whose outcome nobody knows, if it must not be made again.

@@ -11,6 +11,9 @@ use crate::agent::setup::EndsRun;
 use crate::agent::step::{Action, ChildStep};
 use crate::wire::ErrorCode;
 
+/// The most characters of a call's inputs, or of its result, that the failure of a run quotes.
+const LONGEST_NAMED: usize = 500;
+
 /// A request that waits for a decision.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ApprovalWait {
@@ -19,6 +22,13 @@ pub(super) struct ApprovalWait {
     pub(super) is_escalated: bool,
     /// The calls that follow the decision, those of the request among them.
     pub(super) calls: LaterCalls,
+}
+
+/// A decision that rejects calls, in a run that ends with it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Rejection {
+    request: ApprovalRequest,
+    decision: Decision,
 }
 
 /// A child run that is worked on.
@@ -59,7 +69,7 @@ impl Run {
 
     pub(super) fn approval_requested(&mut self, queue: CallQueue, request: ApprovalRequest) {
         self.approvals += 1;
-        self.has_awaited_consent = true;
+        self.answers_late = true;
         let CallQueue { current, mut later, .. } = queue;
         later.own.push_front(current);
         self.phase = Phase::Approval(ApprovalWait { request, is_escalated: false, calls: later });
@@ -90,9 +100,33 @@ impl Run {
             !decision.approved.contains(&call.id) && !rules.proposals.contains(call.name.as_str())
         });
         if is_rejected && rules.on_rejection == OnRejection::EndRun {
-            return self.abort(rejected(&request, decision));
+            // Nothing but what the person approved is made before the run ends.
+            calls.own.retain(|call| decision.approved.contains(&call.id));
+            calls.rejection = Some(Box::new(Rejection { request, decision: decision.clone() }));
         }
         self.next_call(calls);
+    }
+
+    /// How a run fails that ends with a rejection: names the rejected calls, and what became of the approved ones.
+    pub(super) fn rejected(&self, rejection: &Rejection) -> ModelFailure {
+        let Rejection { request, decision } = rejection;
+        let (approved, rejected): (Vec<_>, Vec<_>) =
+            request.calls.iter().partition(|call| decision.approved.contains(&call.id));
+        let named: Vec<String> = rejected.into_iter().map(in_words).collect();
+        let mut text = format!("{}: {}", named.join(", "), decision.rejection());
+        let results = self.last_exchange().map(|exchange| exchange.results.as_slice()).unwrap_or_default();
+        for call in approved {
+            let result = results.iter().find(|result| result.id == call.id);
+            let end = match result {
+                Some(result) if result.ok => "made, because it was approved".to_owned(),
+                Some(result) => format!("approved, but it did not succeed: {}", shortened(&result.text)),
+                None => "approved, but not made".to_owned(),
+            };
+            text.push_str(&format!("; {}: {end}", in_words(call)));
+        }
+        let is_timeout = decision.by == Decision::TIMEOUT;
+        let code = if is_timeout { ErrorCode::ApprovalTimeout } else { ErrorCode::ApprovalRejected };
+        ModelFailure { kind: FailureKind::Final, status: 403, code: code.to_string(), text, wait: None }
     }
 
     pub(super) fn child_started(&mut self, queue: CallQueue, child: String) {
@@ -128,18 +162,14 @@ impl Run {
     }
 }
 
-fn rejected(request: &ApprovalRequest, decision: &Decision) -> ModelFailure {
-    let calls = request.calls.iter().filter(|call| !decision.approved.contains(&call.id));
-    let names: Vec<&str> = calls.map(|call| call.name.as_str()).collect();
-    let is_timeout = decision.by == Decision::TIMEOUT;
-    let code = if is_timeout { ErrorCode::ApprovalTimeout } else { ErrorCode::ApprovalRejected };
-    ModelFailure {
-        kind: FailureKind::Final,
-        status: 403,
-        code: code.to_string(),
-        text: format!("{}: {}", names.join(", "), decision.rejection()),
-        wait: None,
-    }
+/// A call with its inputs.
+fn in_words(call: &RequestedCall) -> String {
+    format!("{} {}", call.name, shortened(&call.arguments))
+}
+
+fn shortened(text: &str) -> String {
+    let short: String = text.chars().take(LONGEST_NAMED).collect();
+    if short.len() < text.len() { short + "…" } else { short }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod cleanup;
 mod conclusion;
 mod dry_run;
 mod lateness;
+mod scratchpad;
 mod task;
 mod verdict;
 
@@ -25,6 +26,7 @@ pub use dry_run::DryRun;
 use lateness::Deadlines;
 
 use super::experts::{Experts, MODEL_PREFIX};
+use super::resume::LeftAlone;
 use crate::store::{ClaimRequest, Claimed, EntryState, Queue as _, Status, Store, StoreError, WokenRun};
 
 /// How often the queue is checked for due entries and entries of other processes.
@@ -80,8 +82,10 @@ impl Worker {
     pub async fn work(self: Arc<Self>) {
         let (draining, tending, cleaning) =
             (self.drain(), self.tend(), cleanup::keep_clean(&self.experts, &self.store));
-        let all = Box::pin(async { tokio::join!(draining, tending, cleaning, self.experts.watch_gateway()) });
-        let _: Option<((), (), (), ())> = self.shutdown.run_until_cancelled(all).await;
+        let all = Box::pin(async {
+            tokio::join!(draining, tending, cleaning, self.experts.watch_gateway(), self.resume_interrupted())
+        });
+        let _: Option<((), (), (), (), ())> = self.shutdown.run_until_cancelled(all).await;
         self.tasks.close();
         self.tasks.wait().await;
     }
@@ -184,6 +188,20 @@ impl Worker {
         }
     }
 
+    /// Resumes conversations that ended processes have left, also those that end while this one lives. A worker that ends with its
+    /// expert's work would interrupt them again, so it leaves them alone.
+    async fn resume_interrupted(&self) {
+        if self.only.is_some() {
+            return;
+        }
+        let mut left_alone = LeftAlone::default();
+        loop {
+            let done = self.experts.resume_interrupted(&self.store, &mut left_alone).await;
+            let _ = done.inspect_err(|error| self.log_failure(error));
+            tokio::time::sleep(TEND_EVERY).await;
+        }
+    }
+
     /// Resumes the runs whose approvals are decided or have expired.
     async fn wake(&self) -> Result<(), StoreError> {
         for WokenRun { id, agent, status } in self.store.woken_by_approvals(now()).await? {
@@ -193,7 +211,9 @@ impl Worker {
                     self.store.wake(&entry.id, now()).await?;
                     self.stirred.notify_one();
                 }
-                None if status == Status::AwaitingApproval => self.resume_conversation(name, &id).await,
+                None if status == Status::AwaitingApproval && self.only.is_none() => {
+                    self.resume_conversation(name, &id).await;
+                }
                 _ => {}
             }
         }
@@ -201,8 +221,8 @@ impl Worker {
     }
 
     async fn resume_conversation(&self, name: &str, run: &str) {
-        // Checked again, because operations of a server that has not started yet may be missing.
-        if self.experts.agents.is_active(run) || self.experts.is_starting(name) {
+        // An approved call of a server that is down would fail, and the consent would be used up. It is tried again.
+        if self.experts.agents.is_active(run) || self.experts.not_ready(name).is_some() {
             return;
         }
         if let Err(why) = self.experts.resume_conversation(name, run).await {

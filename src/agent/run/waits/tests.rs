@@ -146,7 +146,39 @@ fn a_rejection_can_end_the_run_and_so_can_the_clock() {
         sim.after(60_000, EventKind::ApprovalDecided(decision));
         let failure = sim.run.outcome().unwrap().failure.clone().unwrap();
         assert_eq!((failure.code.as_str(), failure.status), (code, 403));
-        assert!(failure.text.starts_with("send, book: not run"), "{}", failure.text);
+        let named = r#"send {"to":"a"}, book {"room":"1"}: not run"#;
+        assert!(failure.text.starts_with(named), "{}", failure.text);
+    }
+}
+
+/// Issue 13: a person who approved one of two calls got neither.
+#[test]
+fn approved_calls_are_made_before_a_rejection_ends_the_run() {
+    for outcome in [CallOutcome::Ok, CallOutcome::Unreachable] {
+        let mut sim = sim(|setup| {
+            setup.approvals.on_rejection = OnRejection::EndRun;
+            setup.tools.iter_mut().for_each(|tool| tool.ends_run = EndsRun::OnFault);
+        });
+        sim.after(0, EventKind::ModelReplied(calls(&[SEND, READ, BOOK])));
+        let request = sim.requests();
+        let approved = vec![request.calls[1].id.clone()];
+        let comment = Some("not to them".to_owned());
+        let decision = Decision { request: request.id, approved, by: "anna".into(), comment };
+        sim.after(1, EventKind::ApprovalDecided(decision));
+        let Step::Act(Action::CallTool(step)) = sim.run.next() else { panic!("{:?}", sim.run.next()) };
+        assert_eq!((step.call.name.as_str(), step.approved_by.as_deref()), ("book", Some("anna")));
+        let ended = ToolEnd { outcome, text: "booked or not".into(), took: 1 };
+        sim.after(0, EventKind::ToolStarted).after(1, EventKind::ToolFinished(ended));
+        let failure = sim.run.outcome().unwrap().failure.clone().unwrap();
+        assert_eq!(failure.code, "approval_rejected", "it is not tried again");
+        let end = match outcome {
+            CallOutcome::Ok => "made, because it was approved",
+            _ => "approved, but it did not succeed: booked or not",
+        };
+        let rejected = r#"send {"to":"a"}: not run: the person who was asked rejected the call: not to them"#;
+        assert_eq!(failure.text, format!("{rejected}; book {{\"room\":\"1\"}}: {end}"));
+        let restored = Run::restore(sim.run.setup().clone(), sim.kept).unwrap();
+        assert_eq!(restored, sim.run);
     }
 }
 
