@@ -195,9 +195,7 @@ pub(super) fn expert(flags: Configured, command: ExpertCommand) -> Result<(), Fa
                 consent,
             )
         }
-        ExpertCommand::Remove { name, purge } => {
-            installed::remove(&flags.load(None)?.settings.experts, &name, purge)
-        }
+        ExpertCommand::Remove { name, purge } => installed::remove(&flags.load(None)?.settings, &name, purge),
         ExpertCommand::Fire { name, trigger, payload } => {
             fire::fire(&flags.load(None)?, &name, &trigger, payload.as_deref())
         }

@@ -77,6 +77,8 @@ pub struct Current {
     pub generation: u64,
     /// The experts.
     pub experts: BTreeMap<String, Arc<Snapshot>>,
+    /// Whether a folder holds a package of which no version can be loaded.
+    pub has_unloaded: bool,
 }
 
 impl Catalog {
@@ -211,7 +213,8 @@ impl Catalog {
             }
         }
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        *current = Arc::new(Current { generation: current.generation + 1, experts });
+        let has_unloaded = folders.values().any(|folder| folder.snapshot.is_none());
+        *current = Arc::new(Current { generation: current.generation + 1, experts, has_unloaded });
     }
 
     /// Takes changes into service until `stop`; `changed` is called after each.

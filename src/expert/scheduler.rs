@@ -12,7 +12,7 @@ use super::catalog::{Catalog, Current, Snapshot};
 use super::hooks::new_id;
 use super::manifest::{Trigger, TriggerKind};
 use super::trigger::{Event, Schedule, Watch, invocation};
-use crate::store::{Clock, ClockTime, Enqueued, NewEntry, Queue, StoreError};
+use crate::store::{Clock, ClockTime, Enqueued, GoneClocks, NewEntry, Queue, StoreError};
 
 /// How often the clocks are checked, besides when one is due.
 const EVERY: Duration = Duration::from_secs(1);
@@ -144,6 +144,11 @@ impl Scheduler {
             };
             let next = schedule.next_after(mark);
             clocks.insert(key, Armed { clock, schedule, mark, next, held });
+        }
+        // The clocks of a package that does not load now keep their marks.
+        if !current.has_unloaded {
+            let kept = clocks.keys().cloned().collect();
+            self.queue.forget_clocks(GoneClocks::AllBut(kept)).await?;
         }
         self.clocks = clocks;
         self.generation = Some(current.generation);

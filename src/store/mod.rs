@@ -35,7 +35,7 @@ use lease::Lease;
 pub use outbox::{MessageFilter, MessageRow, NewMessage};
 pub use queue::{
     Backoff, BackoffKind, ClaimRequest, Claimed, Clock, ClockTime, DedupeKey, Enqueued, EntryEnd, EntryLease,
-    EntryRow, EntryState, LaneKey, NewEntry, Queue,
+    EntryRow, EntryState, GoneClocks, LaneKey, NewEntry, Queue,
 };
 pub use read::{RunRow, StoredEvent, StoredRun, Whose};
 pub use responses::{ItemsNamed, ItemsOf, KeptResponse, UnfinishedResponse};
@@ -226,6 +226,9 @@ impl Store {
     pub async fn mark_orphans(&self) -> Result<usize, StoreError> {
         let owners = self.read(read::owners_of_running).await?;
         let gone: Vec<String> = owners.into_iter().filter(|owner| self.lease.is_gone(owner)).collect();
+        if gone.is_empty() {
+            return Ok(0);
+        }
         self.ask(|answer| Job::Orphan { owners: gone, answer }).await
     }
 

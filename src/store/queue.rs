@@ -9,6 +9,8 @@ mod clocks;
 mod plan;
 mod rows;
 
+use std::collections::BTreeSet;
+
 use futures::future::BoxFuture;
 
 pub use plan::{Backoff, BackoffKind, DedupeKey, LaneKey};
@@ -107,6 +109,15 @@ pub enum EntryEnd {
     DeadLetter,
 }
 
+/// Clocks that are gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GoneClocks {
+    /// All but these, by queue and name.
+    AllBut(BTreeSet<(String, String)>),
+    /// Those of this queue.
+    OfQueue(String),
+}
+
 /// Which entries may be claimed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClaimRequest {
@@ -130,6 +141,9 @@ pub trait Queue: Send + Sync {
 
     /// The last time for which a clock fired, in this process or another one. A clock that is seen for the first time has fired for `now`.
     fn clock_mark(&self, clock: &Clock, now: u64) -> BoxFuture<'_, Result<u64, StoreError>>;
+
+    /// Forgets the marks of clocks that are gone: one that comes back later is a new clock, which has missed nothing.
+    fn forget_clocks(&self, gone: GoneClocks) -> BoxFuture<'_, Result<(), StoreError>>;
 
     /// Claims what is due and first in its lane, the longest due first. What a dead holder held is claimed again.
     fn claim_entries(&self, request: ClaimRequest) -> BoxFuture<'_, Result<Vec<Claimed>, StoreError>>;

@@ -4,7 +4,7 @@ use futures::future::BoxFuture;
 
 use super::queue::{
     self, Change, ClaimRequest, Claimed, Clock, Enqueued, EntryEnd, EntryLease, EntryRow, EntryState,
-    NewEntry, Queue,
+    GoneClocks, NewEntry, Queue,
 };
 use super::read;
 use super::write::Job;
@@ -28,6 +28,13 @@ impl Queue for Store {
             let change = Change::WatchClock { clock, now };
             let reply = self.ask(|answer| Job::Queue { change, answer }).await?;
             Ok(reply.mark.unwrap_or(now))
+        })
+    }
+
+    fn forget_clocks(&self, gone: GoneClocks) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async move {
+            let change = Change::ForgetClocks(gone);
+            self.ask(|answer| Job::Queue { change, answer }).await.map(drop)
         })
     }
 

@@ -9,11 +9,13 @@ use serde_json::{Value, json};
 
 use super::OutputFormat;
 use crate::cli::Failure;
+use crate::cli::serve::runtime;
 use crate::config::Settings;
 use crate::expert::{
     ExpertsConfig, HookSecrets, Installed, LEARNS_ALONE, Library, Package, SecretPlace, Source, Tier,
     Trigger, TriggerKind, learns_alone, prepare_state, resolved, visible,
 };
+use crate::store::{GoneClocks, Queue as _, Store};
 
 /// Characters of a trigger's name that must be escaped in a path.
 const PATH_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
@@ -170,10 +172,16 @@ fn abilities(package: &Package) -> String {
     shown.map(|(label, text)| format!("{label}: {}\n", one_line(&text))).collect::<Vec<_>>().concat()
 }
 
-pub(super) fn remove(experts: &ExpertsConfig, name: &str, purge: bool) -> Result<(), Failure> {
+pub(super) fn remove(settings: &Settings, name: &str, purge: bool) -> Result<(), Failure> {
+    let experts = &settings.experts;
     let library = Library::new(&experts.dir);
     library.remove(name, &library.lock()?)?;
     super::registry::refresh(experts);
+    if let Err(error) = forget_clocks(settings, name) {
+        tell(&format!(
+            "If {name} is installed again within an hour, its cron triggers may make up for missed times: {error}"
+        ));
+    }
     let state = experts.state_of(name);
     if !purge {
         let kept = if state.exists() {
@@ -193,4 +201,11 @@ pub(super) fn remove(experts: &ExpertsConfig, name: &str, purge: bool) -> Result
             Ok(())
         }
     }
+}
+
+/// An expert that is installed again later has missed nothing in between.
+fn forget_clocks(settings: &Settings, name: &str) -> Result<(), String> {
+    let store = Store::open(&settings.store).map_err(|error| error.0)?;
+    let gone = GoneClocks::OfQueue(name.to_owned());
+    runtime()?.block_on(store.forget_clocks(gone)).map_err(|error| error.0)
 }

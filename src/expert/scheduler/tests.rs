@@ -137,6 +137,23 @@ async fn a_new_schedule_begins_now() {
     assert_eq!(bed.scheduler().look(EIGHT + 24 * HOUR + 31 * MINUTE).await, Ok(1));
 }
 
+/// Issue 13: an expert that was removed and installed again, or a trigger that was taken out and put back, made up for the time between.
+#[tokio::test]
+async fn a_clock_that_comes_back_begins_now() {
+    let bed = Bed::with(&(trigger("a", "0 * * * *", "") + &trigger("b", "0 * * * *", "")));
+    bed.scheduler().look(EIGHT - 3 * MINUTE).await.unwrap();
+    write_expert(bed.dir.path(), &trigger("a", "0 * * * *", ""));
+    assert_eq!(bed.scheduler().look(EIGHT - 2 * MINUTE).await, Ok(0));
+    write_expert(bed.dir.path(), &(trigger("a", "0 * * * *", "") + &trigger("b", "0 * * * *", "")));
+    assert_eq!(bed.scheduler().look(EIGHT + MINUTE).await, Ok(1), "of `a` alone");
+    let manifest = bed.dir.path().join("experts/sales/expert.yaml");
+    let (text, hour) = (fs::read_to_string(&manifest).unwrap(), 60 * MINUTE);
+    fs::write(&manifest, "spec: [").unwrap();
+    assert_eq!(bed.scheduler().look(EIGHT + hour - 2 * MINUTE).await, Ok(0));
+    fs::write(&manifest, text).unwrap();
+    assert_eq!(bed.scheduler().look(EIGHT + hour + MINUTE).await, Ok(2), "a broken package keeps its marks");
+}
+
 #[tokio::test]
 async fn clocks_follow_the_catalog() {
     let bed = Bed::with(&trigger("a", "0 * * * *", ""));

@@ -3,7 +3,7 @@
 
 use rusqlite::{OptionalExtension as _, Transaction, params};
 
-use super::{Clock, ClockTime};
+use super::{Clock, ClockTime, GoneClocks};
 use crate::store::numbers::signed;
 
 /// The mark of a clock. One that is new, or has another schedule than before, is set to `now`.
@@ -19,6 +19,24 @@ pub(super) fn mark(change: &Transaction<'_>, clock: &Clock, now: u64) -> rusqlit
         .prepare_cached("SELECT mark FROM clocks WHERE queue = ?1 AND name = ?2")?
         .query_row(params![queue, name], |row| row.get::<_, i64>(0))
         .map(i64::unsigned_abs)
+}
+
+/// Forgets the marks of clocks that are gone.
+pub(super) fn forget(change: &Transaction<'_>, gone: &GoneClocks) -> rusqlite::Result<usize> {
+    let kept = match gone {
+        GoneClocks::OfQueue(queue) => {
+            return change.execute("DELETE FROM clocks WHERE queue = ?1", params![queue]);
+        }
+        GoneClocks::AllBut(kept) => kept,
+    };
+    let mut all = change.prepare_cached("SELECT queue, name FROM clocks")?;
+    let all: Vec<(String, String)> =
+        all.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<rusqlite::Result<_>>()?;
+    let mut delete = change.prepare_cached("DELETE FROM clocks WHERE queue = ?1 AND name = ?2")?;
+    all.iter()
+        .filter(|clock| !kept.contains(*clock))
+        .map(|(queue, name)| delete.execute(params![queue, name]))
+        .sum()
 }
 
 /// Puts a clock forward to a time for which an entry is queued. Where it is there already, or beyond: the entry that was queued last.

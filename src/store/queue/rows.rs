@@ -6,7 +6,7 @@
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 
 use super::clocks;
-use super::{ClaimRequest, Claimed, Clock, EntryEnd, EntryLease, LaneKey, NewEntry};
+use super::{ClaimRequest, Claimed, Clock, EntryEnd, EntryLease, GoneClocks, LaneKey, NewEntry};
 use crate::store::numbers::signed;
 
 /// So many rows are forgotten in one bite.
@@ -25,6 +25,7 @@ pub(in crate::store) enum Change {
     Replay { entry: String, new_id: String, now: u64 },
     Drop { entry: String },
     WatchClock { clock: Clock, now: u64 },
+    ForgetClocks(GoneClocks),
 }
 
 /// What came of a change.
@@ -145,6 +146,7 @@ pub(in crate::store) fn apply(change: &Transaction<'_>, what: &Change) -> rusqli
         Change::WatchClock { clock, now } => {
             clocks::mark(change, clock, *now).map(|mark| Changed { mark: Some(mark), ..Changed::default() })
         }
+        Change::ForgetClocks(gone) => clocks::forget(change, gone).map(changed),
     }
 }
 
