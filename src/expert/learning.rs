@@ -170,7 +170,11 @@ impl LearningFiles {
         let lock = File::create(self.root.join(".lock"))?;
         lock.lock()?;
         let mut learnings = Learnings::read(scope, &self.text(scope)?);
-        learnings.entries.push(entry.written());
+        let written = entry.written();
+        if learnings.entries.contains(&written) {
+            return Ok(0);
+        }
+        learnings.entries.push(written);
         let over = learnings.entries.len().saturating_sub(most);
         let oldest: Vec<String> = learnings.entries.drain(..over).collect();
         if !oldest.is_empty() {

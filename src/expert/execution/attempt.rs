@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::task::{self, History, Task};
+use super::task::{self, ContextFile, History, Task};
 use super::verdict::{self, Verdict};
 use super::{Worker, now};
 use crate::agent::{AgentRequest, MadeCall, Outcome, RunFacts, RunOptions, Watch, WatchEvent, WorkEnd};
@@ -79,9 +79,10 @@ impl Worker {
         let package = Arc::clone(&expert.package);
         let Some(process) = package.process(&invocation.process).cloned() else {
             let why = format!("{} has no process {} any more", invocation.expert, invocation.process);
-            return self.end(claimed, EntryEnd::DeadLetter, why).await;
+            return self.abandon(claimed, &invocation, &why).await;
         };
-        let attempt = Attempt::new(claimed, &invocation, expert, package, process);
+        let mut attempt = Attempt::new(claimed, &invocation, expert, package, process);
+        attempt.scratchpad = self.claimed_scratchpad(&attempt).await?;
         match self.outcome(&attempt, facts).await? {
             Some(outcome) => self.conclude(&attempt, &outcome).await,
             None => Ok(()),
@@ -124,12 +125,6 @@ impl Worker {
         let calls: Vec<MadeCall> = earlier.iter().flat_map(|facts| facts.calls.clone()).collect();
         let settled = verdict::settled(&calls);
         let (agent, files) = self.experts.agent_of(&attempt.expert, attempt.plan(settled));
-        if earlier.is_empty()
-            && let Some(path) = &attempt.scratchpad
-            && let Err(error) = files.set_aside(path, now())
-        {
-            tracing::warn!(target: "respool::expert", path, %error, "a leftover scratchpad cannot be set aside");
-        }
         let failure =
             earlier.last().and_then(|facts| facts.outcome.as_ref()).map(|outcome| reason(outcome, attempt));
         let log: &[MadeCall] = if attempt.execution.resume { &calls } else { &[] };
@@ -256,7 +251,7 @@ impl<'a> Attempt<'a> {
     pub(super) fn task(&self, files: &Workspace, history: History<'_>) -> String {
         let read = |path: String| {
             let text = files.read(&path).unwrap_or_else(|why| format!("[{why}]"));
-            (path, text)
+            ContextFile { text, is_of_package: files.is_of_package(&path), path }
         };
         let scratchpad = self.scratchpad.clone().map(|path| {
             let is_there = files.exists(&path);

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use super::attempt::MAIN_SESSION;
 use super::now;
+use super::scratchpad::OWNERS;
 use crate::expert::experts::{Experts, MODEL_PREFIX};
 use crate::store::Store;
 
@@ -48,20 +49,27 @@ async fn clean_files(experts: &Experts, store: &Store, name: &str) {
     let swept = tokio::task::spawn_blocking(move || {
         sweep(&root.join("scratch"), before);
         sweep(&root.join("sessions"), before);
+        sweep(&root.join(OWNERS), before);
     });
     let _ = swept.await;
 }
 
-/// Deletes entries of a folder that have not changed since a time. Links are deleted, not followed.
+/// Deletes the files of a folder and its subfolders that have not changed since a time, and subfolders that are empty then. Links are
+/// deleted, not followed.
 fn sweep(folder: &Path, before: SystemTime) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let Ok(metadata) = entry.metadata() else { continue };
-        let is_kept = entry.file_name() == MAIN_SESSION && metadata.is_dir();
-        if is_kept || metadata.modified().is_ok_and(|changed| changed > before) {
-            continue;
-        }
+        let is_old = metadata.modified().is_ok_and(|changed| changed <= before);
         let path = entry.path();
-        let _ = if metadata.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        if metadata.is_dir() {
+            if entry.file_name() != MAIN_SESSION {
+                sweep(&path, before);
+            }
+            // A folder with newer files stays.
+            let _ = is_old.then(|| fs::remove_dir(&path));
+        } else if is_old {
+            let _ = fs::remove_file(&path);
+        }
     }
 }
 
@@ -79,5 +87,24 @@ mod tests {
         sweep(dir.path(), SystemTime::now() + Duration::from_mins(1));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         sweep(&dir.path().join("not there"), SystemTime::now());
+    }
+
+    /// Issue 13: a new file went with its old folder, and an old one stayed in a folder that changed.
+    #[test]
+    fn each_file_counts_by_its_own_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let deal = dir.path().join("deals/d1");
+        fs::create_dir_all(&deal).unwrap();
+        fs::write(deal.join("notes.md"), "x").unwrap();
+        fs::write(deal.join("old.md"), "x").unwrap();
+        let hour = SystemTime::now() - Duration::from_hours(1);
+        let set = |path: &Path| fs::File::open(path).unwrap().set_modified(hour).unwrap();
+        [deal.join("old.md"), deal.clone(), dir.path().join("deals")].iter().for_each(|path| set(path));
+        sweep(dir.path(), SystemTime::now() - Duration::from_mins(1));
+        assert!(deal.join("notes.md").exists() && !deal.join("old.md").exists());
+        set(&deal.join("notes.md"));
+        set(&deal);
+        sweep(dir.path(), SystemTime::now() - Duration::from_mins(1));
+        assert!(!deal.exists(), "an empty folder goes");
     }
 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::attempt::{Attempt, fingerprint};
 use super::lateness::late_id;
+use super::scratchpad::Scratchpads;
 use super::verdict::{self, Next, Verdict};
 use super::{Worker, now};
 use crate::agent::{ApprovalRequest, CallOutcome, Outcome};
@@ -17,9 +18,14 @@ use crate::expert::settings::SlaBreach;
 use crate::expert::workspace::Workspace;
 use crate::store::{Claimed, EntryEnd, Queue as _, StoreError};
 
-/// Replaces, in lists, a reason in which the model may quote private knowledge. The escalation contains it.
-const WITHHELD: &str =
-    "the model ended the attempt; its reason is withheld from lists, because it may quote private knowledge";
+/// What lists say of an attempt that may quote private knowledge. The escalation has the whole reason.
+fn withheld(outcome: &Outcome) -> String {
+    let what = match &outcome.failure {
+        Some(failure) => format!("the attempt failed ({})", failure.code),
+        None => "the attempt failed".to_owned(),
+    };
+    format!("{what}; the reason is withheld from lists, because it may quote private knowledge")
+}
 
 /// An attempt that failed.
 struct Failed {
@@ -53,8 +59,7 @@ impl Worker {
                 self.end(attempt.claimed, EntryEnd::Done, "escalated to a person".to_owned()).await
             }
             Verdict::Failed { reason, may_retry } => {
-                let is_quote = outcome.ended_by.is_some() && attempt.is_private();
-                let noted = if is_quote { WITHHELD.to_owned() } else { reason.clone() };
+                let noted = if attempt.is_private() { withheld(outcome) } else { reason.clone() };
                 self.failed(attempt, Failed { reason, noted, may_retry }).await
             }
         }
@@ -220,6 +225,7 @@ impl Attempt<'_> {
         let files = Workspace::new(&root, Arc::clone(&self.package), self.session(), &[]);
         if let Some(path) = &self.scratchpad {
             files.delete_scratch(path);
+            Scratchpads::new(&root).release(path);
         }
         if !self.invocation.origin.is_main_session() {
             files.end_session();

@@ -6,7 +6,7 @@ use crate::agent::{CallOutcome, EndsRun, MadeCall, Outcome, SettledCall};
 use crate::expert::component::Parameter;
 use crate::expert::outputs;
 use crate::expert::settings::{Delivery, Execution, Format, OnFailure, SlaBreach};
-use crate::expert::tools::{ESCALATE, FAIL, FINISH};
+use crate::expert::tools::{ESCALATE, FAIL, FINISH, LEARN};
 use crate::store::EntryEnd;
 use crate::wire::ErrorCode;
 
@@ -100,11 +100,13 @@ pub(super) fn after_failure(execution: &Execution, attempt: u32, may_retry: bool
     }
 }
 
-/// What later attempts need not or must not do again: successful operations that are not repeatable, drafts that were handed over, and
-/// operations whose outcome is unknown.
+/// What later attempts need not or must not do again: successful operations that are not repeatable, drafts that were handed over,
+/// operations whose outcome is unknown, and proposed learnings, whatever became of them.
 pub(super) fn settled(calls: &[MadeCall]) -> Vec<SettledCall> {
-    let of_operation = calls.iter().filter(|made| made.ends_run == EndsRun::OnFault && !made.is_repeatable);
-    of_operation.filter_map(settled_call).collect()
+    let is_once = |made: &&MadeCall| {
+        made.call.name == LEARN || (made.ends_run == EndsRun::OnFault && !made.is_repeatable)
+    };
+    calls.iter().filter(is_once).filter_map(settled_call).collect()
 }
 
 fn settled_call(made: &MadeCall) -> Option<SettledCall> {
@@ -119,6 +121,7 @@ fn settled_call(made: &MadeCall) -> Option<SettledCall> {
             "an earlier attempt made this call, and it is not known whether it succeeded. It is not made again: look whether it did, or escalate"
                 .to_owned(),
         ),
+        CallOutcome::Denied if made.call.name == LEARN => (CallOutcome::Denied, made.text.clone()),
         _ => return None,
     };
     let arguments = serde_json::from_str(&made.call.arguments).ok()?;
@@ -270,6 +273,12 @@ mod tests {
         check(made(CallOutcome::TimedOut, false, EndsRun::OnFault), Some(CallOutcome::Failed));
         check(made(CallOutcome::Unreachable, false, EndsRun::OnFault), None);
         check(made(CallOutcome::Failed, false, EndsRun::OnFault), None);
+        let proposal = |outcome| {
+            let proposal = made(outcome, false, EndsRun::Never);
+            MadeCall { call: RequestedCall { name: LEARN.into(), ..proposal.call.clone() }, ..proposal }
+        };
+        check(proposal(CallOutcome::Ok), Some(CallOutcome::Ok));
+        check(proposal(CallOutcome::Failed), None);
     }
 
     #[test]

@@ -1,0 +1,133 @@
+//! Which scratchpad an invocation works with. Two open invocations whose inputs name the same file must not write into each other's, so a
+//! file belongs to the invocation that took it first, and a second one gets a name of its own. Called by `attempt` and `conclusion`.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::attempt::Attempt;
+use super::{Worker, now};
+use crate::expert::workspace::Workspace;
+use crate::store::{EntryState, StoreError};
+
+/// The folder of the owners, in an expert's workspace. Runs cannot reach it.
+pub(super) const OWNERS: &str = ".scratchpads";
+
+/// Who works with a scratchpad.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Owner {
+    invocation: String,
+    /// The entry of the queue that executes it.
+    entry: String,
+}
+
+/// The owners of an expert's scratchpads.
+pub(super) struct Scratchpads {
+    root: PathBuf,
+}
+
+impl Scratchpads {
+    pub(super) fn new(root: &Path) -> Self {
+        Self { root: root.to_owned() }
+    }
+
+    fn record(&self, path: &str) -> PathBuf {
+        self.root.join(OWNERS).join(format!("{}.json", hex(path, 16)))
+    }
+
+    fn owner(&self, path: &str) -> Option<Owner> {
+        serde_json::from_slice(&fs::read(self.record(path)).ok()?).ok()
+    }
+
+    /// Makes an invocation the owner of a scratchpad that still belongs to `before`; false if it does not. What another invocation left
+    /// there is moved aside first.
+    fn take(&self, files: &Workspace, path: &str, taking: &Taking) -> io::Result<bool> {
+        let folder = self.root.join(OWNERS);
+        fs::create_dir_all(&folder)?;
+        // Other processes wait here.
+        let lock = File::create(folder.join(".lock"))?;
+        lock.lock()?;
+        if self.owner(path) != taking.before {
+            return Ok(false);
+        }
+        let is_own =
+            taking.before.as_ref().is_some_and(|before| before.invocation == taking.owner.invocation);
+        if taking.is_first && !is_own {
+            files.set_aside(path, now())?;
+        }
+        let (record, new) = (self.record(path), folder.join(".new"));
+        fs::write(&new, serde_json::to_vec(&taking.owner)?)?;
+        fs::rename(new, record)?;
+        Ok(true)
+    }
+
+    /// Gives a scratchpad back that is no longer needed.
+    pub(super) fn release(&self, path: &str) {
+        let _ = fs::remove_file(self.record(path));
+    }
+}
+
+/// An invocation that takes a scratchpad.
+struct Taking {
+    owner: Owner,
+    /// Who has it before, as far as the invocation knows.
+    before: Option<Owner>,
+    /// Nothing of the invocation has run yet, so a file that is there is not its own.
+    is_first: bool,
+}
+
+impl Worker {
+    /// The scratchpad of an attempt: the one that the process names, or one of the invocation's own while another open invocation works
+    /// with that.
+    pub(super) async fn claimed_scratchpad(
+        &self,
+        attempt: &Attempt<'_>,
+    ) -> Result<Option<String>, StoreError> {
+        let Some(named) = &attempt.scratchpad else { return Ok(None) };
+        let root = self.experts.config.state_of(attempt.expert.name());
+        let pads = Scratchpads::new(&root);
+        let files = Workspace::new(&root, Arc::clone(&attempt.package), attempt.session(), &[]);
+        let Attempt { invocation, claimed, .. } = attempt;
+        let owner = Owner { invocation: invocation.id.clone(), entry: claimed.lease.entry.clone() };
+        let is_first = claimed.attempt == 1 && !claimed.is_continued;
+        let take = |path: &str, before| {
+            let taken = pads.take(&files, path, &Taking { owner: owner.clone(), before, is_first });
+            taken.inspect_err(|error| tracing::warn!(target: "respool::expert", path, %error, "a scratchpad cannot be prepared"))
+        };
+        let own = own_name(named, &invocation.id);
+        let (current, has_own) = (pads.owner(named), pads.owner(&own).is_some());
+        let is_free = match &current {
+            Some(current) => current.invocation == owner.invocation || !self.is_open(current).await?,
+            None => true,
+        };
+        if !has_own && is_free && take(named, current).unwrap_or(true) {
+            return Ok(Some(named.clone()));
+        }
+        let _ = take(&own, pads.owner(&own));
+        Ok(Some(own))
+    }
+
+    /// Whether the work of an owner may still go on. A dead letter may be replayed.
+    async fn is_open(&self, owner: &Owner) -> Result<bool, StoreError> {
+        let entry = self.store.entry(&owner.entry).await?;
+        Ok(entry.is_some_and(|entry| !matches!(entry.state, EntryState::Done | EntryState::Failed)))
+    }
+}
+
+/// The name of an invocation's own scratchpad.
+fn own_name(path: &str, invocation: &str) -> String {
+    let mark = hex(invocation, 6);
+    match path.strip_suffix(".md") {
+        Some(stem) => format!("{stem}-{mark}.md"),
+        None => format!("{path}-{mark}"),
+    }
+}
+
+/// The first bytes of a text's digest.
+fn hex(text: &str, bytes: usize) -> String {
+    Sha256::digest(text.as_bytes()).iter().take(bytes).map(|byte| format!("{byte:02x}")).collect()
+}
