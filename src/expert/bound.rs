@@ -60,6 +60,13 @@ pub(super) struct OfferedOperation {
     configured: String,
 }
 
+impl OfferedOperation {
+    /// Whether both stand for the same tool of the same server.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.title == other.title && self.configured == other.configured
+    }
+}
+
 /// The tools of a package, bound as the user says, and what keeps them from being ready. Servers are started without waiting for them.
 pub(super) fn bind(
     package: &Package,
@@ -131,15 +138,15 @@ pub(super) async fn await_sources(tools: &[BoundTool], sources: &Sources, limit:
 
 /// The model cannot tell operations with the same name apart: reports a problem for each such name.
 pub(super) fn clashes(tools: &[BoundTool]) -> Vec<BindingProblem> {
-    let mut seen: BTreeMap<String, String> = BTreeMap::new();
+    let mut seen: BTreeMap<String, OfferedOperation> = BTreeMap::new();
     let mut problems = Vec::new();
     for tool in tools {
-        for OfferedOperation { title, spec, .. } in tool.operations() {
-            let first = seen.entry(spec.name.clone()).or_insert_with(|| title.clone());
-            if *first != title {
+        for operation in tool.operations() {
+            let first = seen.entry(operation.spec.name.clone()).or_insert_with(|| operation.clone());
+            if !first.is_same(&operation) {
                 let text = format!(
-                    "{title} and {first} have the same name {} for the model: map one of them to another name in bindings.yaml, or leave it out of the tool's file",
-                    spec.name
+                    "{} ({}) and {} ({}) have the same name {} for the model: map one of them to another name in bindings.yaml, or leave it out of the tool's file",
+                    operation.title, operation.configured, first.title, first.configured, operation.spec.name
                 );
                 problems.push(BindingProblem { tool: tool.name.clone(), text, is_final: true });
             }
@@ -267,8 +274,13 @@ impl BoundTool {
         let names = set.configured_names().into_iter();
         let offered = names.filter_map(|configured| {
             let own = configured.strip_prefix(&prefix).unwrap_or(&configured).to_owned();
-            let renamed = self.binding.operations.iter().find(|(_, server)| **server == own);
-            let operation = renamed.map_or(own.as_str(), |(operation, _)| operation.as_str());
+            let mut renamed = self.binding.operations.iter().filter(|(_, server)| **server == own);
+            let operation = match renamed.next() {
+                Some((operation, _)) => operation.as_str(),
+                // The user gave its name to another tool of the server.
+                None if self.binding.operations.contains_key(&own) => return None,
+                None => own.as_str(),
+            };
             Some(self.offered(operation, set.configured(&configured)?, configured.clone()))
         });
         offered.collect()

@@ -25,8 +25,6 @@ const TAKES: Duration = Duration::from_mins(1);
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// The pause after a failed delivery doubles from the first value up to the second, in milliseconds.
 const PAUSE: (u64, u64) = (5_000, 15 * 60_000);
-/// The most messages that are delivered at a time.
-const MOST: usize = 8;
 
 words! {
     /// The kind of a message.
@@ -134,12 +132,9 @@ pub(super) async fn deliver(experts: Arc<Experts>, store: Arc<Store>, shutdown: 
     let delivering = async {
         loop {
             let until = now() + u64::try_from(TAKES.as_millis()).unwrap_or(u64::MAX);
-            match store.claim_messages(now(), until, MOST).await {
-                Ok(messages) if !messages.is_empty() => {
-                    for message in messages {
-                        one(gateway, &store, message).await;
-                    }
-                }
+            // One at a time: while the first of several was sent, the claims of the others would end.
+            match store.claim_messages(now(), until, 1).await.map(|mut messages| messages.pop()) {
+                Ok(Some(message)) => one(gateway, &store, message).await,
                 found => {
                     if let Err(error) = found {
                         tracing::error!(target: "respool::expert", %error, "the outbox cannot be used; it is tried again");

@@ -77,7 +77,7 @@ impl Operations {
             .flat_map(|tool| tool.operations().into_iter().map(move |operation| (tool, operation)));
         let mut named = all.filter(|(_, operation)| operation.spec.name == name);
         let (tool, operation) = named.next()?;
-        Some(match named.find(|(_, other)| other.title != operation.title) {
+        Some(match named.find(|(_, other)| !other.is_same(&operation)) {
             None => Ok((tool, operation)),
             Some((_, other)) => Err(format!(
                 "not run: `{name}` stands for {} and for {}; a person has to change the package or its bindings",

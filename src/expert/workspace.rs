@@ -58,11 +58,20 @@ impl Workspace {
         Self { root: root.to_owned(), package, session, permitted, seen: Mutex::default() }
     }
 
-    /// Whether a run with these files may quote private knowledge that it or its isolated functions read.
+    /// Whether a run with these files may quote private knowledge. All runs of a package share state, learnings and the results of the main
+    /// session, so it is enough that any function or process of the package names private knowledge.
     pub(super) fn may_quote_private(&self) -> bool {
+        let contexts = self.package.processes.items.iter().flat_map(|process| &process.context.items);
+        let preloaded: BTreeSet<&str> = contexts.map(|path| path::normalized(&path.value)).collect();
+        let is_read = |path: &String| self.permitted.contains(path) || preloaded.contains(path.as_str());
         let mut private =
             self.package.knowledge.items.iter().filter(|one| one.kind == KnowledgeKind::Private);
-        private.any(|one| self.permitted.contains(&one.path)) || isolated::any_reads_private(&self.package)
+        private.any(|one| is_read(&one.path)) || isolated::any_reads_private(&self.package)
+    }
+
+    /// Whether a path refers to a text of the package, not to a file on disk that runs write.
+    pub(super) fn is_of_package(&self, written: &str) -> bool {
+        matches!(self.place(written), Ok(Place::Package(_)))
     }
 
     /// Creates what must exist when a run begins.

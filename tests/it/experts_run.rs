@@ -177,7 +177,7 @@ pub fn results(request: &Value) -> Vec<String> {
     tool.map(|message| message["content"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
-fn task(request: &Value) -> String {
+pub fn task(request: &Value) -> String {
     let messages = request["messages"].as_array().unwrap();
     messages.iter().find(|message| message["role"] == "user").unwrap()["content"].as_str().unwrap().to_owned()
 }

@@ -30,6 +30,7 @@ mod experts_conversations;
 mod experts_isolated;
 mod experts_killed;
 mod experts_run;
+mod experts_separation;
 mod faults;
 mod first_minute;
 mod hooks;

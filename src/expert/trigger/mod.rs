@@ -9,6 +9,7 @@ mod schedule;
 mod secret;
 
 pub use event::{Event, events_of, invocation, why_off};
+pub(in crate::expert) use fence::fenced_whole;
 pub use fence::{fenced, fenced_json};
 pub use schedule::{Schedule, Watch};
 pub use secret::{Proof, Signature};
