@@ -1,12 +1,16 @@
 // respool's experts in OpenClaw: `/experts` lists what waits for a person's consent and decides about it, past every model; and messages of
 // named channels start channel triggers. The key and the secrets come from the gateway's environment, which no model reads.
 const LONGEST = 3000; // characters of an answer
+const PAGE = 2500; // characters of a request on one page
 const PATIENCE = 15_000; // milliseconds for one request
-const USAGE = "Usage: /experts (what waits), /experts show ID, /experts approve ID, /experts reject ID [why], /experts outbox";
+const PAUSES = [1_000, 2_000, 4_000, 8_000, 16_000]; // milliseconds before a message is forwarded again
+const USAGE = "Usage: /experts (what waits), /experts show ID [PAGE], /experts approve ID, /experts reject ID [why], /experts outbox";
 
-const short = (text) => (text.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text);
-// What a mail or a model wrote stays on its line and forms no markup.
-const plain = (value) => JSON.stringify(value).replaceAll("`", "'");
+const short = (text, longest = LONGEST) => (text.length > longest ? `${text.slice(0, longest)}…` : text);
+// Characters that cannot be seen, or that change the direction of what follows.
+const HIDDEN = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\u034f\u115f\u1160\u3164\uffa0]|[\ufe00-\ufe0f]/gu;
+// What a mail or a model wrote stays on its line, forms no markup and hides nothing.
+const plain = (value) => JSON.stringify(value).replaceAll("`", "'").replace(HIDDEN, (char) => `\\u{${char.codePointAt(0).toString(16)}}`);
 
 /** respool's answer; an error is told in its own words. */
 async function ask(settings, method, path, body) {
@@ -24,7 +28,35 @@ const callsOf = (approval) => approval.calls.map((call) => `${call.tool} ${plain
 
 function listed(approvals) {
   if (!approvals.length) return "Nothing waits for consent.";
-  return approvals.map((approval) => `${approval.id}  ${approval.agent}\n  ${callsOf(approval)}`).join("\n");
+  const line = (approval) => `${approval.id}  ${approval.agent}\n  ${short(callsOf(approval), 400)}`;
+  return `${approvals.map(line).join("\n")}\nAll of a request: /experts show ID`;
+}
+
+/** A request with its exact inputs, in pages. */
+function pagesOf(approval) {
+  const text = Array.from(`${callsOf(approval)}\nThe model's reason: ${plain(approval.reason)}`);
+  const count = Math.max(1, Math.ceil(text.length / PAGE));
+  return Array.from({ length: count }, (_, page) => text.slice(page * PAGE, (page + 1) * PAGE).join(""));
+}
+
+// The pages that were shown of each request, by its id.
+const shown = new Map();
+
+function showPage(approval, number) {
+  const pages = pagesOf(approval);
+  if (!(number >= 1 && number <= pages.length)) return `${approval.id} has ${pages.length} page(s): /experts show ${approval.id} PAGE`;
+  if (!shown.has(approval.id)) shown.set(approval.id, new Set());
+  shown.get(approval.id).add(number);
+  const more = number < pages.length ? `\nNext: /experts show ${approval.id} ${number + 1}` : "";
+  return `${approval.id}  ${approval.state}  page ${number} of ${pages.length}\n  ${pages[number - 1]}${more}`;
+}
+
+/** The first page of a long request that nobody has seen; a request of one page stands in the chat with its question. */
+function unseenPage(approval) {
+  const pages = pagesOf(approval);
+  if (pages.length === 1) return undefined;
+  const seen = shown.get(approval.id) ?? new Set();
+  return pages.map((_, index) => index + 1).find((number) => !seen.has(number));
 }
 
 /** Who sees what waits and decides: an owner in a channel (commands.ownerAllowFrom), or a client of the gateway that may decide about OpenClaw's own
@@ -37,6 +69,10 @@ function assertOperator(context) {
 }
 
 async function decide(settings, id, body) {
+  if (body.approve) {
+    const unseen = unseenPage(await ask(settings, "GET", `/v1/approvals/${encodeURIComponent(id)}`));
+    if (unseen) throw new Error(`the request is longer than one message, and its page ${unseen} was not shown: /experts show ${id} ${unseen}`);
+  }
   const done = await ask(settings, "POST", `/v1/approvals/${encodeURIComponent(id)}`, body);
   return done.approved.length ? `${id} is approved.` : `${id} is rejected.`;
 }
@@ -56,7 +92,7 @@ async function command(settings, context) {
   if (verb === "approve") return decide(settings, id, { approve: true });
   if (verb === "reject") return decide(settings, id, { approve: false, comment: rest.join(" ") || undefined });
   const approval = await ask(settings, "GET", `/v1/approvals/${encodeURIComponent(id)}`);
-  return `${approval.id}  ${approval.state}\n  ${callsOf(approval)}\nThe model's reason: ${plain(approval.reason)}`;
+  return showPage(approval, Number(rest[0] ?? 1));
 }
 
 /** Sends a message to each trigger that is configured for its channel; respool itself looks whether channel and sender are named there. */
@@ -67,12 +103,25 @@ async function forward(settings, event, context, log) {
   for (const { channel, url, secretEnv } of settings.triggers ?? []) {
     if (channel !== context.channelId) continue;
     const headers = { authorization: `Bearer ${process.env[secretEnv] ?? ""}`, "content-type": "application/json" };
+    await post(url, headers, JSON.stringify(message), settings.pauses ?? PAUSES, log);
+  }
+}
+
+/** Posts a message, again while respool restarts: a trigger with `dedupe_key: message_id` takes it once. */
+async function post(url, headers, body, pauses, log) {
+  for (const pause of [...pauses, undefined]) {
+    let why;
     try {
-      const reply = await fetch(url, { method: "POST", headers, body: JSON.stringify(message), signal: AbortSignal.timeout(PATIENCE) });
-      if (!reply.ok) log?.warn?.(`respool did not take a message for ${url}: ${reply.status}`);
+      const reply = await fetch(url, { method: "POST", headers, body, signal: AbortSignal.timeout(PATIENCE) });
+      if (reply.ok) return;
+      why = `${reply.status}`;
+      // It would be refused again.
+      if (reply.status < 500 && reply.status !== 429) return void log?.warn?.(`respool did not take a message for ${url}: ${why}`);
     } catch (error) {
-      log?.warn?.(`respool did not take a message for ${url}: ${error.message}`);
+      why = error.message;
     }
+    if (pause === undefined) return void log?.warn?.(`respool did not take a message for ${url}: ${why}`);
+    await new Promise((resolve) => setTimeout(resolve, pause));
   }
 }
 
@@ -95,6 +144,6 @@ export default {
         }
       },
     });
-    if (settings.triggers?.length) api.on("message_received", (event, context) => forward(settings, event, context, api.logger));
+    if (settings.triggers?.length) api.on("message_received", (event, context) => void forward(settings, event, context, api.logger));
   },
 };

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::agent::{ApprovalRequest, DecideError, Decision, record_decision, report};
+use crate::agent::{ApprovalRequest, Decision, record_decision, report};
 use crate::store::{ApprovalRow, ApprovalState, Store};
 use crate::visible::{one_line, visible};
 
@@ -73,11 +73,7 @@ impl Approvals {
         let row = find(store, id).await?;
         let request = serde_json::from_str(&row.body);
         let request = request.map_err(|_| format!("the approval {id} was written by another version"))?;
-        record_decision(store, &make(&request, by)).await.map_err(|error| match error {
-            DecideError::Store(error) => error.0,
-            DecideError::NotWaiting(state) => format!("the approval {id} is {} already", state.as_str()),
-            _ => format!("the approval {id} cannot be decided any more"),
-        })
+        record_decision(store, &make(&request, by)).await.map_err(|error| error.for_approval(id))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use respool::store::{ClaimRequest, EntryEnd, NewEntry, Queue as _};
 use serde_json::json;
 
 use crate::agents::{READ, echoing};
@@ -229,4 +230,30 @@ async fn what_runs_is_told_live() {
         told += &String::from_utf8_lossy(&live.chunk().await.unwrap().bytes);
     }
     assert!(told.contains("event: now\ndata: ") && !told.contains("capital"), "{told}");
+}
+
+/// Issue 13: without keys the page showed what `/v1/approvals` refuses, and let anybody drop dead letters.
+#[tokio::test]
+async fn approvals_and_dead_letters_are_for_operators_alone() {
+    for has_keys in [false, true] {
+        let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
+        let respool = started(&fake, dir.path(), has_keys).await;
+        let store = respool.agents.store().unwrap();
+        let entry = NewEntry { id: "letter-1".into(), queue: "desk".into(), ..NewEntry::default() };
+        store.enqueue(entry, 1).await.unwrap();
+        let request =
+            ClaimRequest { queues: vec!["desk".into()], most: 1, now: 2, until: 3, working: Vec::new() };
+        let claimed = store.claim_entries(request).await.unwrap().remove(0);
+        let end = EntryEnd::DeadLetter;
+        assert!(store.complete(&claimed.lease, end, "why it failed".into(), 2).await.unwrap());
+        let cookie = if has_keys { logged_in(&respool).await } else { String::new() };
+        let page = get(&respool, "/ui/approvals", &cookie).await.text();
+        assert_eq!(page.contains("why it failed"), has_keys, "{page}");
+        assert_eq!(page.contains("operator_keys_env"), !has_keys, "{page}");
+        let mark = if has_keys { mark(&page) } else { String::new() };
+        let form = format!("csrf={mark}&what=drop");
+        post(&respool, "/ui/letters/letter-1", &cookie, &form, "http://127.0.0.1").await;
+        assert_eq!(store.entry("letter-1").await.unwrap().is_none(), has_keys);
+        respool.killed().await;
+    }
 }

@@ -11,7 +11,9 @@ async function command(t) {
   const asked = [];
   const server = createServer((request, reply) => {
     asked.push(`${request.method} ${request.url}`);
-    const approval = { id: "ab12", agent: "expert/desk", state: "waiting", calls: [{ tool: "crm__move", arguments: { deal: "secret" } }], reason: "why" };
+    const id = request.url.split("/")[3] ?? "ab12";
+    const deal = id === "long" ? `${"x".repeat(4_000)}\u202eand the end` : "secret";
+    const approval = { id, agent: "expert/desk", state: "waiting", calls: [{ tool: "crm__move", arguments: { deal } }], reason: "why" };
     const answers = { "/v1/approvals": { data: [approval] }, "/v1/outbox": { data: [{ id: "i1", kind: "result", body: "secret" }] } };
     const decided = request.method === "POST" ? { approved: ["c1"] } : approval;
     reply.end(JSON.stringify(answers[request.url] ?? decided));
@@ -46,4 +48,37 @@ test("owners, and clients that decide about approvals, see and decide", async (t
     assert.equal(await run("approve ab12", context), "ab12 is approved.");
   }
   assert.equal(asked.filter((one) => one === "POST /v1/approvals/ab12").length, 3);
+});
+
+test("a request is approved only once all of it was shown, with nothing hidden", async (t) => {
+  const { asked, run } = await command(t);
+  const owner = { senderIsOwner: true };
+  assert.match(await run("approve long", owner), /page 1 was not shown/);
+  assert.match(await run("show long", owner), /page 1 of 2/);
+  assert.match(await run("approve long", owner), /page 2 was not shown/);
+  const last = await run("show long 2", owner);
+  assert.ok(last.includes("\\u{202e}and the end") && !last.includes("\u202e"), last);
+  assert.ok(!asked.includes("POST /v1/approvals/long"), "respool is not told");
+  assert.equal(await run("approve long", owner), "long is approved.");
+  assert.match(await run("show long 9", owner), /has 2 page/);
+});
+
+test("a message is forwarded again while respool restarts", async (t) => {
+  const taken = [];
+  const server = createServer((request, reply) => {
+    taken.push(request.url);
+    reply.statusCode = taken.length < 3 ? 503 : 202;
+    reply.end();
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  t.after(() => server.close());
+  const url = `http://127.0.0.1:${server.address().port}/hooks/desk/ask`;
+  let receive;
+  const pluginConfig = { triggers: [{ channel: "telegram", url, secretEnv: "NONE" }], pauses: [1, 1, 1] };
+  plugin.register({ pluginConfig, registerCommand: () => {}, on: (_, handler) => (receive = handler) });
+  receive({ content: "hello", messageId: "m1" }, { channelId: "telegram" });
+  while (taken.length < 3) await new Promise((resolve) => setTimeout(resolve, 5));
+  await new Promise((resolve) => setTimeout(resolve, 50));
+  assert.equal(taken.length, 3, "and no more than needed");
 });

@@ -3,11 +3,11 @@
 //!
 //! Deciding needs an operator's key in `RESPOOL_OPERATOR_KEY`, because an agent that runs commands could run this one.
 
-use crate::cli::say::say;
+use crate::cli::say::{flat, say};
 use clap::Subcommand;
 use sha2::{Digest as _, Sha256};
 
-use crate::agent::{ApprovalRequest, DecideError, Decision, record_decision, report};
+use crate::agent::{ApprovalRequest, Decision, record_decision, report};
 use crate::cli::Failure;
 use crate::cli::serve::runtime;
 use crate::config::Loaded;
@@ -65,25 +65,21 @@ pub(super) fn approvals(loaded: &Loaded, command: ApprovalsCommand) -> Result<()
             ApprovalsCommand::Show { approval } => show(&store, &approval).await,
             ApprovalsCommand::Approve { approvals, expert, only } => {
                 let by = operator(loaded, "command line")?;
-                let rows = chosen(&store, approvals, expert).await?;
-                for (row, request) in rows {
-                    let mut decision = Decision::approve_all(&request, &by);
-                    if !only.is_empty() {
-                        decision.approved.clone_from(&only);
-                    }
-                    decide(&store, &row, decision, "approved").await?;
-                }
-                Ok(())
+                let decision = |request: &ApprovalRequest| {
+                    let all = Decision::approve_all(request, &by);
+                    if only.is_empty() { all } else { Decision { approved: only.clone(), ..all } }
+                };
+                decide_all(&store, chosen(&store, approvals, expert).await?, decision, "approved").await
             }
             ApprovalsCommand::Reject { approvals, expert, comment } => {
                 let by = operator(loaded, "command line")?;
-                for (row, request) in chosen(&store, approvals, expert).await? {
-                    let approved = Vec::new();
-                    let decision =
-                        Decision { request: request.id, approved, by: by.clone(), comment: comment.clone() };
-                    decide(&store, &row, decision, "rejected").await?;
-                }
-                Ok(())
+                let decision = |request: &ApprovalRequest| Decision {
+                    request: request.id.clone(),
+                    approved: Vec::new(),
+                    by: by.clone(),
+                    comment: comment.clone(),
+                };
+                decide_all(&store, chosen(&store, approvals, expert).await?, decision, "rejected").await
             }
         }
     })
@@ -117,12 +113,18 @@ async fn waiting(store: &Store, expert: Option<&str>) -> Result<Vec<ApprovalRow>
 async fn list(store: &Store, expert: Option<&str>) -> Result<(), Failure> {
     for row in waiting(store, expert).await? {
         let request: ApprovalRequest = serde_json::from_str(&row.body).unwrap_or_default();
-        let names: Vec<&str> = request.calls.iter().map(|call| call.name.as_str()).collect();
-        let since = std::time::UNIX_EPOCH + std::time::Duration::from_millis(row.requested);
-        let since = humantime::format_rfc3339_seconds(since);
-        say(&format!("{}  {since}  {}  {}", row.id, row.agent, names.join(", ")));
+        let expires = row.expires.map(|at| format!("  expires {}", time(at))).unwrap_or_default();
+        say(&flat(&format!("{}  {}  {}{expires}", row.id, time(row.requested), row.agent)));
+        for call in &request.calls {
+            say(&flat(&format!("    {} {}", call.name, call.arguments)));
+        }
     }
     Ok(())
+}
+
+fn time(millis: u64) -> String {
+    let at = std::time::UNIX_EPOCH + std::time::Duration::from_millis(millis);
+    humantime::format_rfc3339_seconds(at).to_string()
 }
 
 async fn show(store: &Store, id: &str) -> Result<(), Failure> {
@@ -157,17 +159,22 @@ async fn chosen(
     rows.into_iter().map(read).collect()
 }
 
+/// Decides about each request, also where one before it cannot be decided any more.
+async fn decide_all(
+    store: &Store,
+    chosen: Vec<(ApprovalRow, ApprovalRequest)>,
+    decision: impl Fn(&ApprovalRequest) -> Decision,
+    how: &str,
+) -> Result<(), Failure> {
+    let mut problems = Vec::new();
+    for (row, request) in chosen {
+        problems.extend(decide(store, &row, decision(&request), how).await.err());
+    }
+    if problems.is_empty() { Ok(()) } else { Err(Failure::Failed(problems.join("\n"))) }
+}
+
 async fn decide(store: &Store, row: &ApprovalRow, decision: Decision, how: &str) -> Result<(), String> {
-    record_decision(store, &decision).await.map_err(|error| match error {
-        DecideError::Unknown => format!("there is no approval {} any more", row.id),
-        DecideError::NotWaiting(state) => format!("the approval {} is {} already", row.id, state.as_str()),
-        DecideError::TooLate => format!(
-            "the time for the approval {} is over, and the package says that its calls are then rejected",
-            row.id
-        ),
-        DecideError::UnknownCall(call) => format!("the approval {} has no call {call}", row.id),
-        DecideError::Store(error) => error.0,
-    })?;
+    record_decision(store, &decision).await.map_err(|error| error.for_approval(&row.id))?;
     say(&format!("{}  {how}", row.id));
     Ok(())
 }

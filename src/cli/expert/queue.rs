@@ -169,10 +169,13 @@ pub(super) fn outbox(config: &Loaded, command: OutboxCommand) -> Result<(), Fail
             Ok(())
         }
         OutboxCommand::Done { id } => {
-            if !store.message_delivered(&id, now()).await.map_err(|error| error.0)? {
-                return Err(no_message(&id));
+            if store.message_delivered(&id, now()).await.map_err(|error| error.0)? {
+                say(&format!("{id} is done"));
+                return Ok(());
             }
-            say(&format!("{id} is done"));
+            let row = store.message(&id).await.map_err(|error| error.0)?.ok_or_else(|| no_message(&id))?;
+            let since = row.delivered.map(|at| format!(" since {}", time(at))).unwrap_or_default();
+            say(&format!("{id} was delivered or done already{since}"));
             Ok(())
         }
     })
