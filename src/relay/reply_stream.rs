@@ -8,6 +8,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -525,6 +526,7 @@ fn reader(exchange: &Exchange) -> Reader {
         usage: facts.usage,
         keep,
         spent: exchange.spent(),
+        free_text: Arc::clone(&facts.free_text),
     };
     let ids = Ids::new(rand::random(), exchange.request.taken_ids.clone());
     Reader::Live(Box::new(LiveTurn::new(rules, ids, facts.created, facts.model.clone())))
