@@ -150,6 +150,11 @@ impl ReplyStream {
         }
     }
 
+    /// True when a reply that was cut has filled the model's window.
+    pub fn fills_window(&self) -> bool {
+        self.exchange.as_ref().is_some_and(|exchange| exchange.fills_window(self.usage()))
+    }
+
     /// The first choice's turn as far as it came; `None` on the passthrough, which reads none.
     pub fn turn(&self) -> Option<Turn> {
         match &self.reader {
