@@ -152,6 +152,7 @@ impl Telling {
         match piece {
             Piece::Opened => return false,
             Piece::Chunks(bytes) => {
+                self.client.release_request();
                 self.chunks.tell(bytes, &mut self.writer, out);
                 return false;
             }
