@@ -147,7 +147,7 @@ impl IsolatedFunctions {
             if is_in_doubt && self.is_process {
                 return in_doubt(function, &checked.outputs, outcome);
             }
-            told(&checked, is_in_doubt)
+            result_text(&checked, is_in_doubt)
         };
         Outcome { content, ended_by: None, ..outcome }
     }
@@ -213,7 +213,7 @@ impl ChildRuns for IsolatedFunctions {
 }
 
 /// The outputs that are right, and what is to be said of them.
-fn told(checked: &outputs::Checked, is_in_doubt: bool) -> String {
+fn result_text(checked: &outputs::Checked, is_in_doubt: bool) -> String {
     let mut text = Value::Object(checked.outputs.clone()).to_string();
     if !checked.problems.is_empty() {
         text = format!("{text}\n[not as declared: {}]", checked.problems.join("; "));

@@ -6,6 +6,8 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
+use tempfile::NamedTempFile;
+
 use super::component::Scope;
 use super::library::write_atomically;
 use super::package::Package;
@@ -50,29 +52,44 @@ fn templates(package: &Package) -> BTreeMap<String, &str> {
     lasting.map(|state| (place(&state.path), state.template.as_str())).collect()
 }
 
-/// Writes a file that is not there, whole or not at all. One that somebody else made in between stays.
+/// Writes a file that is not there, whole or not at all, also after a power failure.
 fn make(target: &Path, text: &str) -> io::Result<()> {
+    let file = beside(target, text)?;
+    file.as_file().sync_all()?;
+    keep(file, target)
+}
+
+fn beside(target: &Path, text: &str) -> io::Result<NamedTempFile> {
     let folder = target.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    let mut file = NamedTempFile::new_in(folder)?;
     file.write_all(text.as_bytes())?;
-    file.as_file().sync_all()?;
+    Ok(file)
+}
+
+/// A file that somebody else made in between stays.
+fn keep(file: NamedTempFile, target: &Path) -> io::Result<()> {
     match file.persist_noclobber(target) {
         Err(error) if error.error.kind() != io::ErrorKind::AlreadyExists => Err(error.error),
         _ => Ok(()),
     }
 }
 
-/// Makes the files of one session anew where they are not there yet.
+/// Makes the files of one session where they are missing. A run does not wait for the disk here: a power failure can leave such a file empty,
+/// and it is then made again.
 ///
 /// # Errors
 /// When the folder cannot be written.
 pub(super) fn prepare_session(folder: &Path, package: &Package) -> io::Result<()> {
     for one in package.state.items.iter().filter(|one| one.scope == Scope::Session) {
         let target = folder.join(place(&one.path));
-        if !target.exists() {
-            make(&target, &one.template)?;
+        match fs::metadata(&target) {
+            Ok(found) if found.len() > 0 || one.template.is_empty() => continue,
+            Ok(_) => fs::remove_file(&target)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
         }
+        keep(beside(&target, &one.template)?, &target)?;
     }
     Ok(())
 }

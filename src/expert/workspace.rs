@@ -428,6 +428,19 @@ mod tests {
     }
 
     #[test]
+    fn a_session_file_that_a_power_failure_left_empty_is_made_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, _) = both(dir.path());
+        let file = dir.path().join("root/sessions/one/state/notes.md");
+        std::fs::write(&file, "mine").unwrap();
+        one.prepare().unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+        std::fs::write(&file, "").unwrap();
+        one.prepare().unwrap();
+        assert!(one.read("state/notes.md").unwrap().contains("nothing"));
+    }
+
+    #[test]
     fn what_changed_since_it_was_read_is_not_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         let (one, two) = both(dir.path());

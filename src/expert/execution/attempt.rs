@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::task::{self, Task, Told};
+use super::task::{self, History, Task};
 use super::verdict::{self, Verdict};
 use super::{Worker, now};
 use crate::agent::{AgentRequest, MadeCall, Outcome, RunFacts, RunOptions, Watch, WatchEvent, WorkEnd};
@@ -133,8 +133,9 @@ impl Worker {
         let failure =
             earlier.last().and_then(|facts| facts.outcome.as_ref()).map(|outcome| reason(outcome, attempt));
         let log: &[MadeCall] = if attempt.execution.resume { &calls } else { &[] };
-        let told = Told { log, failure: failure.as_deref(), session: self.session_so_far(attempt).await? };
-        let text = attempt.task(&files, told);
+        let history =
+            History { log, failure: failure.as_deref(), session: self.session_so_far(attempt).await? };
+        let text = attempt.task(&files, history);
         self.experts.keep_package(&attempt.expert);
         self.experts.agents.start_run(&agent, AgentRequest::of_work(&text, &stands_for), options).await
     }
@@ -251,7 +252,7 @@ impl<'a> Attempt<'a> {
         Workspace::new(Path::new(""), Arc::clone(&self.package), "", &self.context()).may_quote_private()
     }
 
-    pub(super) fn task(&self, files: &Workspace, told: Told<'_>) -> String {
+    pub(super) fn task(&self, files: &Workspace, history: History<'_>) -> String {
         let read = |path: String| {
             let text = files.read(&path).unwrap_or_else(|why| format!("[{why}]"));
             (path, text)
@@ -264,6 +265,6 @@ impl<'a> Attempt<'a> {
         let attempt = self.claimed.attempt;
         let tools = self.package.manifest.tools.items.iter().map(|name| name.value.clone()).collect();
         let (name, body, inputs) = (&self.process.name.value, &self.process.body, &self.inputs);
-        Task { name, body, tools, inputs, context, scratchpad, attempt, told }.text()
+        Task { name, body, tools, inputs, context, scratchpad, attempt, history }.text()
     }
 }

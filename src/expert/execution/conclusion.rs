@@ -23,7 +23,7 @@ const WITHHELD: &str =
 
 /// An attempt that failed.
 struct Failed {
-    /// Why, for the person who is told.
+    /// Why, for the person it is escalated to.
     reason: String,
     /// The same for lists.
     noted: String,
@@ -46,7 +46,7 @@ impl Worker {
                 self.end(attempt.claimed, EntryEnd::Done, "done".to_owned()).await
             }
             Verdict::Escalated(mut what) => {
-                if let Some((late, what)) = self.tell_if_late(attempt).await?.zip(what.as_object_mut()) {
+                if let Some((late, what)) = self.report_if_late(attempt).await?.zip(what.as_object_mut()) {
                     what.insert("late".to_owned(), late);
                 }
                 self.post(attempt.message(MessageKind::Escalation, "escalated", what)).await?;
@@ -61,14 +61,14 @@ impl Worker {
     }
 
     async fn post_result(&self, attempt: &Attempt<'_>, mut body: Value) -> Result<(), StoreError> {
-        if let Some(late) = self.tell_if_late(attempt).await? {
+        if let Some(late) = self.report_if_late(attempt).await? {
             body["late"] = late;
         }
         self.post(attempt.message(MessageKind::Result, "result", body)).await
     }
 
     /// How late an invocation ends; an escalation, where the package wants one, is posted once.
-    async fn tell_if_late(&self, attempt: &Attempt<'_>) -> Result<Option<Value>, StoreError> {
+    async fn report_if_late(&self, attempt: &Attempt<'_>) -> Result<Option<Value>, StoreError> {
         let took = now().saturating_sub(attempt.invocation.asked);
         let Some((late, breach)) = verdict::lateness(&attempt.delivery, took) else { return Ok(None) };
         if breach == SlaBreach::Escalate {
@@ -89,11 +89,11 @@ impl Worker {
                     process = attempt.process.name.value, attempt = number, pause_ms = pause, "an attempt failed");
                 self.store.retry_at(&attempt.claimed.lease, now() + pause, note).await.map(drop)
             }
-            Next::End { end, is_told } => {
+            Next::End { end, escalates } => {
                 tracing::error!(target: "respool::expert", expert = attempt.expert.name(), entry = attempt.claimed.lease.entry,
                     process = attempt.process.name.value, attempts = number, on_failure = attempt.execution.on_failure.as_str(), "a process failed");
-                let late = self.tell_if_late(attempt).await?;
-                if is_told {
+                let late = self.report_if_late(attempt).await?;
+                if escalates {
                     let mut what = json!({"reason": reason, "context": attempt.inputs, "attempts": number,
                         "recommendation": "Look at what failed, and start the process again or do it by hand."});
                     if let Some(late) = late {
@@ -111,24 +111,24 @@ impl Worker {
         let all = self.experts.agents.facts_of(&fingerprint(attempt.invocation)).await;
         let drafts =
             all.iter().flat_map(|facts| &facts.calls).filter(|made| made.outcome == CallOutcome::HandedOver);
-        let mut told = Vec::new();
+        let mut posted = Vec::new();
         for made in drafts {
             let inputs: Value = serde_json::from_str(&made.call.arguments).unwrap_or_default();
             let body = json!({"operation": made.call.name.replacen("__", ".", 1), "inputs": inputs});
-            if told.contains(&body) {
+            if posted.contains(&body) {
                 continue;
             }
             // A replay has another entry and is the same work: its draft was handed over before.
-            let id = format!("{}:draft-{}", attempt.invocation.id, told.len() + 1);
+            let id = format!("{}:draft-{}", attempt.invocation.id, posted.len() + 1);
             let message = Message { id, ..attempt.message(MessageKind::Draft, "draft", body.clone()) };
             if attempt.package.manifest.policy.on_manual_ready {
                 self.post(message).await?;
             } else {
                 self.store.keep_message(message.into_row(), now()).await?;
             }
-            told.push(body);
+            posted.push(body);
         }
-        Ok(told)
+        Ok(posted)
     }
 
     pub(super) async fn post(&self, message: Message) -> Result<(), StoreError> {
@@ -144,7 +144,7 @@ impl Worker {
     }
 
     /// An attempt that cannot go on, since the package with which it began is gone: whoever replays it begins with the new one. Calls that
-    /// were approved are not made, and a person is told.
+    /// were approved are not made, and a person learns of it.
     pub(super) async fn abandon(
         &self,
         claimed: &Claimed,
@@ -205,7 +205,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// The message that asks for consent. Once the time is over it is another one: the person is told once more.
+    /// The message that asks for consent. Once the time is over it is another one: the person is asked once more.
     pub(super) fn asked(&self, request: &ApprovalRequest) -> Message {
         let is_late = request.expires.is_some_and(|expires| expires <= now());
         let mut body = crate::agent::report::approval(request);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::attempt::{Attempt, fingerprint};
 use super::now;
-use super::task::Told;
+use super::task::History;
 use super::verdict::{self, Verdict};
 use crate::agent::{AgentRequest, MadeCall, RunOptions, WatchEvent, WorkEnd};
 use crate::expert::assembly::RunPlan;
@@ -59,7 +59,7 @@ impl DryRun {
         let plan = RunPlan { is_dry: true, root: Some(self.state), ..attempt.plan(Vec::new()) };
         let (agent, files) = experts.agent_of(&attempt.expert, plan);
         let request =
-            AgentRequest::of_work(&attempt.task(&files, Told::default()), &fingerprint(&invocation));
+            AgentRequest::of_work(&attempt.task(&files, History::default()), &fingerprint(&invocation));
         let begun = experts
             .agents
             .start_run(&agent, request, RunOptions { is_detached: true, ..RunOptions::default() })

@@ -36,7 +36,7 @@ struct Entries {
 
 impl Worker {
     /// Tells of the open invocations that have become late since it was looked last.
-    pub(super) async fn tell_late(&self, deadlines: &mut Deadlines) -> Result<(), StoreError> {
+    pub(super) async fn report_late(&self, deadlines: &mut Deadlines) -> Result<(), StoreError> {
         for expert in self.experts.iter().filter(|expert| self.works_for(expert.name())) {
             if !has_sla(&expert) {
                 continue;
@@ -57,7 +57,7 @@ impl Worker {
         while let Some(index) = deadlines.open.iter().position(|(at, _)| *at < now()) {
             let row = self.store.entry(&deadlines.open[index].1).await?;
             if let Some(row) = row.filter(is_open) {
-                self.tell_of_late(&row).await?;
+                self.report_late_entry(&row).await?;
             }
             deadlines.open.swap_remove(index);
         }
@@ -68,7 +68,7 @@ impl Worker {
         self.only.as_deref().is_none_or(|only| only == expert)
     }
 
-    async fn tell_of_late(&self, row: &EntryRow) -> Result<(), StoreError> {
+    async fn report_late_entry(&self, row: &EntryRow) -> Result<(), StoreError> {
         let Some((expert, invocation)) =
             self.experts.get(&row.queue).zip(Invocation::read(&row.payload).ok())
         else {

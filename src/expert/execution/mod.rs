@@ -43,7 +43,7 @@ pub struct Worker {
     tasks: TaskTracker,
     /// Only this expert's queue is drained.
     only: Option<String>,
-    is_store_told: AtomicBool,
+    is_failure_logged: AtomicBool,
     /// The entries that are worked on here.
     working: Mutex<BTreeSet<String>>,
 }
@@ -71,7 +71,7 @@ impl Worker {
             stirred: Arc::default(),
             tasks: TaskTracker::new(),
             only,
-            is_store_told: AtomicBool::new(false),
+            is_failure_logged: AtomicBool::new(false),
             working: Mutex::default(),
         }))
     }
@@ -88,7 +88,7 @@ impl Worker {
 
     async fn drain(self: &Arc<Self>) {
         loop {
-            let claimed = self.claim().await.inspect_err(|error| self.tell(error)).unwrap_or_default();
+            let claimed = self.claim().await.inspect_err(|error| self.log_failure(error)).unwrap_or_default();
             let has_more = !claimed.is_empty();
             for one in claimed {
                 self.begin(one);
@@ -105,8 +105,8 @@ impl Worker {
     }
 
     /// A failing store is told once, until it works again.
-    fn tell(&self, error: &StoreError) {
-        if !self.is_store_told.swap(true, Ordering::Relaxed) {
+    fn log_failure(&self, error: &StoreError) {
+        if !self.is_failure_logged.swap(true, Ordering::Relaxed) {
             tracing::error!(target: "respool::expert", %error, "the queue cannot be used; it is tried again");
         }
     }
@@ -119,7 +119,7 @@ impl Worker {
         }
         // To look is cheap; to claim is a commit.
         let is_due = self.store.next_due(queues.clone()).await?.is_some_and(|due| due <= now());
-        self.is_store_told.store(false, Ordering::Relaxed);
+        self.is_failure_logged.store(false, Ordering::Relaxed);
         if !is_due {
             return Ok(Vec::new());
         }
@@ -166,7 +166,7 @@ impl Worker {
                     tracing::warn!(target: "respool::expert", entry, "another process works on this invocation by now");
                     return;
                 }
-                Err(error) => self.tell(&error),
+                Err(error) => self.log_failure(&error),
             }
         }
     }
@@ -176,8 +176,8 @@ impl Worker {
         loop {
             self.experts.follow_catalog();
             self.experts.look_at_servers();
-            for done in [self.wake().await, self.tell_late(&mut deadlines).await] {
-                let _ = done.inspect_err(|error| self.tell(error));
+            for done in [self.wake().await, self.report_late(&mut deadlines).await] {
+                let _ = done.inspect_err(|error| self.log_failure(error));
             }
             let is_starting = self.experts.names().iter().any(|name| self.experts.is_starting(name));
             tokio::time::sleep(if is_starting { LOOK_EVERY } else { TEND_EVERY }).await;

@@ -35,17 +35,17 @@ pub(super) struct Task<'a> {
     /// Where working data goes, and whether there is some already.
     pub(super) scratchpad: Option<(String, bool)>,
     pub(super) attempt: u32,
-    pub(super) told: Told<'a>,
+    pub(super) history: History<'a>,
 }
 
-/// What is told of what was before.
+/// What the model learns of earlier attempts and of its session.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Told<'a> {
-    /// How the attempt before failed, where it is told.
+pub(super) struct History<'a> {
+    /// How the attempt before failed; `None` for a first attempt.
     pub(super) failure: Option<&'a str>,
-    /// What earlier attempts did, where it is told.
+    /// What earlier attempts did; empty where the process does not resume.
     pub(super) log: &'a [MadeCall],
-    /// What other invocations of the same session gave, the newest first.
+    /// Results of other invocations in the same session, newest first.
     pub(super) session: Vec<Value>,
 }
 
@@ -70,8 +70,8 @@ impl Task<'_> {
             };
             let _ = write!(text, "\n## Scratchpad\n\nWorking data goes into `{path}`. {state}\n");
         }
-        if !self.told.session.is_empty() {
-            let results = Value::Array(self.told.session.clone());
+        if !self.history.session.is_empty() {
+            let results = Value::Array(self.history.session.clone());
             let results = fenced_json("what this session has delivered so far, the newest first", &results);
             let _ = write!(text, "\n## Earlier in this session\n\n{results}\n");
         }
@@ -85,10 +85,10 @@ impl Task<'_> {
     }
 
     fn earlier(&self, text: &mut String) {
-        if let Some(failure) = self.told.failure {
+        if let Some(failure) = self.history.failure {
             let _ = write!(text, "\n## The attempt before\n\nIt failed. {}\n", fenced("the reason", failure));
         }
-        if self.told.log.is_empty() {
+        if self.history.log.is_empty() {
             return;
         }
         text.push_str("\n## Execution log\n\nWhat earlier attempts did, as it was recorded:\n");
@@ -102,17 +102,17 @@ impl Task<'_> {
     /// The recorded calls, the newest last. Where there are too many the oldest are left out.
     fn results(&self) -> String {
         let (mut lines, mut length) = (Vec::new(), 0);
-        for made in self.told.log.iter().rev() {
+        for made in self.history.log.iter().rev() {
             let (name, arguments) = (&made.call.name, shortened(&made.call.arguments, LONGEST_ARGUMENTS));
             let result = shortened(&one_line(&made.text), LONGEST_RESULT);
-            let line = format!("- {name} {arguments}: {} {result}\n", told(made.outcome));
+            let line = format!("- {name} {arguments}: {} {result}\n", outcome_word(made.outcome));
             length += line.len();
             if length > LONGEST_LOG {
                 break;
             }
             lines.push(line);
         }
-        let left_out = self.told.log.len() - lines.len();
+        let left_out = self.history.log.len() - lines.len();
         if left_out > 0 {
             lines.push(format!("[{left_out} earlier calls are not shown]\n"));
         }
@@ -146,7 +146,7 @@ impl Task<'_> {
     fn done(&self) -> BTreeMap<String, usize> {
         let is_done = |made: &&MadeCall| matches!(made.outcome, CallOutcome::Ok | CallOutcome::HandedOver);
         let calls: BTreeSet<(&str, &str)> = self
-            .told
+            .history
             .log
             .iter()
             .filter(is_done)
@@ -177,7 +177,7 @@ fn shortened(text: &str, most: usize) -> String {
     if short.len() < text.len() { short + "…" } else { short }
 }
 
-fn told(outcome: CallOutcome) -> &'static str {
+fn outcome_word(outcome: CallOutcome) -> &'static str {
     match outcome {
         CallOutcome::Ok => "succeeded:",
         CallOutcome::HandedOver => "was handed to a person as a draft, not executed.",
@@ -227,8 +227,8 @@ mod tests {
 
     fn text_with(body: &str, log: &[MadeCall]) -> String {
         let (tools, inputs) = (vec!["crm".to_owned()], json!({}));
-        let (context, scratchpad, told) = (Vec::new(), None, Told { log, ..Told::default() });
-        Task { name: "triage", body, tools, inputs: &inputs, context, scratchpad, attempt: 2, told }.text()
+        let (context, scratchpad, history) = (Vec::new(), None, History { log, ..History::default() });
+        Task { name: "triage", body, tools, inputs: &inputs, context, scratchpad, attempt: 2, history }.text()
     }
 
     /// A step is done where all that it names is recorded as done, and one call does not stand for two steps.

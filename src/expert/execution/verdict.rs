@@ -44,7 +44,7 @@ pub(super) enum Next {
     End {
         end: EntryEnd,
         /// Whether a person is told of a failure.
-        is_told: bool,
+        escalates: bool,
     },
 }
 
@@ -94,9 +94,9 @@ pub(super) fn after_failure(execution: &Execution, attempt: u32, may_retry: bool
         return Next::Retry(u64::try_from(execution.delay_after(attempt).as_millis()).unwrap_or(u64::MAX));
     }
     match execution.on_failure {
-        OnFailure::Escalate => Next::End { end: EntryEnd::Failed, is_told: true },
-        OnFailure::Abandon => Next::End { end: EntryEnd::Failed, is_told: false },
-        OnFailure::DeadLetter => Next::End { end: EntryEnd::DeadLetter, is_told: false },
+        OnFailure::Escalate => Next::End { end: EntryEnd::Failed, escalates: true },
+        OnFailure::Abandon => Next::End { end: EntryEnd::Failed, escalates: false },
+        OnFailure::DeadLetter => Next::End { end: EntryEnd::DeadLetter, escalates: false },
     }
 }
 
@@ -228,21 +228,21 @@ mod tests {
     #[test]
     fn attempts_pauses_and_ends_follow_the_package() {
         let mut execution = Execution::resolve(&ExecutionFields::default(), &ExecutionFields::default());
-        let told = Next::End { end: EntryEnd::Failed, is_told: true };
-        assert_eq!(after_failure(&execution, 1, true), told, "one attempt is no retry");
+        let escalated = Next::End { end: EntryEnd::Failed, escalates: true };
+        assert_eq!(after_failure(&execution, 1, true), escalated, "one attempt is no retry");
         execution.max_attempts = 3;
         assert_eq!(after_failure(&execution, 1, true), Next::Retry(30_000));
         assert_eq!(after_failure(&execution, 2, true), Next::Retry(60_000));
-        assert_eq!(after_failure(&execution, 3, true), told);
-        assert_eq!(after_failure(&execution, 1, false), told, "a rejection is not asked again");
+        assert_eq!(after_failure(&execution, 3, true), escalated);
+        assert_eq!(after_failure(&execution, 1, false), escalated, "a rejection is not asked again");
         execution.backoff = Backoff::Fixed;
         assert_eq!(after_failure(&execution, 2, true), Next::Retry(30_000));
         execution.on_failure = OnFailure::Abandon;
-        assert_eq!(after_failure(&execution, 3, true), Next::End { end: EntryEnd::Failed, is_told: false });
+        assert_eq!(after_failure(&execution, 3, true), Next::End { end: EntryEnd::Failed, escalates: false });
         execution.on_failure = OnFailure::DeadLetter;
         assert_eq!(
             after_failure(&execution, 3, true),
-            Next::End { end: EntryEnd::DeadLetter, is_told: false }
+            Next::End { end: EntryEnd::DeadLetter, escalates: false }
         );
     }
 
