@@ -91,13 +91,15 @@ impl FormReader {
                 None if self.window.len() <= LONGEST_VALUE + self.delimiter.len() => false,
                 _ => self.pass(0, Within::Other),
             },
-            Within::Other => match memmem::find(&self.window, &self.delimiter) {
-                Some(end) => self.pass(end + self.delimiter.len(), Within::Head),
-                None => {
-                    self.pass(self.window.len().saturating_sub(self.delimiter.len() - 1), Within::Other);
-                    false
+            Within::Other => {
+                let end = memmem::find(&self.window, &self.delimiter);
+                // What may be the beginning of a delimiter stays.
+                let kept = self.window.len().min(self.delimiter.len() - 1);
+                match end {
+                    Some(end) => self.pass(end + self.delimiter.len(), Within::Head),
+                    None => self.pass(self.window.len() - kept, Within::Other) && end.is_some(),
                 }
-            },
+            }
         }
     }
 
@@ -143,18 +145,18 @@ fn parameter(header: &str, wanted: &str) -> Option<String> {
     let (_, mut rest) = header.split_once(';')?;
     loop {
         let (name, behind) = rest.split_once('=')?;
-        let (value, behind) = match behind.strip_prefix('"') {
-            Some(quoted) => quoted_value(quoted),
-            None => {
-                let end = behind.find(';').unwrap_or(behind.len());
-                (behind[..end].trim().to_owned(), &behind[end..])
-            }
-        };
+        let (value, behind) = behind.strip_prefix('"').map_or_else(|| bare_value(behind), quoted_value);
         if name.trim().eq_ignore_ascii_case(wanted) {
             return Some(value);
         }
         rest = behind.split_once(';')?.1;
     }
+}
+
+/// A value without quotes, and what stands behind it.
+fn bare_value(value: &str) -> (String, &str) {
+    let (value, behind) = value.split_at(value.find(';').unwrap_or(value.len()));
+    (value.trim().to_owned(), behind)
 }
 
 /// A value up to its closing quote, and what stands behind that.
