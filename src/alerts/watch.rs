@@ -1,7 +1,7 @@
 //! Looks every few seconds at all that the rules are about, and hands what is to be told to the sinks. Called by `cli`; `server` shows
 //! what holds.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,6 +18,7 @@ use super::rule::{Finding, Rule, Signals, UpstreamSignal, findings};
 use super::silence::{Silence, Silences, write_open};
 use super::sink::{Sink, send_once};
 use crate::agent::Agents;
+use crate::observe::metrics;
 use crate::relay::Relay;
 use crate::store::{EntryState, Status, Whose};
 use crate::upstream::Health;
@@ -52,8 +53,8 @@ pub struct Alerts {
     board: Mutex<Board>,
     /// The list as the command line finds it; `None`: not written by this process yet.
     written: Mutex<Option<Vec<OpenAlert>>>,
-    /// The upstreams that the last probes did not reach.
-    unreachable: Mutex<BTreeSet<String>>,
+    /// The upstreams of the last probes, and whether they answered.
+    probed: Mutex<BTreeMap<String, bool>>,
     reloaded: Mutex<Reloaded>,
 }
 
@@ -106,7 +107,7 @@ impl Alerts {
             stop: stop.clone(),
             board: Mutex::default(),
             written: Mutex::default(),
-            unreachable: Mutex::default(),
+            probed: Mutex::default(),
             reloaded: Mutex::default(),
         }
     }
@@ -155,7 +156,20 @@ impl Alerts {
 
     /// True when the last probe did not reach the upstream of this name.
     pub fn is_unreachable(&self, upstream: &str) -> bool {
-        self.unreachable.lock().unwrap_or_else(PoisonError::into_inner).contains(upstream)
+        self.probed.lock().unwrap_or_else(PoisonError::into_inner).get(upstream) == Some(&false)
+    }
+
+    /// Keeps what the probes found, for the page and for Prometheus.
+    fn note_probes(&self, upstreams: &[UpstreamSignal]) {
+        let found: BTreeMap<_, _> = upstreams.iter().map(|it| (it.name.clone(), !it.is_down)).collect();
+        let before = {
+            let mut probed = self.probed.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *probed, found.clone())
+        };
+        for name in before.keys().filter(|name| !found.contains_key(*name)) {
+            metrics::upstream_up(name, None);
+        }
+        found.iter().for_each(|(name, is_up)| metrics::upstream_up(name, Some(*is_up)));
     }
 
     async fn look(&self, watched: &Watched) {
@@ -196,8 +210,7 @@ impl Alerts {
             }
         });
         let upstreams = join_all(probes).await;
-        let unreachable = upstreams.iter().filter(|it| it.is_down).map(|it| it.name.clone()).collect();
-        *self.unreachable.lock().unwrap_or_else(PoisonError::into_inner) = unreachable;
+        self.note_probes(&upstreams);
         let approvals = watched.agents.approvals(MOST).await.unwrap_or_default();
         let (failed_runs, dead_letters) = of_store(&watched.agents).await;
         Signals {

@@ -117,13 +117,16 @@ fn sandbox(settings: &Settings, findings: &mut Findings) {
 
 async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(), Failure> {
     let abort = CancellationToken::new();
+    // What the turns keep is deleted with this directory: looking changes nothing in the owner's.
+    let scratch =
+        tempfile::tempdir().map_err(|error| format!("no temporary directory can be made: {error}"))?;
     // Whether `serve` would start.
     parts(&loaded.settings, &abort).await.map_err(|found| loaded.problems(found))?;
     for config in &loaded.settings.upstreams {
         // Only this one, so that its round trip is its own.
         let mut alone =
             Settings { upstreams: vec![config.clone()], agents: BTreeMap::new(), ..loaded.settings.clone() };
-        // Its turn is not the owner's, and what is stored is not brought to a new schema by looking.
+        alone.store.state_dir = scratch.path().to_owned();
         alone.usage.keep = Duration::ZERO;
         let app = app(&alone, &abort).await.map_err(|found| loaded.problems(found))?;
         let Some(upstream) = app.relay.upstreams().next() else { continue };
@@ -238,7 +241,8 @@ fn dialects_of(upstream: &Upstream, model: &str, findings: &mut Findings) {
     let names: Vec<_> = prior.names().collect();
     findings.ok(&if names.is_empty() {
         format!(
-            "model {model}: neither its name nor the server tells how it writes calls; every form is tried              (`dialects` of [models.\"{model}\"] says which first)"
+            "model {model}: neither its name nor the server tells how it writes calls; every form is tried \
+             (`dialects` of [models.\"{model}\"] says which first)"
         )
     } else {
         format!("model {model}: calls in its text are tried first as {}", names.join(", "))

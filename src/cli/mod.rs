@@ -94,15 +94,6 @@ enum Command {
         #[command(subcommand)]
         command: audit::AuditCommand,
     },
-    /// Start a command in its sandbox; respool's own tools use this.
-    #[command(hide = true)]
-    SandboxExec {
-        #[arg(long, default_value = "begin")]
-        stage: String,
-        spec: String,
-        #[arg(last = true)]
-        words: Vec<OsString>,
-    },
     /// Validate, install, show, update and remove expert packages, and decide about calls that wait for consent.
     Expert {
         #[command(flatten)]
@@ -131,6 +122,23 @@ enum Command {
         dir: Option<PathBuf>,
     },
 }
+
+/// Commands that respool starts itself. No help text, man page or completion has them.
+#[derive(Debug, Parser)]
+#[command(name = "respool")]
+enum InternalCli {
+    /// Start a command in its sandbox.
+    SandboxExec {
+        #[arg(long, default_value = "begin")]
+        stage: String,
+        spec: String,
+        #[arg(last = true)]
+        words: Vec<OsString>,
+    },
+}
+
+/// The name of [`InternalCli::SandboxExec`].
+const SANDBOX_EXEC: &str = "sandbox-exec";
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
@@ -203,6 +211,11 @@ impl From<Problems> for Failure {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|name| name == SANDBOX_EXEC) {
+        let InternalCli::SandboxExec { stage, spec, words } = InternalCli::parse();
+        // The exit code is that of the command it starts.
+        std::process::exit(crate::tools::launch(&stage, &spec, &words).into());
+    }
     match run(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Told) => ExitCode::FAILURE,
@@ -234,10 +247,6 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Alerts { flags, command } => alerts::alerts(&flags.load(None)?, command),
         Command::Usage { flags, arguments } => usage::usage(&flags.load(None)?, &arguments),
         Command::Audit { flags, command } => audit::audit(&flags.load(None)?, command),
-        // It is no command of a person's, and its exit code is that of what it starts.
-        Command::SandboxExec { stage, spec, words } => {
-            std::process::exit(crate::tools::launch(&stage, &spec, &words).into())
-        }
         Command::Expert { flags, command } => expert::expert(flags, command),
         Command::Setup(args) => setup::setup(args),
         Command::Config { command: ConfigCommand::Show { flags } } => {

@@ -53,6 +53,10 @@ mod tests {
             assert!(names.iter().any(|found| found == name), "{name} is not among {names:?}");
         }
         assert!(!names.iter().any(|name| name.contains("sandbox") || name.contains("help")), "{names:?}");
+        for name in &names {
+            let page = fs::read_to_string(directory.path().join(name)).unwrap();
+            assert!(!page.contains("sandbox\\-exec"), "{name}: {page}");
+        }
         let serve = fs::read_to_string(directory.path().join("respool-serve.1")).unwrap();
         assert!(serve.contains("respool\\-serve \\- Run the relay"), "{serve}");
         assert!(serve.contains("\\-\\-listen"), "{serve}");
@@ -67,6 +71,7 @@ mod tests {
             for word in ["serve", "completions", "upstream"] {
                 assert!(script.contains(word), "{shell} does not complete {word}");
             }
+            assert!(!script.contains("sandbox"), "{shell} offers a command that is not for people");
         }
     }
 

@@ -41,6 +41,8 @@ pub const UPSTREAM_QUEUED: &str = "respool_upstream_queued";
 pub const UPSTREAM_QUEUE: &str = "respool_upstream_queue_seconds";
 /// 1 while an upstream's circuit is open.
 pub const UPSTREAM_OPEN: &str = "respool_upstream_circuit_open";
+/// 1 while an upstream answers probes, 0 while it does not. A probe is sent every few seconds, also while nobody asks.
+pub const UPSTREAM_UP: &str = "respool_upstream_up";
 /// How often an upstream's circuit opened.
 pub const UPSTREAM_EJECTIONS: &str = "respool_upstream_ejections_total";
 /// Requests that went on to another upstream after this one had failed.
@@ -284,6 +286,12 @@ fn begin_at_zero() {
     }
 }
 
+/// What the last probe of an upstream found. `None`: it is no longer configured, and its value equals nothing a rule asks for.
+pub fn upstream_up(name: &str, is_up: Option<bool>) {
+    let value = is_up.map_or(f64::NAN, |is_up| f64::from(u8::from(is_up)));
+    gauge!(UPSTREAM_UP, "upstream" => name.to_owned()).set(value);
+}
+
 /// A sink of alerts that has lost none yet.
 pub fn alert_sink(name: &str) {
     counter!(ALERTS_LOST, "sink" => name.to_owned()).increment(0);
@@ -314,6 +322,7 @@ fn describe() {
         "Seconds for which requests waited for a place at an upstream"
     );
     metrics::describe_gauge!(UPSTREAM_OPEN, "1 while an upstream's circuit is open");
+    metrics::describe_gauge!(UPSTREAM_UP, "1 while an upstream answers probes, 0 while it does not");
     metrics::describe_counter!(UPSTREAM_EJECTIONS, "How often an upstream's circuit opened");
     metrics::describe_counter!(
         UPSTREAM_FAILOVERS,

@@ -42,7 +42,7 @@ pub(super) async fn chat(app: App, request: http::Request<Incoming>, peer: Optio
     let agent = agent::asked_for(&app, &body);
     let name = agent.as_ref().map_or("", |(agent, _)| &*agent.name);
     let permitted = permission::begin_chat(&app, &parts, &body, &line)
-        .and_then(|()| permission::within_budget(&app, &line, name));
+        .and_then(|()| permission::within_budget(&app, &line, name, &body));
     if let Err(error) = permitted {
         let form = app.error_form(Wire::Chat, ClientProgram::of_chat_body(&body));
         return respond::error_as(form, error, &line);

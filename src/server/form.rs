@@ -40,7 +40,8 @@ pub(super) async fn passing(
     let declared = http_body::Body::size_hint(&body).exact();
     let mut rest = BodyExt::into_data_stream(body);
     let mut ahead = Ahead { pieces: Vec::new(), size: 0, model: None, is_whole: false };
-    if app.relay.depends_on_model() {
+    // Budgets tell which model a refused request was for.
+    if app.relay.depends_on_model() || app.usage.has_budgets() {
         ahead = match ahead.read(app, &mut reader, &mut rest, line).await {
             Ok(ahead) => ahead,
             Err(error) if error.status == 503 => return Err(refused(error, rest).await),

@@ -80,17 +80,31 @@ fn begin_model(
             may_use(app, visit, &body.string("model").unwrap_or_default())?;
         }
     }
-    visit.begin(cost).map_err(|exceeded| refusal(&exceeded))
+    visit.begin(cost).map_err(|exceeded| {
+        note_model(line, body);
+        refusal(&exceeded)
+    })
 }
 
 /// Refuses a request whose budget of the day is spent: its key's, its agent's, or everybody's.
-pub(super) fn within_budget(app: &App, line: &SharedLine, agent: &str) -> Result<(), ApiError> {
+pub(super) fn within_budget(app: &App, line: &SharedLine, agent: &str, body: &[u8]) -> Result<(), ApiError> {
     if !app.usage.has_budgets() {
         return Ok(());
     }
     let key = line.with(|line| line.account.as_ref().map(|account| account.name().to_owned()));
     let owner = Owner { key: key.as_deref().unwrap_or_default(), agent };
-    app.usage.check_budget(owner).map_err(|exhausted| spent(&exhausted))
+    app.usage.check_budget(owner).map_err(|exhausted| {
+        note_model(line, body);
+        line.with(|line| agent.clone_into(&mut line.row.agent));
+        spent(&exhausted)
+    })
+}
+
+/// Notes which model a request asked for that is refused before its model was read for its route.
+fn note_model(line: &SharedLine, body: &[u8]) {
+    let object = std::str::from_utf8(body).ok().and_then(|text| Object::parse(text).ok());
+    let Some(model) = object.and_then(|object| object.string("model")) else { return };
+    line.with(|line| line.model = model);
 }
 
 /// What a client is told when a budget is spent.

@@ -32,11 +32,6 @@ pub(super) async fn transparent(State(app): State<App>, request: Request) -> Res
     if permission::is_own(parts.uri.path()) {
         return respond::error(&no_route(parts.uri.path()), &line);
     }
-    let costs = parts.method == Method::POST && permission::costs(parts.uri.path());
-    if costs && let Err(error) = permission::within_budget(&app, &line, "") {
-        let form = agent_apis::error_form(&app, parts.uri.path(), &parts.headers);
-        return respond::error_as(form, error, &line);
-    }
     pass_on(app, parts, body, line).await
 }
 
@@ -54,7 +49,15 @@ pub(super) async fn pass_on(app: App, parts: Parts, body: Body, line: SharedLine
     if let Ok(id) = http::HeaderValue::from_str(&id) {
         headers.insert(respond::REQUEST_ID, id);
     }
-    let (body, model) = match passing(&app, &parts.method, &headers, body, &line).await {
+    let costs = parts.method == Method::POST && permission::costs(parts.uri.path());
+    let passing = passing(&app, &parts.method, &headers, body, &line).await.and_then(|passing| {
+        if costs {
+            // The body was read just now, so the line has the model.
+            permission::within_budget(&app, &line, "", &[])?;
+        }
+        Ok(passing)
+    });
+    let (body, model) = match passing {
         Ok(passing) => passing,
         Err(error) => return respond::error_as(form, error, &line),
     };

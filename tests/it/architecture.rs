@@ -111,7 +111,7 @@ const PURE_FILES: [&str; 79] = [
 ];
 
 /// Foreign crates and the modules that own them.
-const OWNED: [(&str, &[&str]); 28] = [
+const OWNED: [(&str, &[&str]); 29] = [
     ("rusqlite", &["store"]),
     ("rustyline", &["chat"]),
     ("termimad", &["chat"]),
@@ -125,6 +125,7 @@ const OWNED: [(&str, &[&str]); 28] = [
     ("clap_mangen", &["cli"]),
     ("lettre", &["alerts"]),
     ("maud", &["server"]),
+    ("plotters", &["server"]),
     ("reqwest", &["alerts", "cli", "otlp", "tools"]),
     ("opentelemetry", &["otlp"]),
     ("opentelemetry_otlp", &["otlp"]),

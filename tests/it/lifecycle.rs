@@ -435,6 +435,22 @@ fn tools_that_the_policy_never_lets_run_are_told() {
     assert!(checked.contains("warn  agent `scout`") && checked.contains("tool = \"exec\""), "{checked}");
 }
 
+/// docs/upgrading.md says so.
+#[test]
+fn check_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (present, absent) = (directory.path().join("present"), directory.path().join("absent"));
+    std::fs::create_dir(&present).unwrap();
+    for state in [&present, &absent] {
+        let file =
+            format!("state_dir = \"{}\"\n[[upstream]]\nurl = \"http://127.0.0.1:1\"\n", state.display());
+        let (_, checked, errors) = run(&["check"], Some(&file), &[]);
+        assert!(checked.contains("can be written") && checked.contains("FAIL"), "{checked}{errors}");
+    }
+    assert_eq!(std::fs::read_dir(&present).unwrap().count(), 0, "nothing was put into the state directory");
+    assert!(!absent.exists());
+}
+
 /// Issue 11: a cloned repository took over by the `respool.toml` in it.
 #[test]
 fn a_file_of_the_working_directory_is_not_read_and_serve_does_not_start_beside_it() {

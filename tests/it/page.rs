@@ -106,6 +106,8 @@ async fn requests_and_their_problems_are_shown_without_content() {
     exchange(respool.address, &chat("gpt-oss-20b")).await;
     let requests = get(&respool, "/ui/requests", "").await.text().clone();
     assert_eq!(requests.matches("<tr>").count(), 3, "{requests}");
+    // A reader of the screen, a keyboard and a phone show no `title`.
+    assert!(requests.contains("<p class=\"cause\">") && !requests.contains(" title="), "{requests}");
     let first = get(&respool, "/", "").await.text().clone();
     assert!(first.contains("Last problems") && !first.contains("<b>"), "{first}");
     assert!(get(&respool, "/ui/usage", "").await.text().contains("<svg"));

@@ -149,9 +149,19 @@ async fn a_spent_budget_refuses_until_tomorrow_and_outlives_the_process() {
     assert_eq!((refused.status, &refused.error()["code"]), (429, &json!("budget_spent")));
     let wait: u64 = refused.headers.get("retry-after").unwrap().parse().unwrap();
     assert!((1..=86_400).contains(&wait), "{wait}");
-    assert_eq!(
-        exchange(respool.address, &of(ALICE, Request::post("/v1/embeddings", "{}"))).await.status,
-        429
+    let input = json!({"model": "gpt-oss-20b", "input": "x"});
+    let messages =
+        json!({"model": "gpt-oss-20b", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]});
+    for (path, body) in [("/v1/embeddings", &input), ("/v1/responses", &input), ("/v1/messages", &messages)] {
+        let request = Request::post(path, body.to_string());
+        assert_eq!(exchange(respool.address, &of(ALICE, request)).await.status, 429, "{path}");
+    }
+    // The row of the process that was killed may be lost.
+    let refused: Vec<_> = rows(&respool).await.into_iter().filter(|row| row.status == 429).collect();
+    assert!(refused.len() >= 4, "{refused:?}");
+    assert!(
+        refused.iter().all(|row| row.model == "gpt-oss-20b"),
+        "a refusal says for which model: {refused:?}"
     );
     assert_eq!(
         exchange(respool.address, &of(BOB, chat("gpt-oss-20b"))).await.status,

@@ -71,3 +71,17 @@ ok "a model server that is gone is said"
 "$respool" service uninstall > "$INSIDE/said" || fail "uninstall"
 [ ! -e "$HOME/.config/systemd/user/respool.service" ] && ! curl -s "http://127.0.0.1:$port/health" >/dev/null || fail "it still runs"
 ok "removed"
+
+# What a package brings is no file of the user's.
+mkdir -p /run/systemd/user
+sed "s|%h/.local/bin/respool|$respool|" "$(dirname "$0")/../../deploy/respool.service" > /run/systemd/user/respool.service
+systemctl --user daemon-reload
+! "$respool" service status > "$INSIDE/said" 2>&1 || fail "a stopped unit of a package was called running"
+grep -q 'A package brought the unit /run/systemd/user/respool.service' "$INSIDE/said" || fail "$(cat "$INSIDE/said")"
+grep -q 'systemctl --user enable --now respool' "$INSIDE/said" || fail "$(cat "$INSIDE/said")"
+systemctl --user start respool
+for _ in $(seq 60); do curl -sf "http://127.0.0.1:$port/health" >/dev/null && break; sleep 0.2; done
+"$respool" service status > "$INSIDE/said" 2>&1 || true
+grep -q 'The service is running.' "$INSIDE/said" || fail "$(cat "$INSIDE/said")"
+"$respool" service uninstall > "$INSIDE/said" && grep -q 'systemctl --user disable --now respool' "$INSIDE/said" || fail "$(cat "$INSIDE/said")"
+ok "a unit that a package brought is found"

@@ -113,13 +113,16 @@ impl Manager {
         }
     }
 
-    /// The log, on this terminal.
-    pub(super) fn logs(self, home: &Path, follow: bool, lines: u32) -> Result<(), String> {
+    /// The log, on this terminal. `of_system`: that of the system's service.
+    pub(super) fn logs(self, home: &Path, follow: bool, lines: u32, of_system: bool) -> Result<(), String> {
         let lines = lines.to_string();
         let (program, mut arguments) = match self {
-            Self::Systemd => ("journalctl", vec!["--user", "--unit", "respool.service", "--lines", &lines]),
+            Self::Systemd => ("journalctl", vec!["--unit", "respool.service", "--lines", &lines]),
             Self::Launchd => ("tail", vec!["-n", &lines]),
         };
+        if self == Self::Systemd && !of_system {
+            arguments.insert(0, "--user");
+        }
         if follow {
             arguments.push("-f");
         }
@@ -162,12 +165,14 @@ impl Manager {
     }
 }
 
+/// A property in what `systemctl show` prints; empty where it is missing.
+pub(super) fn property<'a>(text: &'a str, name: &str) -> &'a str {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap_or_default()
+}
+
 fn systemd_state(text: &str) -> State {
-    let value = |name: &str| {
-        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap_or_default()
-    };
-    let code = value("ExecMainStatus").parse().ok().filter(|&code| code != 0);
-    match (value("ActiveState"), code) {
+    let code = property(text, "ExecMainStatus").parse().ok().filter(|&code| code != 0);
+    match (property(text, "ActiveState"), code) {
         ("active", _) => State::Running,
         // Between two attempts the exit code of the last one is known already.
         ("activating" | "reloading", None) => State::Starting,
@@ -187,12 +192,12 @@ fn service() -> String {
 fn output(program: &str, arguments: &[&str]) -> Result<Output, String> {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
     output.map_err(|error| {
-        format!("`{program}` cannot be run: {error}. This system has no such service manager")
+        format!("`{program}` cannot be run: {error}. This system may use another service manager")
     })
 }
 
 /// What it printed, when it succeeded.
-fn done(program: &str, arguments: &[&str]) -> Result<String, String> {
+pub(super) fn done(program: &str, arguments: &[&str]) -> Result<String, String> {
     let output = output(program, arguments)?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
@@ -200,11 +205,16 @@ fn done(program: &str, arguments: &[&str]) -> Result<String, String> {
     let said = String::from_utf8_lossy(&output.stderr);
     let advice = match program {
         "systemctl" => {
-            ". If this is no login session (ssh, su, a container), log in as this user, or set XDG_RUNTIME_DIR=/run/user/$(id -u)"
+            ". If you are not in a login session (for example after `su`, or in a container), log in as this user or set \
+             XDG_RUNTIME_DIR=/run/user/$(id -u)"
         }
         _ => "",
     };
-    Err(format!("`{program} {}` failed: {}{advice}", arguments.join(" "), flat(said.trim())))
+    Err(format!(
+        "`{program} {}` failed: {}{advice}",
+        arguments.join(" "),
+        flat(said.trim().trim_end_matches('.'))
+    ))
 }
 
 #[cfg(test)]

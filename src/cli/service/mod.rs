@@ -5,6 +5,7 @@
 
 mod files;
 mod manager;
+mod other_units;
 mod ready;
 
 use std::fs;
@@ -13,7 +14,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
-use self::manager::Manager;
+use self::manager::{Manager, State};
+use self::other_units::OtherUnit;
 use super::say::say;
 use super::serve::runtime;
 use super::{Configured, Failure};
@@ -83,7 +85,10 @@ pub(super) fn service(command: ServiceCommand) -> Result<(), Failure> {
         ServiceCommand::Install(arguments) => install(manager, &paths, &arguments),
         ServiceCommand::Uninstall => uninstall(manager, &paths),
         ServiceCommand::Status => status(manager, &paths),
-        ServiceCommand::Logs { follow, lines } => Ok(manager.logs(&paths.home, follow, lines)?),
+        ServiceCommand::Logs { follow, lines } => {
+            let of_system = matches!(other(manager, &paths), Some(OtherUnit::OfSystem(_)));
+            Ok(manager.logs(&paths.home, follow, lines, of_system)?)
+        }
     }
 }
 
@@ -118,7 +123,12 @@ fn install(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> Result<(
             program.display()
         ));
     }
-    manager.start(&paths.unit)?;
+    if let Err(why) = manager.start(&paths.unit) {
+        // A program that ends at once makes the start itself fail. Its exit code and its log then say more than the manager.
+        if !matches!(manager.state(), State::Failed(_)) {
+            return Err(why.into());
+        }
+    }
     wait(manager, paths)?;
     manager.advise();
     Ok(())
@@ -139,6 +149,14 @@ fn check(environment: &str, paths: &Paths) -> Result<(), Failure> {
 fn uninstall(manager: Manager, paths: &Paths) -> Result<(), Failure> {
     if !paths.unit.exists() {
         say(&format!("There is no service to remove: {} does not exist.", paths.unit.display()));
+        match other(manager, paths) {
+            Some(OtherUnit::OfSystem(unit)) => say(&format!("{}.", unit.describe())),
+            Some(OtherUnit::ForUsers(unit)) => say(&format!(
+                "A package brought {}: `systemctl --user disable --now respool` stops it, and removing the package removes it.",
+                unit.display()
+            )),
+            None => {}
+        }
         return Ok(());
     }
     manager.stop(&paths.unit)?;
@@ -152,11 +170,33 @@ fn uninstall(manager: Manager, paths: &Paths) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A unit that somebody else has put here, where `install` has put none.
+fn other(manager: Manager, paths: &Paths) -> Option<OtherUnit> {
+    if paths.unit.exists() { None } else { other_units::find(manager) }
+}
+
 fn status(manager: Manager, paths: &Paths) -> Result<(), Failure> {
-    if !paths.unit.exists() {
-        return Err("the service is not installed. `respool service install` installs it".to_owned().into());
+    let other = other(manager, paths);
+    match &other {
+        Some(OtherUnit::OfSystem(unit)) if unit.is_active() => {
+            say(&format!("{}.", unit.describe()));
+            return Ok(());
+        }
+        Some(OtherUnit::OfSystem(unit)) => return Err(unit.describe().into()),
+        Some(OtherUnit::ForUsers(unit)) => say(&format!("A package brought the unit {}.", unit.display())),
+        None if !paths.unit.exists() => {
+            return Err("the service is not installed. `respool service install` installs it"
+                .to_owned()
+                .into());
+        }
+        None => {}
     }
-    say(&manager.state().to_string());
+    let state = manager.state();
+    if other.is_some() && state == State::Stopped {
+        let what = "the service is stopped. `systemctl --user enable --now respool` starts it, now and at each login";
+        return Err(what.to_owned().into());
+    }
+    say(&state.to_string());
     let address = address(paths)?;
     match runtime()?.block_on(ready::ask(&address)) {
         ready::Answer::Ready => {

@@ -203,7 +203,7 @@ async fn source(
 ) -> Result<(Source, ClientProgram), ApiError> {
     let agent = agent::asked_for(app, &chat);
     let name = agent.as_ref().map_or("", |(agent, _)| &*agent.name);
-    permission::within_budget(app, line, name)?;
+    permission::within_budget(app, line, name, &chat)?;
     if let Some(agent) = agent {
         let program = agent.1;
         let answer = agent::begin(app.clone(), agent, &chat, &origin.headers, line.clone()).await?;
@@ -259,10 +259,6 @@ fn leaves_to_server(app: &App, api: Api, body: &Bytes) -> bool {
 
 /// Passes a request on as it came, with the client's own headers.
 async fn passed_on(app: App, mut parts: Parts, body: Bytes, line: SharedLine) -> Response {
-    if let Err(error) = permission::within_budget(&app, &line, "") {
-        let form = error_form(&app, parts.uri.path(), &parts.headers);
-        return respond::error_as(form, error, &line);
-    }
     if line.with(|line| line.account.is_some()) {
         // What a reply says of its cost must be readable here.
         parts.headers.remove(header::ACCEPT_ENCODING);

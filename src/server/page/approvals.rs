@@ -25,13 +25,28 @@ pub(super) async fn list(State(app): State<App>, headers: HeaderMap) -> Response
     };
     let main = html! {
         h1 { "Approvals" }
-        @if approvals.is_empty() { (layout::empty("Nothing waits for approval.")) }
+        @if approvals.is_empty() { (layout::empty("No call is waiting for approval.")) }
+        @else if !may_decide(&viewer) { (how_to_decide()) }
         @for (row, asked) in &approvals { (approval(&viewer, row, asked)) }
         section { h2 { "Dead letters" }
-            @if letters.is_empty() { (layout::empty("No work of an expert was given up.")) }
+            @if letters.is_empty() { (layout::empty("No task of an expert has failed for good.")) }
             @for letter in &letters { (dead(&viewer, letter)) } }
     };
     page(StatusCode::OK, layout::layout(&viewer, "/ui/approvals", "Approvals", &main))
+}
+
+/// What may be decided elsewhere only with an operator's key needs one here too. Where clients have no keys, nobody has one.
+fn may_decide(viewer: &Viewer) -> bool {
+    !viewer.name.is_empty()
+}
+
+fn how_to_decide() -> Markup {
+    html! {
+        p class="notice" {
+            "To approve or reject these calls, you need an operator key. Name an environment variable that holds one in " code { "operator_keys_env" }
+            " of " code { "respool.toml" } ", restart respool, and log in here with that key."
+        }
+    }
 }
 
 /// Whoever decides has to see what will run: these inputs are shown whatever `[log] content` says.
@@ -41,9 +56,11 @@ fn approval(viewer: &Viewer, row: &ApprovalRow, asked: &ApprovalRequest) -> Mark
         section class="card" {
             h2 { (row.agent) " asks " (format::ago(row.requested, now())) }
             @for call in &asked.calls { p { code { (call.name) } } pre { (call.arguments) } }
-            p { a href={ "/ui/runs/" (row.run) } { "the run" } }
-            (layout::button(viewer, &action, "Approve", &about, &[("approve", "yes")]))
-            (layout::button(viewer, &action, "Reject", &about, &[("approve", "no")]))
+            p { a href={ "/ui/runs/" (row.run) } { "Show the run" } }
+            @if may_decide(viewer) {
+                (layout::button(viewer, &action, "Approve", &about, &[("approve", "yes")]))
+                (layout::button(viewer, &action, "Reject", &about, &[("approve", "no")]))
+            }
         }
     }
 }
@@ -65,10 +82,9 @@ pub(super) async fn decide(State(app): State<App>, Path(id): Path<String>, reque
         Ok(pressed) => pressed,
         Err(response) => return *response,
     };
-    // What may be decided elsewhere only with an operator's key needs one here too.
-    if viewer.name.is_empty() {
-        let text = "Approvals are decided with a key of `operator_keys_env`: set it in respool.toml, restart respool, and log in.";
-        return page(StatusCode::FORBIDDEN, layout::message("An operator's key is needed", text));
+    if !may_decide(&viewer) {
+        let main = html! { section class="narrow" { h1 { "Operator key needed" } (how_to_decide()) } };
+        return page(StatusCode::FORBIDDEN, layout::document("Operator key needed", &html! {}, &main));
     }
     let all = app.agents.approvals(MOST).await.unwrap_or_default();
     let asked = all.into_iter().find(|(row, _)| row.id == id).map(|(_, asked)| asked);
@@ -89,8 +105,8 @@ pub(super) async fn decide(State(app): State<App>, Path(id): Path<String>, reque
     page(
         StatusCode::CONFLICT,
         layout::message(
-            "Decided already",
-            "This request waits no more: the first decision holds, or the time for it is over.",
+            "Already decided",
+            "This request is no longer waiting: somebody else decided first, or its time ran out.",
         ),
     )
 }
@@ -111,4 +127,32 @@ pub(super) async fn letter(State(app): State<App>, Path(id): Path<String>, reque
         tracing::info!(target: "respool::server", entry = id, what, by = viewer.name, "a dead letter was decided about on the page");
     }
     redirect("/ui/approvals")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::page::session::Sessions;
+    use crate::store::ApprovalState;
+
+    #[test]
+    fn only_a_viewer_whose_press_would_count_gets_the_buttons() {
+        let row = ApprovalRow {
+            id: "a1".into(),
+            run: "r1".into(),
+            agent: "helper".into(),
+            state: ApprovalState::Waiting,
+            requested: 0,
+            expires: None,
+            body: String::new(),
+            decided: None,
+            decision: None,
+        };
+        for (name, expected) in [("", 0), ("root", 2)] {
+            let viewer = Sessions::default().viewer(name, "cookie");
+            let card = approval(&viewer, &row, &ApprovalRequest::default()).into_string();
+            assert_eq!(card.matches("<button").count(), expected, "{name}: {card}");
+        }
+        assert!(how_to_decide().into_string().contains("operator_keys_env"));
+    }
 }

@@ -72,7 +72,7 @@ fn one(row: &StoredUsage) -> Markup {
     html! {
         tr {
             td class="time" { (format::time(row.at)) }
-            td { span title=(row.error) { (layout::badge(kind, &outcome)) } }
+            td { (layout::badge(kind, &outcome)) @if !row.error.is_empty() { p class="cause" { (row.error) } } }
             td { (row.model) @if !row.agent.is_empty() && row.agent != row.model { " for " (row.agent) } }
             td { (row.key) }
             td { (repaired(row)) @if !row.run.is_empty() { " " a href={ "/ui/runs/" (row.run) } { "run" } } }

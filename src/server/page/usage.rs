@@ -9,7 +9,7 @@ use url::form_urlencoded;
 use super::chart::{Bar, bars};
 use super::{App, format, layout, now, page, viewer};
 use crate::store::{Dimension, StoreError, UsageQuery};
-use crate::usage::{Comparison, Line, PriceSource, Report};
+use crate::usage::{Comparison, Line, Money, PriceSource, Report};
 
 /// A day, in milliseconds.
 const DAY: u64 = 86_400_000;
@@ -74,18 +74,17 @@ fn charts(report: &Report, first: u64, last: u64) -> Markup {
     };
     let days: Vec<(String, Line)> = (first..=last).map(line).collect();
     #[expect(clippy::cast_precision_loss, reason = "the height of a bar")]
-    let tokens = |(label, line): &(String, Line)| {
-        let tokens = line.usage.total();
-        Bar { label: label.clone(), value: tokens as f64, text: format::short(tokens) }
-    };
-    let cost = |(label, line): &(String, Line)| {
-        let cost = line.cost.total();
-        Bar { label: label.clone(), value: cost.units(), text: cost.to_string() }
-    };
+    let tokens =
+        |(label, line): &(String, Line)| Bar { label: label.clone(), value: line.usage.total() as f64 };
+    let cost =
+        |(label, line): &(String, Line)| Bar { label: label.clone(), value: line.cost.total().units() };
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was a count of tokens")]
+    let as_tokens = |value: f64| format::short(value as u64);
+    let as_money = |value: f64| Money::from_units(value).to_string();
     html! {
         div class="charts" {
-            (bars("Tokens by day", &days.iter().map(tokens).collect::<Vec<_>>()))
-            (bars("Cost by day", &days.iter().map(cost).collect::<Vec<_>>()))
+            (bars("Tokens by day", &days.iter().map(tokens).collect::<Vec<_>>(), &as_tokens))
+            (bars("Cost by day", &days.iter().map(cost).collect::<Vec<_>>(), &as_money))
         }
     }
 }
@@ -119,7 +118,7 @@ fn elsewhere(report: &Report) -> Markup {
     html! {
         section {
             h2 { "What it cost, and what it would have cost" }
-            p { "It cost " strong { (report.total.cost.total()) } ": " (report.total.cost.paid) " paid by the token, " (report.total.cost.own) " for one's own hardware." }
+            p { "It cost " strong { (report.total.cost.total()) } ": " (report.total.cost.paid) " paid by the token, " (report.total.cost.own) " for your own hardware." }
             (layout::table("The same tokens elsewhere", &[("The same tokens at", false), ("Cost", true), ("Difference", true), ("Price", false)], &rows))
             @if !known.is_empty() {
                 details { summary { "The difference by day" } (layout::table("The difference by day", &heads, &days)) }

@@ -1,0 +1,138 @@
+//! Units called `respool` that `respool service install` did not write: of a package for all users, or of an administrator for the whole
+//! system. Only looks; what systemd does not say is looked for where units are kept.
+
+use std::path::{Path, PathBuf};
+
+use super::manager::{Manager, done, property};
+
+/// Where units for the services of users are kept, but for a user's own.
+const FOR_USERS: [&str; 5] = [
+    "/etc/systemd/user",
+    "/run/systemd/user",
+    "/usr/local/lib/systemd/user",
+    "/usr/lib/systemd/user",
+    "/lib/systemd/user",
+];
+/// Where the system's own units are kept.
+const OF_SYSTEM: [&str; 5] = [
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+];
+const NAME: &str = "respool.service";
+const PROPERTIES: &str = "--property=LoadState,FragmentPath,ActiveState,UnitFileState";
+
+/// A unit that somebody else has put on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum OtherUnit {
+    /// It runs as each user who enables it: the Debian package brings one.
+    ForUsers(PathBuf),
+    /// It runs for the whole machine, under the system's manager.
+    OfSystem(SystemUnit),
+}
+
+/// A unit of the system's manager.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SystemUnit {
+    path: PathBuf,
+    /// In systemd's words; empty where it does not answer.
+    active: String,
+    enabled: String,
+}
+
+impl SystemUnit {
+    pub(super) fn is_active(&self) -> bool {
+        self.active == "active"
+    }
+
+    /// What it is, and how to look at it.
+    pub(super) fn describe(&self) -> String {
+        let words: Vec<&str> =
+            [&*self.active, &*self.enabled].into_iter().filter(|word| !word.is_empty()).collect();
+        let state = if words.is_empty() { String::new() } else { format!(" ({})", words.join(", ")) };
+        format!(
+            "respool is a service of the whole system here: {}{state}. `systemctl status respool` shows its state, \
+             `journalctl --unit respool` its log",
+            self.path.display()
+        )
+    }
+}
+
+/// The other unit, if there is one. The one that runs comes first.
+pub(super) fn find(manager: Manager) -> Option<OtherUnit> {
+    if manager != Manager::Systemd {
+        return None;
+    }
+    let of_system = done("systemctl", &["show", NAME, PROPERTIES]).map_or_else(
+        |_| {
+            in_folders(&OF_SYSTEM).map(|path| SystemUnit {
+                path,
+                active: String::new(),
+                enabled: String::new(),
+            })
+        },
+        |text| loaded(&text),
+    );
+    let for_users = done("systemctl", &["--user", "show", NAME, PROPERTIES])
+        .map_or_else(|_| in_folders(&FOR_USERS), |text| loaded(&text).map(|unit| unit.path));
+    match (of_system, for_users) {
+        (Some(unit), for_users) if unit.is_active() || for_users.is_none() => Some(OtherUnit::OfSystem(unit)),
+        (_, for_users) => for_users.map(OtherUnit::ForUsers),
+    }
+}
+
+/// What systemd says of a unit, if there is such a unit.
+fn loaded(text: &str) -> Option<SystemUnit> {
+    let path = PathBuf::from(property(text, "FragmentPath"));
+    let is_there = property(text, "LoadState") == "loaded" && !path.as_os_str().is_empty();
+    is_there.then(|| SystemUnit {
+        path,
+        active: property(text, "ActiveState").to_owned(),
+        enabled: property(text, "UnitFileState").to_owned(),
+    })
+}
+
+fn in_folders(folders: &[&str]) -> Option<PathBuf> {
+    folders.iter().map(|folder| Path::new(folder).join(NAME)).find(|file| file.exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_is_found_by_what_systemd_says_or_by_its_file() {
+        let text = "LoadState=loaded\nActiveState=active\nFragmentPath=/usr/lib/systemd/system/respool.service\nUnitFileState=enabled\n";
+        let unit = loaded(text).unwrap();
+        assert!(unit.is_active());
+        let described = unit.describe();
+        for part in [
+            "/usr/lib/systemd/system/respool.service (active, enabled)",
+            "systemctl status respool",
+            "journalctl",
+        ] {
+            assert!(described.contains(part), "{described}");
+        }
+        assert_eq!(
+            loaded("LoadState=not-found\nActiveState=inactive\nFragmentPath=\nUnitFileState=\n"),
+            None
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let name = folder.path().to_str().unwrap();
+        assert_eq!(in_folders(&["/nowhere", name]), None);
+        std::fs::write(folder.path().join(NAME), "").unwrap();
+        assert_eq!(in_folders(&["/nowhere", name]), Some(folder.path().join(NAME)));
+    }
+
+    #[test]
+    fn a_unit_that_systemd_says_nothing_of_is_named_without_a_state() {
+        let unit = SystemUnit { path: "/etc/x".into(), active: String::new(), enabled: String::new() };
+        assert!(
+            !unit.is_active() && unit.describe().contains("system here: /etc/x. "),
+            "{}",
+            unit.describe()
+        );
+    }
+}
