@@ -14,7 +14,7 @@ use crate::units::parse_duration;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AlertsCommand {
-    /// List active alerts.
+    /// List the alerts that hold.
     List {
         /// For programs, as JSON
         #[arg(long)]
@@ -26,7 +26,7 @@ pub(super) enum AlertsCommand {
     Silence {
         /// The rule, as `list` names it
         rule: String,
-        /// What it is about, as `list` names it; without it, the rule is silenced for everything
+        /// What it is about, as `list` names it; without it the rule is silent whatever it is about
         #[arg(long, default_value = "")]
         subject: String,
         /// How long

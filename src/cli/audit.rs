@@ -12,7 +12,7 @@ use crate::tools::audit::{self, Line, Step};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AuditCommand {
-    /// Show the calls of tools, newest last.
+    /// Show the calls of tools, the newest last.
     List {
         /// How many lines, from the end
         #[arg(long, value_name = "COUNT", default_value_t = 50)]

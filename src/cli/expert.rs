@@ -33,7 +33,7 @@ pub(super) enum OutputFormat {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ExpertCommand {
-    /// Check a package and report every fault at once, with its place and a correction. Exits with 1 if it does not load.
+    /// Check a package: every fault at once, each with its place and what to write instead. Exits with 1 when it does not load.
     Validate {
         /// The directory of a package, or the name of an installed expert
         package: String,
@@ -57,7 +57,7 @@ pub(super) enum ExpertCommand {
         /// The expert
         name: String,
     },
-    /// Bind one of your tools to one of an expert's abstract tools.
+    /// Say which of your tools stands for one of an expert's abstract tools.
     Bind {
         /// The expert
         name: String,
@@ -69,7 +69,7 @@ pub(super) enum ExpertCommand {
         /// Where its operations are: mcp, gateway or local
         #[arg(long = "type", id = "kind", value_name = "TYPE", default_value = "mcp", value_parser = ["mcp", "gateway", "local"])]
         kind: String,
-        /// An operation that has a different name there: OPERATION=NAME
+        /// An operation that has another name there: OPERATION=NAME
         #[arg(long = "operation", value_name = "OPERATION=NAME")]
         operations: Vec<String>,
         /// Remove the binding instead
@@ -80,7 +80,7 @@ pub(super) enum ExpertCommand {
     Run {
         /// The expert
         name: String,
-        /// The message to it
+        /// What to say to it
         #[arg(required_unless_present = "process", conflicts_with = "process")]
         message: Option<String>,
         /// Execute this process instead
@@ -89,36 +89,36 @@ pub(super) enum ExpertCommand {
         /// The payload of the process: JSON, @FILE, or - for standard input
         #[arg(long, requires = "process")]
         payload: Option<String>,
-        /// Change nothing: execute only `auto` operations that read, and describe all other calls
+        /// Change nothing: only what `auto` operations read is done, all other calls are described
         #[arg(long, requires = "process")]
         dry_run: bool,
     },
-    /// List invocations that wait, are being executed, or wait for a person.
+    /// List what waits, what is worked on, and what waits for a person.
     Queue {
         /// Only of this expert
         name: Option<String>,
     },
-    /// Show invocations that failed and are kept; execute them again, or delete them.
+    /// Look at invocations that failed and are kept; execute them again, or delete them.
     DeadLetters {
         #[command(subcommand)]
         command: queue::DeadLettersCommand,
     },
-    /// Show what experts deliver: results, drafts, approval requests, escalations.
+    /// Look at what experts deliver: results, drafts, requests for approval, escalations.
     Outbox {
         #[command(subcommand)]
         command: queue::OutboxCommand,
     },
-    /// List the drafts that were handed over, newest first.
+    /// List the drafts that were handed over, the newest first.
     Drafts {
         /// Only of this expert
         name: Option<String>,
     },
-    /// Update an installed expert. An update that lets it do more than before needs confirmation.
+    /// Update an installed expert. What would let it do more than before needs a yes.
     Update {
         /// The expert
         #[arg(required_unless_present = "all")]
         name: Option<String>,
-        /// The source [default: where it came from]
+        /// From here [default: where it came from]
         #[arg(conflicts_with = "all")]
         source: Option<String>,
         /// Every installed expert
@@ -127,14 +127,14 @@ pub(super) enum ExpertCommand {
         /// Go back to what was installed before the last update
         #[arg(long, conflicts_with_all = ["all", "source"])]
         rollback: bool,
-        /// Accept a major version, an older one, one that cannot be compared, or the loss of changes made by hand
+        /// Also a major version, an older one, one that cannot be compared, or over changes made by hand
         #[arg(long)]
         force: bool,
-        /// Consent to everything the update lets the expert do
+        /// Consent to all that the update lets the expert do
         #[arg(long)]
         yes: bool,
     },
-    /// Remove an installed expert. Its data is kept unless --purge is given.
+    /// Remove an installed expert. What it keeps stays, unless --purge.
     Remove {
         /// The expert
         name: String,
@@ -142,19 +142,19 @@ pub(super) enum ExpertCommand {
         #[arg(long)]
         purge: bool,
     },
-    /// Queue an event of a trigger by hand. An event that was handled before is queued again.
+    /// Queue an event of a trigger by hand. An event that came before is queued again.
     Fire {
         /// The expert
         name: String,
         /// The trigger
         trigger: String,
-        /// The payload, as JSON, or @FILE; a cron trigger needs none
+        /// What it brings, as JSON, or @FILE; a cron trigger needs none
         #[arg(long, value_name = "JSON")]
         payload: Option<String>,
     },
     /// Show what an expert has learnt, or add an entry by hand.
     Learn(learn::LearnArgs),
-    /// Show the calls that wait for a person's consent, and decide about them.
+    /// Look at the calls that wait for a person's consent, and decide about them.
     Approvals {
         #[command(subcommand)]
         command: approvals::ApprovalsCommand,

@@ -59,7 +59,7 @@ enum Command {
     },
     /// Show what respool does, on recorded replies: needs no model, no network and no configuration.
     Demo(demo::DemoArgs),
-    /// Check the configuration, test the upstreams, and say what to do about each finding.
+    /// Check the configuration, try the upstreams, and say what to do about each finding.
     Check {
         #[command(flatten)]
         flags: Configured,
@@ -73,14 +73,14 @@ enum Command {
         #[command(subcommand)]
         command: runs::RunsCommand,
     },
-    /// Show usage and costs by model, key, agent and day.
+    /// Show what was used, by model, key, agent and day, and what it cost.
     Usage {
         #[command(flatten)]
         flags: Configured,
         #[command(flatten)]
         arguments: usage::UsageArgs,
     },
-    /// List active alerts, test the sinks, and silence an alert.
+    /// List the alerts that hold, try the ways in which they are told, and silence one.
     Alerts {
         #[command(flatten)]
         flags: Configured,
@@ -101,7 +101,7 @@ enum Command {
         #[command(subcommand)]
         command: expert::ExpertCommand,
     },
-    /// Point an agent client at respool: show the change to its settings, write it, and try one turn; or undo it.
+    /// Make an agent client ask respool: show what changes in its settings, write it, try one turn; or undo it.
     Setup(setup::SetupArgs),
     /// Run respool as a service of this user: install it, remove it, show its state and its log.
     Service {
@@ -113,7 +113,7 @@ enum Command {
         #[command(subcommand)]
         command: ConfigCommand,
     },
-    /// Print completion rules for a shell: source them, or save them where the shell looks for them.
+    /// Print completion rules for a shell: source them, or save them where the shell looks for such rules.
     Completions { shell: clap_complete::Shell },
     /// Print respool's man page, or write the pages of all commands.
     Man {

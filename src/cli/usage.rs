@@ -19,10 +19,10 @@ pub(super) struct UsageArgs {
     /// How far back: 24h, 7d, 30d
     #[arg(long, default_value = "7d", value_parser = parse_duration)]
     since: Duration,
-    /// What to group by, separated by commas: model, key, agent, upstream, route, day
+    /// What to group by, between commas: model, key, agent, upstream, route, day
     #[arg(long, default_value = "model")]
     by: String,
-    /// Show the cost, what the same tokens would have cost elsewhere, and how each number was derived
+    /// What it cost, what the same tokens would have cost elsewhere, and how each number was made
     #[arg(long)]
     costs: bool,
     /// For programs, as JSON

@@ -33,6 +33,7 @@ mod experts_run;
 mod experts_separation;
 mod faults;
 mod first_minute;
+mod forms;
 mod hooks;
 mod kept_responses;
 mod keys;

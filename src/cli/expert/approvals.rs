@@ -20,7 +20,7 @@ const MOST: usize = 10_000;
 
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum ApprovalsCommand {
-    /// List the calls that wait, oldest first.
+    /// List the calls that wait, the oldest first.
     List {
         /// Only those of this expert or agent
         #[arg(long)]
@@ -31,24 +31,24 @@ pub(in crate::cli) enum ApprovalsCommand {
         /// The approval, as `list` names it
         approval: String,
     },
-    /// Let calls run with exactly the inputs shown.
+    /// Let calls run with exactly the inputs that are shown.
     Approve {
         /// The approvals, as `list` names them
         #[arg(required_unless_present = "expert")]
         approvals: Vec<String>,
-        /// All waiting requests of this expert or agent
+        /// All that wait of this expert or agent
         #[arg(long, conflicts_with = "approvals")]
         expert: Option<String>,
         /// Only these calls, by their ids in `show`; the others are rejected
         #[arg(long, value_name = "CALL")]
         only: Vec<String>,
     },
-    /// Reject calls.
+    /// Do not let calls run.
     Reject {
         /// The approvals, as `list` names them
         #[arg(required_unless_present = "expert")]
         approvals: Vec<String>,
-        /// All waiting requests of this expert or agent
+        /// All that wait of this expert or agent
         #[arg(long, conflicts_with = "approvals")]
         expert: Option<String>,
         /// The reason, which the model is told

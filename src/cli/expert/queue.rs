@@ -18,7 +18,7 @@ const MOST: usize = 1_000;
 
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum DeadLettersCommand {
-    /// List the invocations that failed and are kept, oldest first.
+    /// List the invocations that failed and are kept, the oldest first.
     List {
         /// Only those of this expert
         #[arg(long)]
@@ -29,7 +29,7 @@ pub(in crate::cli) enum DeadLettersCommand {
         /// The dead letter, as `list` names it
         id: String,
     },
-    /// Execute one again, at the end of its lane. Operations that have succeeded are not called again.
+    /// Execute one again, at the end of its lane. Operations that succeeded before are not made again.
     Replay {
         /// The dead letter, as `list` names it
         id: String,
@@ -57,7 +57,7 @@ pub(in crate::cli) enum OutboxCommand {
         /// The message, as `list` names it
         id: String,
     },
-    /// Mark a message as needing no more delivery.
+    /// Say that a message needs no delivery any more.
     Done {
         /// The message, as `list` names it
         id: String,

@@ -32,7 +32,7 @@ pub(super) enum ServiceCommand {
     Status,
     /// Show the service's log.
     Logs {
-        /// Keep printing new lines
+        /// Go on as new lines come
         #[arg(long, short)]
         follow: bool,
         /// How many lines

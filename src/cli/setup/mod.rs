@@ -40,7 +40,7 @@ pub(super) struct SetupArgs {
     /// The model [default: the only one that respool serves]
     #[arg(long)]
     model: Option<String>,
-    /// The model server that is asked for its models (openclaw only) [default: respool is asked]
+    /// The model server, which says what it serves (openclaw only) [default: respool is asked]
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
     /// The environment variable with one of respool's `client_keys`
