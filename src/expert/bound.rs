@@ -144,9 +144,15 @@ pub(super) fn clashes(tools: &[BoundTool]) -> Vec<BindingProblem> {
         for operation in tool.operations() {
             let first = seen.entry(operation.spec.name.clone()).or_insert_with(|| operation.clone());
             if !first.is_same(&operation) {
+                let named = |one: &OfferedOperation| match first.title == operation.title {
+                    true => format!("{} ({})", one.title, one.configured),
+                    false => one.title.clone(),
+                };
                 let text = format!(
-                    "{} ({}) and {} ({}) have the same name {} for the model: map one of them to another name in bindings.yaml, or leave it out of the tool's file",
-                    operation.title, operation.configured, first.title, first.configured, operation.spec.name
+                    "{} and {} have the same name {} for the model: map one of them to another name in bindings.yaml, or leave it out of the tool's file",
+                    named(&operation),
+                    named(first),
+                    operation.spec.name
                 );
                 problems.push(BindingProblem { tool: tool.name.clone(), text, is_final: true });
             }

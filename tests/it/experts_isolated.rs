@@ -223,7 +223,7 @@ async fn a_function_waits_for_consent_across_a_restart_and_a_failing_server_fail
     let waiting = respool.agents.approvals(10).await.unwrap();
     respool.agents.decide(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
     // The function's server fails the attempt.
-    until(store, "i1", |row| row.note.as_ref().is_some_and(|note| note.contains("timed out"))).await;
+    until(store, "i1", |row| row.note.as_ref().is_some_and(|note| note.contains("(tool_unavailable)"))).await;
     let row = until(store, "i1", is_over).await;
     assert_eq!(
         (row.state, row.attempt),

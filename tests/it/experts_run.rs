@@ -282,7 +282,7 @@ async fn a_failed_step_is_repeated_later_and_nothing_before_it() {
     let store = respool.agents.store().unwrap();
     enqueue(store, invocation("i1", "inbound-email-triage", mail())).await;
     let failed = until(store, "i1", |row| row.state == EntryState::Waiting && row.attempt == 1).await;
-    assert!(failed.note.unwrap().contains("timed out"), "the reason is kept");
+    assert!(failed.note.unwrap().contains("(tool_unavailable)"), "why is kept");
     assert!(desk.state("scratch/triage-m1.md").exists(), "the scratchpad stays for the next attempt");
     let row = until(store, "i1", is_over).await;
     assert_eq!((row.state, row.attempt), (EntryState::Done, 2));

@@ -33,6 +33,8 @@ use crate::store::{ClaimRequest, Claimed, EntryState, Queue as _, Status, Store,
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How often approvals, changed experts and servers are checked.
 const TEND_EVERY: Duration = Duration::from_secs(1);
+/// How often conversations are looked for that were interrupted.
+const RESUME_EVERY: Duration = Duration::from_secs(2);
 
 /// Works on the queue of the installed experts.
 pub struct Worker {
@@ -198,7 +200,7 @@ impl Worker {
         loop {
             let done = self.experts.resume_interrupted(&self.store, &mut left_alone).await;
             let _ = done.inspect_err(|error| self.log_failure(error));
-            tokio::time::sleep(TEND_EVERY).await;
+            tokio::time::sleep(RESUME_EVERY).await;
         }
     }
 
