@@ -172,7 +172,7 @@ mod tests {
             serde_json::from_str(&store.approval(id).await.unwrap().unwrap().decision.unwrap()).unwrap()
         };
         let (one, two) = (decision("one").await, decision("two").await);
-        assert_eq!((one.approved, one.by.as_str()), (vec!["c1".to_owned()], "anna"));
+        assert_eq!((one.approved, one.by.as_str()), (vec!["c1".to_owned()], "anna, terminal chat"));
         assert_eq!((two.approved.len(), two.comment.as_deref()), (0, Some("not now")));
         assert!(
             operator.obey(Wanted::Approve(Some("other".into()))).await.unwrap_err().contains("there is no")
