@@ -43,7 +43,7 @@ async fn a_process_is_private_if_another_one_of_its_package_names_private_knowle
 async fn lists_say_that_a_private_attempt_failed_and_not_why() {
     let fake = FakeVllm::thinking(triage).await;
     let desk = Desk::new(&fake.url());
-    desk.faults(&json!({"get_email": vec!["error"; 20]}));
+    desk.faults(&json!({"get_deal": vec!["error"; 20]}));
     let respool = desk.started(&fake).await;
     let store = respool.agents.store().unwrap();
     let payload = json!({"message_id": "m1", "contact_id": "sarah@acme.example"});
