@@ -1,5 +1,7 @@
 //! What a run waits for between two calls of a reply: a person's consent, and a child run. Pure.
 
+use std::fmt::Write as _;
+
 use super::calls::{CallQueue, LaterCalls, Verdict};
 use super::{Phase, Run};
 use crate::agent::approval::{ApprovalRequest, Decision, OnRejection, request_id};
@@ -122,7 +124,7 @@ impl Run {
                 Some(result) => format!("approved, but it did not succeed: {}", shortened(&result.text)),
                 None => "approved, but not made".to_owned(),
             };
-            text.push_str(&format!("; {}: {end}", in_words(call)));
+            let _ = write!(text, "; {}: {end}", in_words(call));
         }
         let is_timeout = decision.by == Decision::TIMEOUT;
         let code = if is_timeout { ErrorCode::ApprovalTimeout } else { ErrorCode::ApprovalRejected };

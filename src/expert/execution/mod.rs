@@ -201,7 +201,7 @@ impl Worker {
     /// Resumes conversations that ended processes have left, also those that end while this one lives. A worker that ends with its
     /// expert's work would interrupt them again, so it leaves them alone.
     async fn resume_interrupted(&self) {
-        if self.only.is_some() {
+        if self.goal.is_some() {
             return;
         }
         let mut left_alone = LeftAlone::default();
@@ -221,7 +221,7 @@ impl Worker {
                     self.store.wake(&entry.id, now()).await?;
                     self.stirred.notify_one();
                 }
-                None if status == Status::AwaitingApproval && self.only.is_none() => {
+                None if status == Status::AwaitingApproval && self.goal.is_none() => {
                     self.resume_conversation(name, &id).await;
                 }
                 _ => {}

@@ -129,5 +129,6 @@ fn own_name(path: &str, invocation: &str) -> String {
 
 /// The first bytes of a text's digest.
 fn hex(text: &str, bytes: usize) -> String {
-    Sha256::digest(text.as_bytes()).iter().take(bytes).map(|byte| format!("{byte:02x}")).collect()
+    let digest = Sha256::digest(text.as_bytes());
+    digest.iter().take(bytes).fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
 }
