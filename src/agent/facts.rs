@@ -62,7 +62,7 @@ impl RunFacts {
         let Reader { run, calls, children, has_consent, .. } = reader;
         let (snapshot, is_private) = (run.setup().snapshot.clone(), run.setup().is_private);
         let outcome = run.outcome().cloned();
-        Some(Self { snapshot, is_private, has_consent, outcome, calls, children })
+        Some(Self { snapshot, calls, children, is_private, has_consent, outcome })
     }
 
     /// Puts the calls of a child run in where it began.

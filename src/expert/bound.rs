@@ -144,9 +144,13 @@ pub(super) fn clashes(tools: &[BoundTool]) -> Vec<BindingProblem> {
         for operation in tool.operations() {
             let first = seen.entry(operation.spec.name.clone()).or_insert_with(|| operation.clone());
             if !first.is_same(&operation) {
-                let named = |one: &OfferedOperation| match first.title == operation.title {
-                    true => format!("{} ({})", one.title, one.configured),
-                    false => one.title.clone(),
+                let is_one_title = first.title == operation.title;
+                let named = |one: &OfferedOperation| {
+                    if is_one_title {
+                        format!("{} ({})", one.title, one.configured)
+                    } else {
+                        one.title.clone()
+                    }
                 };
                 let text = format!(
                     "{} and {} have the same name {} for the model: map one of them to another name in bindings.yaml, or leave it out of the tool's file",

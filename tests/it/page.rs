@@ -241,8 +241,13 @@ async fn approvals_and_dead_letters_are_for_operators_alone() {
         let store = respool.agents.store().unwrap();
         let entry = NewEntry { id: "letter-1".into(), queue: "desk".into(), ..NewEntry::default() };
         store.enqueue(entry, 1).await.unwrap();
-        let request =
-            ClaimRequest { queues: vec!["desk".into()], most: 1, now: 2, until: 3, working: Vec::new() };
+        let request = ClaimRequest {
+            queues: vec!["desk".into()],
+            most: 1,
+            now: 2,
+            until: 3,
+            ..ClaimRequest::default()
+        };
         let claimed = store.claim_entries(request).await.unwrap().remove(0);
         let end = EntryEnd::DeadLetter;
         assert!(store.complete(&claimed.lease, end, "why it failed".into(), 2).await.unwrap());
