@@ -4,7 +4,7 @@
 
 mod additions;
 mod chat_body;
-mod chunk_events;
+mod chat_sink;
 mod circles;
 mod client_program;
 mod correctable;
@@ -24,18 +24,20 @@ pub mod oracle;
 mod outbound;
 mod overflow;
 mod passed_by;
+mod plain_turn;
 mod refusal;
 mod remedy;
+mod reply;
+mod reply_reader;
 pub mod responses;
 mod sealed;
 mod stream;
-mod synthesize;
 mod trim;
 #[cfg(any(test, fuzzing))]
 pub mod wire_oracle;
 
 pub use additions::{Additions, SilentTurn, silent_turns, user_texts};
-pub use chunk_events::{ChunkEvents, STOP_REASON};
+pub use chat_sink::{ChatSink, completion_json, usage_json};
 pub use circles::normalised;
 pub use client_program::ClientProgram;
 pub use correctable::correctable_calls;
@@ -51,9 +53,11 @@ pub use openclaw_words::{is_harmless_for_openclaw, is_harmless_overflow};
 pub use outbound::{Outbound, Target, needs_version, outbound};
 pub use overflow::{Overflow, TooLarge, lower_limit, read_overflow, token_limit};
 pub use passed_by::PassedBy;
+pub use plain_turn::{PlainRules, PlainTurn, STOP_REASON};
 pub use refusal::learn_refusals;
 pub use remedy::{Remedy, Situation, TINY_LIMIT};
+pub use reply::{Head, Reply, ReplyChoice};
+pub use reply_reader::{ReplyPart, ReplyReader};
 pub use sealed::Sealer;
 pub use stream::{ChunkRules, Passed, StreamState};
-pub use synthesize::{Head, Reply, ReplyChoice, Spool, completion_json, usage_json};
 pub use trim::{Trimmed, trim};

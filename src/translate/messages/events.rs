@@ -7,14 +7,13 @@ use std::sync::Arc;
 
 use bytes::BufMut;
 
-use super::super::chunk_events::STOP_REASON;
 use super::super::ids::Ids;
+use super::super::plain_turn::STOP_REASON;
 use super::super::sealed::Sealer;
-use super::super::synthesize::Reply;
 use super::errors::error_json;
 use super::request::{AskedMessage, ShownThinking};
 use crate::sse::write_event;
-use crate::turn::{FinishReason, ToolCall, TurnEvent, Usage};
+use crate::turn::{FinishReason, ToolCall, TurnEnd, TurnEvent, Usage};
 use crate::wire::{ApiError, decode_string, encode_string};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,10 +39,6 @@ pub struct MessageEvents {
     blocks: Vec<String>,
     open: Option<OpenBlock>,
     refused: bool,
-    /// The stop sequence that the model wrote.
-    stopped_by: Option<String>,
-    /// The reply was cut where the model's window ends.
-    fills_window: bool,
     /// Nothing leaves any more.
     closed: bool,
     ended: Option<String>,
@@ -61,8 +56,6 @@ impl MessageEvents {
             blocks: vec![],
             open: None,
             refused: false,
-            stopped_by: None,
-            fills_window: false,
             closed: false,
             ended: None,
         }
@@ -98,64 +91,35 @@ impl MessageEvents {
         match event {
             TurnEvent::Reasoning(text) => self.text(Piece::Thinking, text, out),
             TurnEvent::Content(text) => self.text(Piece::Text, text, out),
+            TurnEvent::Refusal(text) => {
+                self.refused = true;
+                self.text(Piece::Text, text, out);
+            }
             TurnEvent::ToolCall(call) => self.call(call, out),
-            TurnEvent::Finish { reason, usage } => self.finish(*reason, usage.as_ref(), out),
-            TurnEvent::Progress(_) | TurnEvent::Note(_) => {}
+            TurnEvent::Finish(end) => self.finish(end, out),
+            TurnEvent::Begun | TurnEvent::Progress(_) | TurnEvent::Note(_) => {}
         }
     }
 
-    /// Tells a whole reply, its end included.
-    pub fn tell_reply(&mut self, reply: &Reply, out: &mut impl BufMut) {
-        let Some(choice) = reply.choices.first() else {
-            return self.finish(FinishReason::Stop, reply.usage.as_ref(), out);
-        };
-        let turn = &choice.turn;
-        self.text(Piece::Thinking, &turn.reasoning, out);
-        self.text(Piece::Text, &turn.content, out);
-        if let Some(refusal) = &choice.refusal {
-            self.text(Piece::Text, refusal, out);
-            self.refused = true;
-        }
-        turn.calls.iter().for_each(|call| self.call(call, out));
-        let said = choice.kept.iter().find(|(key, _)| key == STOP_REASON);
-        self.stopped_by = said.and_then(|(_, json)| decode_string(json));
-        self.fills_window = choice.fills_window;
-        self.finish(turn.finish.unwrap_or(FinishReason::Stop), reply.usage.as_ref(), out);
-    }
-
-    /// The model has written this one of the request's stop sequences: the server says so.
-    pub fn stopped_by(&mut self, sequence: &str) {
-        self.stopped_by = Some(sequence.to_owned());
-    }
-
-    /// The reply was cut where the model's window ends: a larger `max_tokens` would not have helped.
-    pub fn filled_window(&mut self) {
-        self.fills_window = true;
-    }
-
-    /// What the model has said is a refusal.
-    pub fn refused(&mut self) {
-        self.refused = true;
-    }
-
-    fn finish(&mut self, reason: FinishReason, usage: Option<&Usage>, out: &mut impl BufMut) {
+    fn finish(&mut self, end: &TurnEnd, out: &mut impl BufMut) {
         if std::mem::replace(&mut self.closed, true) {
             return;
         }
         self.close(out);
-        let stopped_by = self.stopped_by.take();
-        let stop_sequence = stopped_by.as_deref().filter(|_| reason == FinishReason::Stop);
-        let reason = match (reason, stop_sequence) {
+        let said = end.kept.choice.iter().find(|(key, _)| key == STOP_REASON);
+        let stopped_by = said.and_then(|(_, json)| decode_string(json));
+        let stop_sequence = stopped_by.as_deref().filter(|_| end.reason == FinishReason::Stop);
+        let reason = match (end.reason, stop_sequence) {
             _ if self.refused => "\"refusal\"",
             (FinishReason::Stop, Some(_)) => "\"stop_sequence\"",
             (FinishReason::Stop, None) => "\"end_turn\"",
             (FinishReason::ToolCalls, _) => "\"tool_use\"",
-            (FinishReason::Length, _) if self.fills_window => "\"model_context_window_exceeded\"",
+            (FinishReason::Length, _) if end.fills_window => "\"model_context_window_exceeded\"",
             (FinishReason::Length, _) => "\"max_tokens\"",
             (FinishReason::ContentFilter, _) => "\"refusal\"",
         };
         let sequence = stop_sequence.map_or_else(|| "null".to_owned(), encode_string);
-        let usage = usage.copied().unwrap_or(Usage { prompt: self.expected_prompt, ..Usage::default() });
+        let usage = end.usage.unwrap_or(Usage { prompt: self.expected_prompt, ..Usage::default() });
         let told = usage_json(&usage);
         let delta = format!(r#"{{"stop_reason":{reason},"stop_sequence":{sequence}}}"#);
         let data = format!(r#"{{"type":"message_delta","delta":{delta},"usage":{told}}}"#);

@@ -12,7 +12,6 @@ use bytes::BufMut;
 use super::super::free_text::{FreeTextPatterns, free_text};
 use super::super::ids::Ids;
 use super::super::sealed::Sealer;
-use super::super::synthesize::Reply;
 use super::kept::{FinishedResponse, id_of, kept_input};
 use super::names::{NamedTool, ToolKind};
 use super::object::{Head, Status, on_one_line, response_json};
@@ -155,23 +154,11 @@ impl ResponseEvents {
         match event {
             TurnEvent::Reasoning(text) => self.text(Piece::Reasoning, text, out),
             TurnEvent::Content(text) => self.text(Piece::Text, text, out),
+            TurnEvent::Refusal(text) => self.text(Piece::Refusal, text, out),
             TurnEvent::ToolCall(call) => self.call(call, out),
-            TurnEvent::Finish { reason, usage } => self.finish(*reason, usage.as_ref(), out),
-            TurnEvent::Progress(_) | TurnEvent::Note(_) => {}
+            TurnEvent::Finish(end) => self.finish(end.reason, end.usage.as_ref(), out),
+            TurnEvent::Begun | TurnEvent::Progress(_) | TurnEvent::Note(_) => {}
         }
-    }
-
-    /// Tells a whole reply, its end included.
-    pub fn tell_reply(&mut self, reply: &Reply, out: &mut impl BufMut) {
-        let Some(choice) = reply.choices.first() else {
-            return self.finish(FinishReason::Stop, reply.usage.as_ref(), out);
-        };
-        let turn = &choice.turn;
-        self.text(Piece::Reasoning, &turn.reasoning, out);
-        self.text(Piece::Text, &turn.content, out);
-        self.text(Piece::Refusal, choice.refusal.as_deref().unwrap_or_default(), out);
-        turn.calls.iter().for_each(|call| self.call(call, out));
-        self.finish(turn.finish.unwrap_or(FinishReason::Stop), reply.usage.as_ref(), out);
     }
 
     /// The turn failed after its beginning. `code`: see [`super::failure_code`].
