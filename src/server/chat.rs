@@ -382,9 +382,8 @@ impl Source for Told {
     fn heartbeat(&mut self) -> Option<Bytes> {
         self.begin();
         let heartbeat = match &self.stage {
-            Stage::Opening(..) => self.sink.heartbeat(),
             Stage::Open(stream) if stream.passes_frames() => stream.heartbeat(),
-            Stage::Open(_) => self.sink.heartbeat(),
+            Stage::Opening(..) | Stage::Open(_) => self.sink.heartbeat(),
             Stage::Over => None,
         };
         heartbeat.map(|heartbeat| frame(&heartbeat))
