@@ -117,6 +117,28 @@ impl TurnEnd {
     }
 }
 
+/// What a client keeps of a turn as one thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ItemKind {
+    /// Reasoning.
+    Reasoning,
+    /// A text.
+    Text,
+    /// A refusal.
+    Refusal,
+    /// A call.
+    Call,
+}
+
+/// How an item ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ItemEnd {
+    /// What proves that reasoning comes back as it left: a signature of it, or the reasoning itself, sealed.
+    pub signature: Option<String>,
+    /// Nothing cut it.
+    pub is_whole: bool,
+}
+
 /// One step of one of a reply's choices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChoiceEvent {
@@ -140,6 +162,10 @@ impl ChoiceEvent {
 pub enum TurnEvent {
     /// The model has begun, and said nothing yet.
     Begun,
+    /// An item begins that has this id; what follows belongs to it.
+    ItemBegun(ItemKind, String),
+    /// The item ends.
+    ItemEnded(ItemEnd),
     /// A piece of the model's reasoning.
     Reasoning(String),
     /// A piece of the answer.
@@ -164,7 +190,7 @@ impl TurnEvent {
                 text.len()
             }
             Self::ToolCall(call) => call.name.len() + call.arguments.len(),
-            Self::Begun | Self::Note(_) | Self::Finish(_) => 0,
+            Self::Begun | Self::ItemBegun(..) | Self::ItemEnded(_) | Self::Note(_) | Self::Finish(_) => 0,
         }
     }
 
@@ -219,7 +245,11 @@ impl Turn {
             TurnEvent::Content(text) => self.content.push_str(&text),
             TurnEvent::ToolCall(call) => self.calls.push(call),
             TurnEvent::Note(note) => self.notes.push(note),
-            TurnEvent::Begun | TurnEvent::Progress(_) | TurnEvent::Refusal(_) => {}
+            TurnEvent::Begun
+            | TurnEvent::ItemBegun(..)
+            | TurnEvent::ItemEnded(_)
+            | TurnEvent::Progress(_)
+            | TurnEvent::Refusal(_) => {}
             TurnEvent::Finish(end) => {
                 self.finish = Some(end.reason);
                 self.usage = end.usage;

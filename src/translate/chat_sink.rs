@@ -75,7 +75,12 @@ impl ChatSink {
                 call_field(choice.calls - 1, call)
             }
             TurnEvent::Finish(end) => return self.finish(index, end, logprobs, out),
-            TurnEvent::Begun | TurnEvent::Progress(_) | TurnEvent::Note(_) => return,
+            // Chat completions know no items.
+            TurnEvent::Begun
+            | TurnEvent::ItemBegun(..)
+            | TurnEvent::ItemEnded(_)
+            | TurnEvent::Progress(_)
+            | TurnEvent::Note(_) => return,
         };
         self.role(index, out);
         write_data(out, &self.delta(index, &fields, logprobs));

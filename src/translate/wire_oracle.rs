@@ -143,7 +143,7 @@ fn expected(events: &[TurnEvent]) -> Expected {
                 expected.text += text;
             }
             TurnEvent::ToolCall(_) => expected.calls += 1,
-            TurnEvent::Begun | TurnEvent::Finish(_) | TurnEvent::Progress(_) | TurnEvent::Note(_) => {}
+            _ => {}
         }
     }
     expected
