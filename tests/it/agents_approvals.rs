@@ -483,7 +483,7 @@ async fn an_operator_decides_by_the_command_line_and_the_server_goes_on() {
         .unwrap();
     let (listed, ..) = command(&config, &["list"], None).await;
     assert!(listed.starts_with(&request.id) && listed.contains("  helper\n    exec {"), "{listed}");
-    assert!(listed.ends_with("\n    read {\"path\":\"a.txt\"}\n"), "{listed}");
+    assert!(listed.ends_with("\n    read {\"path\": \"a.txt\"}\n"), "{listed}");
     assert_eq!(command(&config, &["list", "--expert", "other"], None).await.0, "");
     let (shown, ..) = command(&config, &["show", &request.id], None).await;
     assert!(shown.contains("send it") && shown.contains(&run), "{shown}");
@@ -511,7 +511,7 @@ async fn an_operator_decides_by_the_command_line_and_the_server_goes_on() {
 #[tokio::test]
 async fn a_stop_awaits_a_call_that_has_begun_and_begins_no_other() {
     let state = tempfile::tempdir().unwrap();
-    let fake = fake(&[replies::calls(&[EXEC]), replies::text("Sent.")]).await;
+    let fake = fake(&[replies::calls(&[EXEC])]).await;
     let slow = Arc::new(ScriptedTools::new(|_, _| Ok("sent".into())).slow(Duration::from_millis(500)));
     let respool = Respool::with_agent(&fake, &slow, state.path(), WINDOW).await;
     let agent = named("lead", &respool, Supervision::default());
