@@ -151,7 +151,9 @@ fn origin(text: &str) -> Result<(), String> {
 
 fn rule(text: &str) -> Result<(), String> {
     let known = || Rule::ALL.iter().map(|rule| rule.as_str()).collect::<Vec<_>>().join(", ");
-    Rule::named(text).map(drop).ok_or_else(|| format!("there is no rule {text:?}. Known are: {}", known()))
+    Rule::named(text)
+        .map(drop)
+        .ok_or_else(|| format!("there is no rule {text:?}. Available rules: {}", known()))
 }
 
 fn http_url(text: &str) -> Result<(), String> {
@@ -163,7 +165,7 @@ fn http_url(text: &str) -> Result<(), String> {
 
 fn host(text: &str) -> Result<(), String> {
     let is_name = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));
-    let wrong = || format!("{text:?} is no host name: write the name alone, as \"llm.example.org\"");
+    let wrong = || format!("{text:?} is not a host name: write the name alone, as \"llm.example.org\"");
     is_name.then_some(()).ok_or_else(wrong)
 }
 

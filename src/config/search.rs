@@ -28,9 +28,10 @@ pub(super) fn find(
         return match read(&path) {
             Some(Ok(text)) => Ok(Some((path, text))),
             Some(Err(why)) => Err(Problems::one(asked_by, why)),
-            None => {
-                Err(Problems::one(asked_by, format!("there is no file {}; correct the path", path.display())))
-            }
+            None => Err(Problems::one(
+                asked_by,
+                format!("the file {} does not exist; correct the path", path.display()),
+            )),
         };
     }
     for path in places(environment) {
