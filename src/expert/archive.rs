@@ -1,5 +1,5 @@
-//! Unpacking an archive that anybody may have made: tar, gzipped tar and zip. Only regular files come out, with paths below the directory, so
-//! many and so large at most. Links, devices and paths that leave are refused, not passed over. Called by `source`.
+//! Unpacks an untrusted archive: tar, gzipped tar or zip. Only regular files below the directory come out, within limits on their number
+//! and size. Links, devices and paths that leave the directory are refused, not skipped. Called by `source`.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -7,17 +7,17 @@ use std::path::{Component, Path, PathBuf};
 
 /// The most files an archive may have.
 const MOST_FILES: usize = 2_000;
-/// The most bytes all its files may have; headers may add a part to that.
+/// The most bytes of all its files together; headers may add to that.
 const MOST_BYTES: u64 = 64 << 20;
 /// The largest file.
 const LARGEST_FILE: u64 = 4 << 20;
-/// The most bytes that are decompressed at all.
+/// The most bytes that are decompressed in total.
 const MOST_DECOMPRESSED: u64 = MOST_BYTES + (16 << 20);
 
 /// Unpacks an archive into an empty directory.
 ///
 /// # Errors
-/// Why it was not unpacked; the directory may hold a part of it then.
+/// Why it was not unpacked; the directory may then contain a part of it.
 pub(super) fn unpack(archive: &Path, into: &Path) -> Result<(), String> {
     let mut file =
         File::open(archive).map_err(|error| format!("{} cannot be read: {error}", archive.display()))?;
@@ -75,7 +75,7 @@ impl Target<'_> {
         Ok(())
     }
 
-    /// Writes one file. What an archive says of sizes is not believed.
+    /// Writes one file. The sizes that the archive states are not trusted.
     fn file(&mut self, path: &Path, source: impl Read) -> Result<(), String> {
         let shown = super::visible(&path.display().to_string());
         let inside = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));

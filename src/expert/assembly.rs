@@ -1,5 +1,5 @@
-//! The agent of one run of an expert: its prompt, its tools and its files, and what people decide of its work. Called by `experts` and
-//! `execution`.
+//! Builds the agent of one run of an expert: its prompt, its tools and files, and which of its calls need approval. Called by `experts`
+//! and `execution`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,24 +23,24 @@ use crate::tools::Tools;
 const MODEL_TIMEOUT: Duration = Duration::from_mins(5);
 /// How long one call of an operation may take, unless `[tools.timeouts]` says otherwise.
 const TOOL_TIMEOUT: Duration = Duration::from_mins(1);
-/// How long a run may work whose process names no timeout.
+/// How long a run may work if its process has no timeout.
 pub(super) const RUN_TIMEOUT: Duration = Duration::from_hours(24);
 /// How long a conversation may work on one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(30);
 
-/// What the names of conversations' sessions begin with.
+/// Prefix of the session names of conversations.
 const TALK: &str = "talk-";
 
-/// The ways of experts to their models.
+/// How experts reach their models.
 #[derive(Clone)]
 pub struct ModelAccesses {
-    /// For experts without one of their own.
+    /// For experts without a setting of their own.
     pub default: ModelAccess,
     /// By the expert's name.
     pub by_name: BTreeMap<String, ModelAccess>,
 }
 
-/// The way of an expert to its model.
+/// How an expert reaches its model.
 #[derive(Clone)]
 pub struct ModelAccess {
     /// The relay.
@@ -49,19 +49,19 @@ pub struct ModelAccess {
     pub model: String,
     /// The model as the upstreams know it.
     pub target: String,
-    /// Its window in tokens, where that is configured.
+    /// Its window in tokens, if configured.
     pub window: Option<u64>,
-    /// The name under which reasoning and progress leave; `None`: not at all.
+    /// The name under which reasoning and progress leave; `None`: they do not.
     pub reasoning: Option<&'static str>,
 }
 
-/// What a run of an expert is made of.
+/// What a run of an expert is built from.
 pub(super) struct RunPlan<'a> {
     /// The package that it uses.
     pub(super) package: Arc<Package>,
-    /// Stands for the session, and so for its files.
+    /// Identifies the session, and therefore its files.
     pub(super) session: &'a str,
-    /// What it is for.
+    /// The purpose of the run.
     pub(super) role: Role,
     /// Files that are preloaded.
     pub(super) context: Vec<String>,
@@ -69,15 +69,15 @@ pub(super) struct RunPlan<'a> {
     pub(super) timeout: Duration,
     /// What earlier attempts have done.
     pub(super) settled: Vec<SettledCall>,
-    /// What the run itself has done, where it goes on: what it has read, it may write.
+    /// What the run itself has done so far, when it is resumed: it may write what it has read.
     pub(super) calls: Vec<MadeCall>,
     /// Nothing is changed outside.
     pub(super) is_dry: bool,
-    /// The root of its files, where it is not the expert's own.
+    /// The root of its files, if not the expert's own.
     pub(super) root: Option<PathBuf>,
 }
 
-/// What the run of an expert and those of its isolated functions have in common.
+/// What the run of an expert and the runs of its isolated functions share.
 #[derive(Clone)]
 pub(super) struct AgentBase {
     name: String,
@@ -130,11 +130,11 @@ impl Experts {
         self.agent_of(expert, plan).0
     }
 
-    /// The agent that goes on with a run of a conversation, with the package and the session that it began with; `None` for other runs, and
-    /// while the expert is not installed.
+    /// The agent that continues a conversation's run, with the package and session that it began with; `None` for other runs, and while
+    /// the expert is not installed.
     ///
     /// # Errors
-    /// When that package is not kept any more.
+    /// When that package is no longer kept.
     pub(super) fn returning(&self, name: &str, facts: RunFacts) -> Result<Option<Arc<Agent>>, String> {
         let Some(expert) = self.get(name) else { return Ok(None) };
         let session = facts.snapshot.split_once(' ').filter(|(_, session)| session.starts_with(TALK));

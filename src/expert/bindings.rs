@@ -1,4 +1,5 @@
-//! `bindings.yaml`: which of the user's tools stand for the abstract tools of a package. It is the user's file, never the package's. Pure.
+//! `bindings.yaml`: which of the user's tools implement the abstract tools of a package. The file is the user's, never the package's.
+//! Pure.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -27,14 +28,14 @@ words! {
 /// Keys that would hold a secret.
 const SECRETS: [&str; 8] = ["token", "key", "api_key", "apikey", "password", "secret", "headers", "env"];
 
-/// What stands for one abstract tool.
+/// The binding of one abstract tool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Binding {
     /// Where its operations are.
     pub kind: BindingType,
     /// The MCP server; empty for the other types.
     pub server: String,
-    /// Operations that have another name there.
+    /// Operations that have a different name there.
     pub operations: BTreeMap<String, String>,
 }
 
@@ -49,7 +50,7 @@ impl Binding {
         }
     }
 
-    /// The tools that have to be asked for, by their names in the configuration.
+    /// The tools to request, by their names in the configuration.
     pub fn wanted(&self, operations: &[String]) -> Vec<String> {
         match self.kind {
             BindingType::Mcp => vec![format!("mcp:{}/*", self.server)],
@@ -73,7 +74,7 @@ pub struct ChannelBinding {
 }
 
 impl ChannelBinding {
-    /// Whether a message starts the trigger: `channel_name` and `sender_id` are looked at as they are.
+    /// Whether a message starts the trigger; `channel_name` and `sender_id` are compared exactly.
     pub fn admits(&self, message: &serde_json::Value) -> bool {
         let is_in = |list: &[String], field: &str| {
             message
@@ -96,7 +97,7 @@ pub struct Bindings {
 }
 
 impl Bindings {
-    /// Reads the file's text, with all that is wrong with it. With an error nothing of it is used.
+    /// Reads the file's text and reports everything that is wrong with it. If there is an error, none of it is used.
     pub fn read(text: &str) -> (Self, Vec<Diagnostic>) {
         let mut report = Report::default();
         let bindings = Self::of(text, &mut report.file(BINDINGS));

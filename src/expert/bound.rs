@@ -1,8 +1,8 @@
-//! An abstract tool of a package with the user's tools that stand for it: which operations are offered to the model, under which names and
-//! with whose schemas, and calling one. Called by `tools` and `experts`.
+//! An abstract tool of a package, bound to the user's tools: which operations are offered to the model, under which names and schemas,
+//! and how one is called. Called by `tools` and `experts`.
 //!
-//! Operations stay declared while their server is down. The tier has decided about a call before it comes here: the default of
-//! `[tools.policy]` does not ask again, but its rules are heard, those that deny and those that ask.
+//! Operations stay declared while their server is down. The tier has been applied before a call arrives here, so the default of
+//! `[tools.policy]` does not ask again; its rules that deny or ask still apply.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,20 +20,20 @@ use crate::tools::{
     ToolSpec, Tools as _,
 };
 
-/// The longest name of a function that model servers take.
+/// The longest function name that model servers accept.
 const LONGEST_NAME: usize = 64;
 
-/// How long a command of a person waits for the first start of MCP servers.
+/// How long a command that a person runs waits for the first start of MCP servers.
 pub(super) const FIRST_START: Duration = Duration::from_secs(30);
 
 /// Why an expert's triggers are held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BindingProblem {
-    /// The abstract tool; empty where the file as a whole is meant.
+    /// The abstract tool; empty if the problem concerns the whole file.
     pub tool: String,
     /// What is wrong, for people.
     pub text: String,
-    /// True when somebody has to change something; else it may pass by itself.
+    /// True if somebody has to change something; otherwise it may resolve itself.
     pub is_final: bool,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct BoundTool {
     /// The package's file; `None`: all of the server's operations are offered.
     declared: Option<Tool>,
     binding: Binding,
-    /// `None` where its source cannot be opened.
+    /// `None` if its source cannot be opened.
     set: Option<ToolSet>,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct BoundTool {
 pub(super) struct OfferedOperation {
     /// `tool.operation`, as policies and people call it.
     pub(super) title: String,
-    /// As the model is told of it, under the name `tool__operation`.
+    /// As the model sees it, under the name `tool__operation`.
     pub(super) spec: ToolSpec,
     /// A rule of `[tools.policy]` asks before it runs.
     pub(super) owner_asks: bool,
@@ -60,7 +60,7 @@ pub(super) struct OfferedOperation {
     configured: String,
 }
 
-/// The tools of a package, bound as the user says, and what keeps them from being ready. Servers are started and not waited for.
+/// The tools of a package, bound as the user says, and what keeps them from being ready. Servers are started without waiting for them.
 pub(super) fn bind(
     package: &Package,
     bindings: &Bindings,
@@ -96,7 +96,7 @@ pub(super) fn bind(
 pub struct BindingCheck {
     /// What keeps the expert from being ready.
     pub problems: Vec<BindingProblem>,
-    /// Where the tool files and the servers do not agree; no reason not to be ready.
+    /// Where the tool files and the servers disagree; this does not keep the expert from being ready.
     pub mismatches: Vec<String>,
     /// Tools and what they are bound to.
     pub bound: Vec<(String, String)>,
@@ -118,7 +118,8 @@ pub async fn check_binding(package: &Package, text: &str, sources: &Sources) -> 
     }
 }
 
-/// Waits until the servers of tools have started or failed to, at most this long, and looks whether the gateway is there where one is needed.
+/// Waits, at most this long, until the servers of the tools have started or failed, and checks that the gateway is reachable if one is
+/// needed.
 pub(super) async fn await_sources(tools: &[BoundTool], sources: &Sources, limit: Duration) {
     let gateway = async {
         if tools.iter().any(BoundTool::is_at_gateway) {
@@ -128,7 +129,7 @@ pub(super) async fn await_sources(tools: &[BoundTool], sources: &Sources, limit:
     tokio::join!(sources.await_servers(tools.iter().filter_map(BoundTool::server), limit), gateway);
 }
 
-/// Operations that one name stands for cannot be told apart by the model: a problem for each such name.
+/// The model cannot tell operations with the same name apart: reports a problem for each such name.
 pub(super) fn clashes(tools: &[BoundTool]) -> Vec<BindingProblem> {
     let mut seen: BTreeMap<String, String> = BTreeMap::new();
     let mut problems = Vec::new();
@@ -160,7 +161,7 @@ pub(super) fn read(text: &str) -> (Bindings, Vec<BindingProblem>) {
     (bindings, problems)
 }
 
-/// A tool of a package that nobody has bound.
+/// A tool of a package that is not bound.
 #[cfg(test)]
 pub(super) fn unbound(declared: Tool) -> BoundTool {
     let name = declared.name.value.clone();
@@ -168,13 +169,13 @@ pub(super) fn unbound(declared: Tool) -> BoundTool {
 }
 
 impl BoundTool {
-    /// The MCP server that it is bound to, if that is configured.
+    /// The MCP server that it is bound to, if configured.
     pub(super) fn server(&self) -> Option<&str> {
         let is_mcp = self.set.is_some() && self.binding.kind == BindingType::Mcp;
         is_mcp.then_some(self.binding.server.as_str())
     }
 
-    /// True where its operations are at OpenClaw's gateway, if that is configured.
+    /// True if its operations are at OpenClaw's gateway, and that is configured.
     pub(super) fn is_at_gateway(&self) -> bool {
         self.set.is_some() && self.binding.kind == BindingType::Gateway
     }
@@ -187,12 +188,12 @@ impl BoundTool {
         }
     }
 
-    /// True while its server starts for the first time.
+    /// True while its server is starting for the first time.
     pub(super) fn is_starting(&self, sources: &Sources) -> bool {
         self.source_problem(sources).is_some_and(|problem| problem.prospect == Prospect::Starting)
     }
 
-    /// Why it cannot be called now, though it is bound.
+    /// Why it cannot be called at the moment, although it is bound.
     pub(super) fn problem(&self, sources: &Sources) -> Option<BindingProblem> {
         let ServerProblem { text, prospect } = self.source_problem(sources)?;
         let what = self
@@ -202,7 +203,7 @@ impl BoundTool {
         Some(BindingProblem { tool: self.name.clone(), text, is_final: prospect == Prospect::Unusable })
     }
 
-    /// What the tool file and the server do not agree about, for people. Empty while the server has never been up.
+    /// What the tool file and the server disagree about, for people. Empty until the server has been up once.
     pub(super) fn mismatches(&self) -> Vec<String> {
         let (Some(set), Some(declared)) = (&self.set, &self.declared) else { return Vec::new() };
         let known = set.configured_names();
@@ -225,7 +226,7 @@ impl BoundTool {
         found
     }
 
-    /// The name of what it is bound to; empty where it is not.
+    /// The name of what it is bound to; empty if it is not bound.
     pub(super) fn target(&self) -> Option<(&str, &str)> {
         let is_bound = self.binding != Binding::default();
         is_bound.then(|| (self.name.as_str(), self.binding.target()))
@@ -241,7 +242,7 @@ impl BoundTool {
         }
     }
 
-    /// The server's schema with the package's description; as long as the server has never been up, the inputs of the tool file.
+    /// The server's schema with the package's description; until the server has been up once, the inputs from the tool file.
     fn declared_operation(&self, operation: &Operation) -> OfferedOperation {
         let configured = self.binding.configured(&operation.name);
         let found = self.set.as_ref().and_then(|set| set.configured(&configured));
@@ -259,7 +260,7 @@ impl BoundTool {
         self.offered(&operation.name, spec, configured)
     }
 
-    /// Without a tool file all that the server has is offered.
+    /// Without a tool file, everything that the server has is offered.
     fn all_operations(&self) -> Vec<OfferedOperation> {
         let Some(set) = &self.set else { return Vec::new() };
         let prefix = format!("mcp:{}/", self.binding.server);
@@ -284,7 +285,7 @@ impl BoundTool {
         &self.name
     }
 
-    /// Calls an operation. `approver`: the person who has consented to it, where somebody had to.
+    /// Calls an operation. `approver`: the person who consented to it, if consent was needed.
     pub(super) async fn call(
         &self,
         operation: &OfferedOperation,
@@ -324,7 +325,7 @@ fn assumed_schema(operation: &Operation) -> Value {
     json!({"type": "object", "properties": properties})
 }
 
-/// Inputs of the tool file that the server does not know.
+/// Inputs in the tool file that the server does not know.
 fn differing(title: &str, operation: &Operation, schema: &Value) -> Option<String> {
     let known = schema["properties"].as_object()?;
     let missing: Vec<&str> =
@@ -335,10 +336,10 @@ fn differing(title: &str, operation: &Operation, schema: &Value) -> Option<Strin
     })
 }
 
-/// Who binds a tool and installs a package has consented to what the tiers let run, as far as no rule of the policy speaks of the call. What
-/// a rule asks about runs only with a person's consent to this call.
+/// By binding a tool and installing a package, the owner consents to what the tiers allow, unless a rule of the policy applies to the
+/// call. A call that a rule asks about runs only with a person's consent to it.
 struct DecidedByTier<'a> {
-    /// Who has consented to this call.
+    /// The person who consented to this call.
     by: Option<&'a str>,
 }
 

@@ -1,5 +1,5 @@
-//! The experts that are in service: a snapshot of each package, taken anew when its folder changes. Work that goes on keeps the snapshot that
-//! it began with. A package that does not load leaves its predecessor in service.
+//! The experts in service: a snapshot of each package, taken again when its folder changes. Work in progress keeps the snapshot it began
+//! with. If a new version does not load, the previous one stays in service.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,21 +17,21 @@ use super::manifest::Trigger;
 use super::package::{Package, load};
 use super::{MANIFEST, diagnostic};
 
-/// So often it is looked whether a folder has changed.
+/// How often the folders are checked for changes.
 const EVERY: Duration = Duration::from_secs(2);
-/// So many files of a folder are looked at.
+/// The most files of a folder that are checked.
 const MOST_FILES: usize = 5_000;
 
-/// A package as it is in service. It does not change.
+/// A package in service. It does not change.
 #[derive(Debug)]
 pub struct Snapshot {
     /// The package.
     pub package: Arc<Package>,
     /// The digest of its files.
     pub digest: String,
-    /// The text of the user's bindings; empty where there are none.
+    /// The text of the user's bindings; empty if there are none.
     pub bindings: String,
-    /// Why the bindings cannot be read, where they cannot.
+    /// Why the bindings cannot be read, if so.
     pub bindings_problem: Option<String>,
     /// The folder of the installed package, in which the user's `bindings.yaml` is.
     pub directory: PathBuf,
@@ -57,7 +57,7 @@ impl Snapshot {
 /// What is known of a folder.
 #[derive(Debug)]
 struct Folder {
-    /// Stands for what was seen in it.
+    /// Identifies what was seen in it.
     seen: u64,
     snapshot: Option<Arc<Snapshot>>,
 }
@@ -70,7 +70,7 @@ pub struct Catalog {
     current: RwLock<Arc<Current>>,
 }
 
-/// The experts at one time, by name.
+/// The experts at one moment, by name.
 #[derive(Debug, Default)]
 pub struct Current {
     /// Grows with each change.
@@ -98,17 +98,17 @@ impl Catalog {
         self.current().experts.get(name).cloned()
     }
 
-    /// The package that was installed with this digest in an expert's folder, as long as it is kept.
+    /// The package that was installed with this digest in an expert's folder, while it is kept.
     pub(super) fn package_of(&self, folder: &str, digest: &str) -> Option<Package> {
         self.library.package_of(folder, digest)
     }
 
-    /// Keeps the package of a folder under its digest, for work that begins with it.
+    /// Stores the package of a folder under its digest, for work that begins with it.
     pub(super) fn keep(&self, folder: &str, package: &Package, digest: &str) -> std::io::Result<()> {
         self.library.keep(folder, package, digest)
     }
 
-    /// Deletes snapshots of a folder's packages that nothing needs and that are older than this.
+    /// Deletes unneeded snapshots of a folder's packages that are older than this.
     pub(super) fn prune(
         &self,
         folder: &str,
@@ -118,7 +118,7 @@ impl Catalog {
         self.library.prune(folder, in_use, older)
     }
 
-    /// Looks at the folders, and takes what has changed into service. True when something has.
+    /// Checks the folders and takes changes into service. True if there were any.
     pub fn reload(&self) -> bool {
         let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
         let found = self.found(&folders);
@@ -147,7 +147,7 @@ impl Catalog {
         has_changed
     }
 
-    /// The folders with a package; also one whose package is being replaced just now.
+    /// The folders with a package, including one whose package is being replaced.
     fn found(&self, known: &BTreeMap<PathBuf, Folder>) -> BTreeSet<PathBuf> {
         let entries = fs::read_dir(self.library.dir()).into_iter().flatten().flatten();
         let folders = entries.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."));
@@ -156,7 +156,7 @@ impl Catalog {
         packages.chain(replaced.cloned()).collect()
     }
 
-    /// The package of a folder; else what was in service before, or what was installed last.
+    /// The package of a folder, or else the one in service before, or the one installed last.
     fn snapshot(&self, path: &Path, before: Option<Arc<Snapshot>>) -> Option<Arc<Snapshot>> {
         let loaded = load(path);
         let (bindings, bindings_problem) = match self.library.bindings(&folder_name(path)) {
@@ -197,7 +197,7 @@ impl Catalog {
         kept
     }
 
-    /// Of two packages with one name the first folder's is in service.
+    /// If two packages have the same name, the first folder's is in service.
     fn publish(&self, folders: &BTreeMap<PathBuf, Folder>) {
         let mut experts: BTreeMap<String, Arc<Snapshot>> = BTreeMap::new();
         for snapshot in folders.values().filter_map(|folder| folder.snapshot.as_ref()) {
@@ -245,7 +245,7 @@ fn first_error(diagnostics: &[diagnostic::Diagnostic]) -> String {
     error.map(|error| format!("{}: {}", error.file, diagnostic::visible(&error.message))).unwrap_or_default()
 }
 
-/// A number that is another one when a file of the folder, or the file of bindings beside, was written, made or removed.
+/// A fingerprint that changes when a file in the folder, or the bindings file beside it, is written, created or removed.
 fn seen(folder: &Path, bindings: &Path) -> u64 {
     let mut hasher = DefaultHasher::new();
     let beside = fs::metadata(bindings).ok();
@@ -256,7 +256,7 @@ fn seen(folder: &Path, bindings: &Path) -> u64 {
         entries.sort_by_key(fs::DirEntry::file_name);
         for entry in entries {
             left = left.saturating_sub(1);
-            // A link is not followed: it leads to a file of the same folder, or to none that counts.
+            // Links are not followed: they lead to files of the same folder, or to files that do not count.
             let Some(about) = entry.metadata().ok().filter(|_| left > 0) else { continue };
             let path = entry.path();
             (&path, about.len(), about.mtime(), about.mtime_nsec(), about.ino()).hash(&mut hasher);
@@ -335,7 +335,7 @@ mod tests {
         assert_eq!(version(&Catalog::open(dir.path()), "sales"), None);
     }
 
-    /// Between the two renames of an update the package's folder is not there.
+    /// Between the two renames of an update, the package's folder does not exist.
     #[test]
     fn an_expert_stays_while_it_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
@@ -359,8 +359,8 @@ mod tests {
         assert_eq!(version(&Catalog::open(dir.path()), "sales").as_deref(), Some("1.0.0"));
     }
 
-    /// Bindings are the user's: in the package's folder they count only where respool installed it, beside it they go before those, and a
-    /// change of either is noticed.
+    /// Bindings are the user's: those in the package's folder count only if respool installed it, those beside it take precedence, and a
+    /// change to either is noticed.
     #[test]
     fn bindings_belong_to_the_snapshot() {
         let dir = tempfile::tempdir().unwrap();
@@ -384,7 +384,7 @@ mod tests {
         assert!(!catalog.reload());
     }
 
-    /// Issue 13: work that waits may outlive any number of updates, and a package that was put there by hand has no other copy.
+    /// Issue 13: waiting work may outlive any number of updates, and of a package put there by hand there is no other copy.
     #[test]
     fn packages_that_work_began_with_are_kept() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! What the files of a package say of each other. A reference into something that could not be read is not judged. Pure; called by `package`.
+//! Checks the references between a package's files. A reference into something that could not be read is not judged. Pure; called by
+//! `package`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -34,7 +35,7 @@ pub(super) fn check(package: &Package, report: &mut Report) {
     }
 }
 
-/// What references may name; a list that could not be read whole is `None` and judges nothing.
+/// The names that references may use; a list that could not be read completely is `None` and judges nothing.
 struct Known<'p> {
     tools: Option<HashSet<&'p str>>,
     functions: Option<HashSet<&'p str>>,
@@ -44,7 +45,7 @@ struct Known<'p> {
     context: Option<HashSet<&'p str>>,
 }
 
-/// The names of a list that is complete and in which everything has one.
+/// The names in a list, if the list is complete and every entry has one.
 fn complete<'p, T>(
     list: &'p Listing<T>,
     name: impl Fn(&'p T) -> &'p Spanned<String>,
@@ -128,13 +129,13 @@ fn check_repeated_names(package: &Package, report: &mut Report) {
     }
 }
 
-/// A model knows operations and isolated functions by names in which other characters stand for some: two of one name could not be told apart,
-/// and neither could their tiers.
+/// Names of operations and isolated functions have some characters replaced for the model. It could not distinguish two that become
+/// equal, and neither could their tiers be.
 fn check_function_names(package: &Package, report: &mut Report) {
     let mut seen: HashMap<String, String> = HashMap::new();
     let mut note = |name: String, title: String, file: &str, at: At| {
         let first = seen.entry(name.clone()).or_insert_with(|| title.clone());
-        // What stands twice under its own name is told of already.
+        // Exact duplicates have been reported already.
         if *first != title {
             let message = format!("{title} has the name `{name}` for the model, and so has {first}");
             let help =
@@ -198,13 +199,13 @@ fn check_mapping(trigger: &Trigger, package: &Package, report: &mut FileReport<'
     }
 }
 
-/// A hint, where the process declares no such input.
+/// A hint if the process declares no such input.
 fn unknown_input(process: &Process, name: &str) -> Option<String> {
     let declared = || process.inputs.items.iter().map(|input| input.name.as_str());
     (declared().all(|input| input != name)).then(|| nearest(name, declared()))
 }
 
-/// Checks the concurrency of a trigger with what it inherits.
+/// Checks the concurrency of a trigger, including what it inherits.
 fn check_lane(trigger: &Trigger, package: &Package, report: &mut FileReport<'_>) {
     let Some(lane) = Lane::of(trigger, &package.manifest) else { return };
     if lane.mode != Concurrency::SerialPerKey {
@@ -381,7 +382,7 @@ fn check_scratchpad(process: &Process, report: &mut FileReport<'_>) {
     }
 }
 
-/// Checks what resuming needs: attempts that may not start over, and steps to go on at.
+/// Checks what resuming needs: attempts that may not start over, and steps at which to continue.
 fn check_resume(package: &Package, report: &mut Report) {
     let package_fields = &package.manifest.execution;
     let is_set = |field: Option<&Spanned<bool>>| field.is_some_and(|field| field.value);

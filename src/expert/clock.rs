@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use croner::Cron;
 use croner::parser::{CronParser, Seconds};
 
-/// An instant to search from; which one does not matter, for it only asks whether there is a next time at all.
+/// An arbitrary instant to search from, to learn whether there is any next time at all.
 const SOME_TIME: i64 = 1_700_000_000;
 
 /// Checks an expression.

@@ -1,4 +1,4 @@
-//! The files that `components` names → functions, processes, tools, knowledge and state, each read and checked by itself. Pure.
+//! Reads the files that `components` names: functions, processes, tools, knowledge and state, each checked by itself. Pure.
 
 use std::collections::HashSet;
 
@@ -17,23 +17,23 @@ pub(super) const TYPES: [&str; 6] = ["string", "number", "integer", "boolean", "
 words! {
     /// Where a function runs.
     FunctionSession {
-        /// In the run that uses it.
+        /// In the run that uses it, which reads its text.
         #[default]
         Inline = "inline",
-        /// In a run of its own.
+        /// In a separate child run.
         Isolated = "isolated",
     }
 }
 
 words! {
-    /// How knowledge may be used.
+    /// What kind of knowledge it is.
     KnowledgeKind {
         /// It does not change.
         #[default]
         Static = "static",
         /// It changes.
         Dynamic = "dynamic",
-        /// It is shown to the expert alone.
+        /// Only the expert may see it.
         Private = "private",
     }
 }
@@ -41,7 +41,7 @@ words! {
 words! {
     /// How long state lasts.
     Scope {
-        /// For good.
+        /// Permanently.
         #[default]
         Persistent = "persistent",
         /// For one session.
@@ -54,11 +54,11 @@ words! {
 pub struct Parameter {
     /// Its name.
     pub name: String,
-    /// Its type, one of `TYPES` where the package says nothing odd.
+    /// Its type, normally one of `TYPES`.
     pub kind: String,
     /// What it is.
     pub description: Option<String>,
-    /// What it may be, each as it was written; empty where that is open.
+    /// The permitted values, each as written; empty if unrestricted.
     pub options: Vec<String>,
 }
 
@@ -121,7 +121,7 @@ pub struct Process {
 pub struct Operation {
     /// Its name.
     pub name: String,
-    /// Where the name stands.
+    /// Where the name is written.
     pub at: At,
     /// What it does.
     pub description: Option<String>,
@@ -142,7 +142,7 @@ pub struct Tool {
     pub operations: Listing<Operation>,
 }
 
-/// Something to look up.
+/// A piece of knowledge.
 #[derive(Clone, Debug)]
 pub struct Knowledge {
     /// The file.
@@ -155,19 +155,19 @@ pub struct Knowledge {
     pub kind: KnowledgeKind,
 }
 
-/// A template of a file that the expert keeps.
+/// A template of a state file.
 #[derive(Clone, Debug)]
 pub struct State {
     /// The file.
     pub path: String,
     /// How long it lasts.
     pub scope: Scope,
-    /// What it begins as.
+    /// Its initial content.
     pub template: String,
 }
 
 impl Function {
-    /// Reads a function's file; `None` where its head could not be read.
+    /// Reads a function's file; `None` if its frontmatter could not be read.
     pub fn read(path: &str, text: &str, report: &mut FileReport<'_>) -> Option<Self> {
         let file = markdown::read(text, Head::Required, report);
         check_body(file.body, report);
@@ -192,7 +192,7 @@ impl Function {
 }
 
 impl Process {
-    /// Reads a process's file; `None` where its head could not be read.
+    /// Reads a process's file; `None` if its frontmatter could not be read.
     pub fn read(path: &str, text: &str, report: &mut FileReport<'_>) -> Option<Self> {
         let file = markdown::read(text, Head::Required, report);
         check_body(file.body, report);
@@ -219,7 +219,7 @@ impl Process {
 }
 
 impl Tool {
-    /// Reads a tool's file; `None` where it is no map.
+    /// Reads a tool's file; `None` if it is not a map.
     pub fn read(path: &str, root: &Node, report: &mut FileReport<'_>) -> Option<Self> {
         let empty = Vec::new();
         let entries = match &root.value {
@@ -266,7 +266,7 @@ impl Operation {
     }
 }
 
-/// Checks a shape of a tool file and gives the names of its properties.
+/// Checks a schema in a tool file and returns the names of its properties.
 fn shape(owner: &mut Fields<'_, '_, '_>, name: &'static str) -> Vec<String> {
     let mut properties = Vec::new();
     let Some(mut shape) = owner.map(name) else { return properties };
@@ -286,7 +286,7 @@ fn nested_shape(owner: &mut Fields<'_, '_, '_>, entry: &Entry) {
     nested_node(owner, &entry.key.value, &entry.value);
 }
 
-/// Checks a shape inside of a shape. The tree's depth is bounded by the parser.
+/// Checks a nested schema. The parser bounds the depth of the tree.
 fn nested_node(owner: &mut Fields<'_, '_, '_>, name: &str, node: &Node) {
     let Value::Map(entries) = &node.value else {
         owner.wrong_type(name, node, "a map with a `type`");
@@ -356,14 +356,14 @@ impl State {
     }
 }
 
-/// The text of a persona file or the orchestrator, without its head.
+/// The text of a persona file or the orchestrator, without its frontmatter.
 pub(super) fn plain_body(text: &str, report: &mut FileReport<'_>) -> String {
     let file = markdown::read(text, Head::Skipped, report);
     check_body(file.body, report);
     file.body.trim().to_owned()
 }
 
-/// The name of a file without its folders and its ending.
+/// The name of a file without its folders and extension.
 pub(super) fn stem(path: &str) -> &str {
     let file = path.rsplit('/').next().unwrap_or(path);
     file.rsplit_once('.').map_or(file, |(stem, _)| stem)
@@ -382,7 +382,7 @@ fn check_body(body: &str, report: &mut FileReport<'_>) {
     }
 }
 
-/// Notes a name that was there before.
+/// Reports a name that was used before.
 pub(super) fn note_repeated(
     what: &str,
     name: &Spanned<String>,
@@ -434,14 +434,14 @@ fn options(fields: &mut Fields<'_, '_, '_>) -> Vec<String> {
     options
 }
 
-/// A list of paths; one that leaves the package is noted and left out.
+/// A list of paths; one that leaves the package is reported and left out.
 fn paths(fields: &mut Fields<'_, '_, '_>, name: &'static str) -> Listing<Spanned<String>> {
     let mut list = fields.distinct_texts(name, "path");
     list.items.retain(|path| !note_escape(path, fields.report));
     list
 }
 
-/// Notes a path that leaves the package by its text.
+/// Reports a path whose text alone leaves the package.
 pub(super) fn note_escape(path: &Spanned<String>, report: &mut FileReport<'_>) -> bool {
     let Some(why) = super::path::escape(&path.value) else { return false };
     let message = format!("the path \"{}\" leaves the package: {why}", path.value);

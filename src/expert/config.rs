@@ -1,4 +1,4 @@
-//! `[experts]` and `[experts."NAME"]`: where experts are, and what they run on.
+//! `[experts]` and `[experts."NAME"]`: where experts are, and which models they use.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,9 +13,9 @@ use crate::units::{Secret, some_duration};
 pub struct ExpertsConfig {
     /// The directory of their packages; `~/.openclaw/experts` unless configured.
     pub dir: PathBuf,
-    /// The directory that holds what they keep, in `expert-state/NAME`; `~/.openclaw/workspace` unless configured.
+    /// The directory of their own data, in `expert-state/NAME`; `~/.openclaw/workspace` unless configured.
     pub workspace: PathBuf,
-    /// The model that thinks for them; `None`: experts are not served.
+    /// The model that they use; `None`: experts are not served.
     pub model: Option<String>,
     /// The upstream to ask, by name; `None`: any that serves the model.
     pub upstream: Option<String>,
@@ -25,9 +25,9 @@ pub struct ExpertsConfig {
     pub max_tokens: u32,
     /// How many processes are executed at a time.
     pub runs_at_once: u32,
-    /// For how long an entry of the queue is claimed; whoever works on it renews that.
+    /// How long a claim to a queue entry lasts; the worker that holds it renews it.
     pub lease: Duration,
-    /// How long an event with the same dedupe key is taken for the same.
+    /// How long an event with the same dedupe key counts as a repeat.
     pub dedupe_window: Duration,
     /// `[experts."NAME"]`, by the expert's name.
     pub by_name: BTreeMap<String, ExpertConfig>,
@@ -48,7 +48,7 @@ pub const DEDUPE_WINDOW: Duration = Duration::from_hours(24);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExpertConfig {
-    /// The upstream model that thinks.
+    /// The upstream model to use.
     pub model: Option<String>,
     /// The upstream to ask, by name.
     pub upstream: Option<String>,
@@ -56,18 +56,18 @@ pub struct ExpertConfig {
     pub max_iterations: Option<u32>,
     /// The most tokens of one reply.
     pub max_tokens: Option<u32>,
-    /// Variables with the secrets of webhooks, by the trigger's name.
+    /// Environment variables with the secrets of webhooks, by the trigger's name.
     pub hook_secret_env: BTreeMap<String, String>,
-    /// What those variables hold, by the trigger's name.
+    /// The values of those variables, by the trigger's name.
     #[serde(skip)]
     pub hook_secrets: BTreeMap<String, Secret>,
-    /// How long an event with the same dedupe key is taken for the same.
+    /// How long an event with the same dedupe key counts as a repeat.
     #[serde(deserialize_with = "some_duration")]
     pub dedupe_window: Option<Duration>,
 }
 
 impl ExpertConfig {
-    /// A secret of a hook has at least so many bytes: shorter ones can be guessed over the network.
+    /// The minimum length of a hook's secret in bytes: shorter ones can be guessed over the network.
     pub const SHORTEST_SECRET: usize = 16;
 }
 
@@ -77,7 +77,7 @@ impl ExpertsConfig {
         self.workspace.join("expert-state").join(name)
     }
 
-    /// The settings of one expert, with what holds for all where it has none of its own.
+    /// The settings of one expert, completed with those for all experts.
     pub fn of(&self, name: &str) -> ExpertConfig {
         let own = self.by_name.get(name).cloned().unwrap_or_default();
         ExpertConfig {

@@ -1,5 +1,5 @@
-//! Delivery: what the outbox holds, and bringing it to OpenClaw's main session. At least once: a message stays due until the session took it.
-//! Without a gateway the outbox is the delivery, and people look at it by the command line and over HTTP.
+//! Delivers messages from the outbox to OpenClaw's main session, at least once: a message stays due until the session has accepted it.
+//! Without a gateway the outbox itself is the delivery, and people read it on the command line and over HTTP.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,22 +19,22 @@ use crate::units::words;
 const SEND: &str = "sessions_send";
 /// The main agent's session.
 const MAIN: &str = "main";
-/// How long one delivery may take; until then nobody else tries the same message.
+/// How long one delivery may take; until then no other process tries the same message.
 const TAKES: Duration = Duration::from_mins(1);
-/// How often it is looked for messages that are due.
+/// How often due messages are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// The pause after a failed delivery doubles from the first to the second, in milliseconds.
+/// The pause after a failed delivery doubles from the first value up to the second, in milliseconds.
 const PAUSE: (u64, u64) = (5_000, 15 * 60_000);
-/// So many messages are delivered at a time.
+/// The most messages that are delivered at a time.
 const MOST: usize = 8;
 
 words! {
-    /// What a message is.
+    /// The kind of a message.
     MessageKind {
-        /// What a process gave.
+        /// The result of a process.
         #[default]
         Result = "result",
-        /// Inputs that a person is to act on.
+        /// Inputs for a person to act on.
         Draft = "draft",
         /// A call that waits for consent.
         Approval = "approval",
@@ -57,7 +57,7 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// As the store keeps it.
+    /// The message as a row of the store.
     pub(super) fn into_row(self) -> NewMessage {
         let mut body = json!({"expert": self.expert, "process": self.process});
         body[self.kind.as_str()] = self.body;
@@ -116,7 +116,7 @@ pub(super) fn rendered(row: &NewMessage) -> String {
     format!("[respool: message {}]\n{head}\n\n{}", row.id, fenced("the expert's message", &readable(what)))
 }
 
-/// A summary stands first and as text.
+/// The body as readable text: the summary first, as plain text, then the rest.
 fn readable(body: &Value) -> String {
     let mut rest = body.clone();
     let summary = rest.as_object_mut().and_then(|rest| rest.shift_remove("summary"));
@@ -128,7 +128,7 @@ fn readable(body: &Value) -> String {
     }
 }
 
-/// Brings messages to the main session, until the process ends.
+/// Delivers messages to the main session until the process ends.
 pub(super) async fn deliver(experts: Arc<Experts>, store: Arc<Store>, shutdown: CancellationToken) {
     let Some(gateway) = &experts.gateway else { return };
     let delivering = async {
@@ -187,14 +187,14 @@ async fn send(gateway: &ToolSet, message: &NewMessage) -> Result<(), String> {
     }
 }
 
-/// The gateway answers 200 also where the session did not take the message.
+/// The gateway answers 200 even if the session did not take the message.
 fn refusal(answer: &str) -> Option<String> {
     let answer: Value = serde_json::from_str(answer).ok()?;
     let status = answer["status"].as_str()?;
     matches!(status, "error" | "forbidden").then(|| answer["error"].as_str().unwrap_or(status).to_owned())
 }
 
-/// respool's own delivery needs nobody's consent; what the policy denies stays denied.
+/// respool's own delivery needs no consent; what the policy denies stays denied.
 struct OwnDelivery;
 
 impl Approver for OwnDelivery {

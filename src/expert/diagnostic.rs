@@ -1,15 +1,15 @@
-//! What is said of a package: codes, where in which file, and how that is shown to a person. Pure; made by `yaml`, `fields`, the readers
-//! of files and `check`, shown by the command line.
+//! Findings about a package: their codes, their places in files, and how they are shown to a person. Pure; made by `yaml`, `fields`, the
+//! component readers and `check`, shown by the command line.
 
 use std::fmt::Write as _;
 
 use serde::Serialize;
 
-/// Whether a package loads in spite of a finding.
+/// Whether a package loads despite a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Nothing of the package is used.
+    /// The package does not load.
     Error,
     /// The package loads.
     Warn,
@@ -87,7 +87,7 @@ codes! {
     MissingReadme = "missing-readme" Warn,
 }
 
-/// A place in a file: line and column count from 1, `width` is how many characters a caret underlines.
+/// A place in a file. Line and column count from 1; `width` is how many characters are underlined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct At {
     /// The line.
@@ -133,7 +133,7 @@ pub struct Diagnostic {
     pub code: Code,
     /// The file, relative to the package.
     pub file: String,
-    /// Where in the file; `None` where no line is meant.
+    /// Where in the file; `None` if no particular line is meant.
     pub at: Option<At>,
     /// What is wrong.
     pub message: String,
@@ -148,17 +148,17 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Notes findings in this file.
+    /// A recorder of findings in this file.
     pub(super) fn file<'a>(&'a mut self, file: &'a str) -> FileReport<'a> {
         FileReport { file, report: self }
     }
 
-    /// Whether nothing is an error.
+    /// Whether there is no error among the findings.
     pub(super) fn loads(&self) -> bool {
         self.diagnostics.iter().all(|one| one.severity == Severity::Warn)
     }
 
-    /// The findings by file and line, `expert.yaml` first; the same finding at the same place once.
+    /// The findings by file and line, `expert.yaml` first, without duplicates.
     pub(super) fn into_sorted(mut self) -> Vec<Diagnostic> {
         let rank = |one: &Diagnostic| (one.file != super::MANIFEST, one.file.clone(), one.at, one.code);
         self.diagnostics.sort_by_cached_key(rank);
@@ -167,24 +167,24 @@ impl Report {
     }
 }
 
-/// Notes findings in one file.
+/// Records findings in one file.
 pub struct FileReport<'a> {
     file: &'a str,
     report: &'a mut Report,
 }
 
 impl FileReport<'_> {
-    /// Notes a finding with the severity its code has.
+    /// Records a finding with the severity of its code.
     pub fn add(&mut self, code: Code, at: At, message: impl Into<String>, help: impl Into<String>) {
         self.push(code.severity(), code, Some(at), message.into(), help.into());
     }
 
-    /// Notes a finding that its code calls an error, but which does not keep the package from loading here.
+    /// Records as a warning a finding whose code is usually an error, because it does not keep the package from loading here.
     pub fn warn(&mut self, code: Code, at: At, message: impl Into<String>, help: impl Into<String>) {
         self.push(Severity::Warn, code, Some(at), message.into(), help.into());
     }
 
-    /// Notes a finding that has no line.
+    /// Records a finding without a line.
     pub fn add_without_line(&mut self, code: Code, message: impl Into<String>, help: impl Into<String>) {
         self.push(code.severity(), code, None, message.into(), help.into());
     }
@@ -228,7 +228,7 @@ fn caret(at: At, line: &str) -> String {
     format!("{}{}", " ".repeat(at.column - 1), "^".repeat(at.width.clamp(1, rest)))
 }
 
-/// Text of a package without what would act on a terminal: control characters become `?`.
+/// Text of a package made safe for a terminal: control characters become `?`.
 pub fn visible(text: &str) -> String {
     let is_hidden = |c: char| {
         c.is_control()

@@ -1,9 +1,9 @@
-//! Durations of the format: whole numbers, each with a unit, one after the other (`90s`, `1h30m`). Pure; called by `fields`.
+//! Durations in packages: whole numbers, each with a unit, which may be combined (`90s`, `1h30m`). Pure; called by `fields`.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A duration that remembers how it was written.
+/// A duration that keeps its original text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Length {
     written: String,
@@ -11,7 +11,7 @@ pub struct Length {
 }
 
 impl Length {
-    /// So many seconds.
+    /// A duration of this many seconds.
     pub fn seconds(seconds: u64) -> Self {
         Self { written: format!("{seconds}s"), length: Duration::from_secs(seconds) }
     }

@@ -1,5 +1,5 @@
-//! The installed experts as they are served: each with its package, its bound tools and what keeps it from being ready. Packages and bindings
-//! are those of the catalog, which notices changes; here they are bound. Called by `server`, `cli` and `execution`.
+//! The installed experts in service: each with its package, its bound tools, and what keeps it from being ready. The catalog supplies
+//! packages and bindings and notices changes; this module binds them. Called by `server`, `cli` and `execution`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -24,12 +24,12 @@ use super::package::Package;
 use crate::agent::Agents;
 use crate::tools::{Sources, ToolSet};
 
-/// What stands before an expert's name in a model's.
+/// Prefix of an expert's model name.
 pub const MODEL_PREFIX: &str = "expert/";
 
-/// How often it is looked whether the gateway can be reached.
+/// How often the gateway is checked for reachability.
 const GATEWAY_EVERY: Duration = Duration::from_secs(5);
-/// How often it is looked for packages that nothing needs any more, and how old these are at least: a run may be about to begin with one.
+/// How often unneeded packages are looked for, and their minimum age: a run may be about to begin with one.
 const PRUNE_EVERY: Duration = Duration::from_hours(1);
 
 /// One expert.
@@ -38,7 +38,7 @@ pub struct Expert {
     pub package: Arc<Package>,
     /// The digest of its files.
     pub digest: String,
-    /// Whose messages start its channel triggers, and which tools stand for its own.
+    /// Whose messages start its channel triggers, and which tools implement its abstract tools.
     pub bindings: Bindings,
     /// What keeps it from being ready until somebody changes something.
     problems: Vec<BindingProblem>,
@@ -57,7 +57,7 @@ impl Expert {
         self.bound.iter().filter_map(bound::BoundTool::target).collect()
     }
 
-    /// Where the tool files and the servers do not agree. None of it keeps the expert from being ready.
+    /// Where the tool files and the servers disagree. This does not keep the expert from being ready.
     pub fn mismatches(&self) -> Vec<String> {
         self.bound.iter().flat_map(bound::BoundTool::mismatches).collect()
     }
@@ -71,17 +71,17 @@ pub struct Experts {
     models: RwLock<ModelAccesses>,
     catalog: Arc<Catalog>,
     by_name: Mutex<BTreeMap<String, Arc<Expert>>>,
-    /// The state of the catalog that was taken in last.
+    /// The catalog generation that was taken in last.
     generation: Mutex<Option<u64>>,
-    /// The names of those that were ready when it was looked last.
+    /// The names of those that were ready at the last check.
     ready: Mutex<BTreeSet<String>>,
-    /// Why the others were not.
+    /// Why the others were not ready.
     not_ready: Mutex<BTreeMap<String, String>>,
-    /// Which are ready has changed.
+    /// Signals that readiness has changed.
     readiness: Notify,
-    /// The way to the main session; `None` where there is no gateway.
+    /// How the main session is reached; `None` if there is no gateway.
     pub(super) gateway: Option<ToolSet>,
-    /// There is something to deliver.
+    /// Signals that there is something to deliver.
     pub(super) delivery_stirred: Notify,
     tasks: TaskTracker,
 }
@@ -93,7 +93,7 @@ impl fmt::Debug for Experts {
 }
 
 impl Experts {
-    /// Binds what is installed. Servers are started and not waited for.
+    /// Binds what is installed. Servers are started without waiting for them.
     pub fn open(
         config: ExpertsConfig,
         agents: Arc<Agents>,
@@ -143,7 +143,7 @@ impl Experts {
         }
     }
 
-    /// Waits until nothing is worked on any more. Call it after the shutdown token.
+    /// Waits until all work has ended. Call it after the shutdown token.
     pub async fn ended(&self) {
         self.tasks.close();
         self.tasks.wait().await;
@@ -154,13 +154,13 @@ impl Experts {
         self.gateway.is_some()
     }
 
-    /// The queues of the experts that were ready when it was looked last; `only`: of this one alone.
+    /// The queues of the experts that were ready at the last check; `only`: of this expert alone.
     pub(super) fn ready_queues(&self, only: Option<&str>) -> Vec<String> {
         let ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         ready.iter().filter(|name| only.is_none_or(|only| only == name.as_str())).cloned().collect()
     }
 
-    /// Looks which experts are ready. What changes is told.
+    /// Checks which experts are ready, and reports changes.
     pub(super) fn look_at_servers(&self) {
         let (mut now, mut not_ready) = (BTreeSet::new(), BTreeMap::new());
         for expert in self.iter() {
@@ -184,7 +184,7 @@ impl Experts {
         }
     }
 
-    /// Binds what the catalog has in service since it was looked last.
+    /// Binds what the catalog has put into service since the last check.
     pub fn follow_catalog(&self) {
         let current = self.catalog.current();
         if *self.generation.lock().unwrap_or_else(PoisonError::into_inner) == Some(current.generation) {
@@ -199,7 +199,7 @@ impl Experts {
         *self.generation.lock().unwrap_or_else(PoisonError::into_inner) = Some(current.generation);
     }
 
-    /// The expert of a package; the one before where nothing has changed and nothing was wrong.
+    /// The expert of a package, reused if nothing has changed and it had no problems.
     fn bound(&self, snapshot: &Snapshot) -> Arc<Expert> {
         let (bindings, mut problems) = bound::read(&snapshot.bindings);
         let before = self.get(snapshot.name()).filter(|before| {
@@ -221,19 +221,19 @@ impl Experts {
         self.get(name).is_none_or(|expert| self.problems(&expert).iter().any(|problem| problem.is_final))
     }
 
-    /// True while a server of an expert starts for the first time: what it offers is not known yet.
+    /// True while a server of an expert is starting for the first time, so that what it offers is not known yet.
     pub fn is_starting(&self, name: &str) -> bool {
         self.get(name).is_some_and(|expert| expert.bound.iter().any(|tool| tool.is_starting(&self.sources)))
     }
 
-    /// Waits until the servers of an expert have started or failed to, at most this long, and takes that in.
+    /// Waits, at most this long, until the servers of an expert have started or failed, and takes in the result.
     pub async fn await_servers(&self, name: &str, limit: Duration) {
         let Some(expert) = self.get(name).filter(|_| self.is_starting(name)) else { return };
         bound::await_sources(&expert.bound, &self.sources, limit).await;
         self.look_at_servers();
     }
 
-    /// Looks again and again whether OpenClaw's gateway can be reached, where a tool is bound to it.
+    /// Keeps checking whether OpenClaw's gateway can be reached, if a tool is bound to it.
     pub(super) async fn watch_gateway(&self) {
         loop {
             if self.iter().any(|expert| expert.bound.iter().any(bound::BoundTool::is_at_gateway)) {
@@ -243,12 +243,12 @@ impl Experts {
         }
     }
 
-    /// Why an expert is not ready, for the main agent; `None` also while a server of it is starting.
+    /// Why an expert is not ready, for the main agent; also `None` while one of its servers is starting.
     pub fn why_not_ready(&self, name: &str) -> Option<String> {
         self.not_ready.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
-    /// Waits until another expert is ready, or one is not any more, or for another reason.
+    /// Waits until the readiness of an expert changes; it may also return without a change.
     pub async fn readiness_changed(&self) {
         self.readiness.notified().await;
     }
@@ -272,13 +272,13 @@ impl Experts {
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
-    /// Their names as models, each with the model that thinks for it.
+    /// Their names as models, each with the model that it uses.
     pub fn models(&self) -> Vec<(String, String)> {
         let model = |name: &String| (format!("{MODEL_PREFIX}{name}"), self.access(name).model);
         self.names().iter().map(model).collect()
     }
 
-    /// From now on runs that begin go this way to their models.
+    /// Sets how runs that begin from now on reach their models.
     pub fn change_models(&self, models: ModelAccesses) {
         *self.models.write().unwrap_or_else(PoisonError::into_inner) = models;
     }
@@ -288,12 +288,12 @@ impl Experts {
         models.by_name.get(name).unwrap_or(&models.default).clone()
     }
 
-    /// True for the model's name of an expert.
+    /// True for the model name of an expert.
     pub fn is_model(&self, name: &str) -> bool {
         name.strip_prefix(MODEL_PREFIX).is_some_and(|name| self.get(name).is_some())
     }
 
-    /// What keeps an expert from being ready; its triggers are held as long as this is not empty.
+    /// What keeps an expert from being ready; while there is anything, its triggers are held.
     pub fn problems(&self, expert: &Expert) -> Vec<BindingProblem> {
         let unavailable = expert.bound.iter().filter_map(|tool| tool.problem(&self.sources));
         let clashes = bound::clashes(&expert.bound);
@@ -333,7 +333,7 @@ impl Experts {
         super::execution::now()
     }
 
-    /// Copies what an expert keeps, without what belongs to single sessions.
+    /// Copies an expert's own data, without what belongs to single sessions.
     ///
     /// # Errors
     /// When it cannot be read or written.
@@ -345,10 +345,10 @@ impl Experts {
         Ok(())
     }
 
-    /// The expert as it was when a run began: the package of this digest, bound as the user says now.
+    /// The expert as it was when a run began: the package with this digest, bound as the user binds it now.
     ///
     /// # Errors
-    /// When that package is not kept any more. Work that began with it must not go on with another one.
+    /// When that package is no longer kept. Work that began with it must not continue with another one.
     pub(super) fn as_of(&self, expert: &Arc<Expert>, digest: &str) -> Result<Arc<Expert>, String> {
         if digest == expert.digest {
             return Ok(Arc::clone(expert));
@@ -365,7 +365,7 @@ impl Experts {
         Ok(Arc::new(Expert { package, digest, bindings, problems, bound: Arc::new(bound), folder }))
     }
 
-    /// Keeps an expert's package for the run that begins with it. The run does not wait for that.
+    /// Stores an expert's package for the run that begins with it. The run does not wait for that.
     pub(super) fn keep_package(&self, expert: &Arc<Expert>) {
         let (catalog, expert) = (Arc::clone(&self.catalog), Arc::clone(expert));
         drop(self.tasks.spawn_blocking(move || {
@@ -376,7 +376,7 @@ impl Experts {
         }));
     }
 
-    /// Deletes packages that neither an unfinished run nor a rollback needs, now and then.
+    /// Periodically deletes packages that neither an unfinished run nor a rollback needs.
     async fn prune_packages(self: Arc<Self>, shutdown: CancellationToken) {
         let pruning = async {
             loop {
@@ -405,7 +405,7 @@ fn unreadable(error: &str) -> BindingProblem {
     BindingProblem { tool: String::new(), text, is_final: true }
 }
 
-/// Copies the regular files of a folder and of those below it.
+/// Copies the regular files of a folder and its subfolders.
 fn copy_files(from: &Path, to: &Path) -> std::io::Result<()> {
     let entries = match std::fs::read_dir(from) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),

@@ -1,5 +1,5 @@
-//! A map of YAML → typed fields. Every fault is noted where it is; a key that nobody asked for is noted at the end. Called by the readers of
-//! the manifest and of the components. Pure.
+//! Reads a YAML map as typed fields. Every fault is reported at its place, and unknown keys are reported at the end. Called by the
+//! readers of the manifest and of the components. Pure.
 
 use serde::Deserialize;
 use serde::de::value::{Error as ValueError, StrDeserializer};
@@ -9,12 +9,12 @@ use super::duration::{self, Length};
 use super::name::{self, NameKind};
 use super::yaml::{Entry, Node, Value};
 
-/// A list, and whether all of it could be read: what refers into a list that could not is not judged.
+/// A list, and whether all of it could be read: references into an incomplete list are not judged.
 #[derive(Clone, Debug)]
 pub struct Listing<T> {
-    /// What could be read.
+    /// The entries that could be read.
     pub items: Vec<T>,
-    /// Whether that is all.
+    /// Whether these are all entries.
     pub is_complete: bool,
 }
 
@@ -33,42 +33,42 @@ impl<T> Listing<T> {
 /// The fields of one map.
 pub struct Fields<'n, 'r, 'f> {
     entries: &'n [Entry],
-    /// Where a field that is not there is missed.
+    /// Where a missing field is reported.
     owner: At,
     used: Vec<&'static str>,
-    /// Where findings go.
+    /// The recorder of findings.
     pub report: &'r mut FileReport<'f>,
 }
 
 impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
-    /// The fields of a map; missing ones are missed at `owner`.
+    /// The fields of a map; missing ones are reported at `owner`.
     pub fn new(entries: &'n [Entry], owner: At, report: &'r mut FileReport<'f>) -> Self {
         Self { entries, owner, used: Vec::new(), report }
     }
 
-    /// The key, also where its value is null.
+    /// The key, even if its value is null.
     pub fn key(&self, name: &str) -> Option<At> {
         self.entries.iter().find(|entry| entry.key.value == name).map(|entry| entry.key.at)
     }
 
-    /// Where a field that is not there is missed.
+    /// Where a missing field is reported.
     pub const fn owner(&self) -> At {
         self.owner
     }
 
-    /// The value with this name, without asking for it; null is absent.
+    /// The value with this name, without marking it as known; null counts as absent.
     pub fn value_of(&self, name: &str) -> Option<&'n Node> {
         let found = self.entries.iter().find(|entry| entry.key.value == name)?;
         (found.value.value != Value::Null).then_some(&found.value)
     }
 
-    /// The value with this name; null is absent.
+    /// The value with this name; null counts as absent.
     pub fn value(&mut self, name: &'static str) -> Option<&'n Node> {
         self.used.push(name);
         self.value_of(name)
     }
 
-    /// Notes what nobody asked for.
+    /// Reports unknown keys.
     pub fn finish(self) {
         for Entry { key, .. } in self.entries {
             if self.used.iter().any(|used| *used == key.value) {
@@ -81,7 +81,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         }
     }
 
-    /// A text; one that is absent, blank or no text is noted and empty.
+    /// A text; one that is absent, blank or of another type is reported and read as empty.
     pub fn required_text(&mut self, name: &'static str, example: &str) -> Spanned<String> {
         let absent = Spanned::new(String::new(), self.owner);
         if self.value(name).is_none() {
@@ -97,25 +97,25 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         }
     }
 
-    /// Notes that a field is not there.
+    /// Reports a missing field.
     pub fn missing(&mut self, name: &str, example: &str) {
         self.missing_at(name, example, None);
     }
 
-    /// Notes that a field is empty, at its key where it has one.
+    /// Reports an empty field, at its key if it has one.
     pub fn missing_at(&mut self, name: &str, example: &str, key: Option<At>) {
         let at = key.unwrap_or(self.owner);
         let message = format!("the field `{name}` is missing or empty");
         self.report.add(Code::MissingField, at, message, format!("write {name}: {example}"));
     }
 
-    /// A name that follows the rules of its kind; a bad one is noted and empty.
+    /// A name that follows the rules of its kind; an invalid one is reported and read as empty.
     pub fn required_name(&mut self, kind: NameKind, example: &str) -> Spanned<String> {
         let text = self.required_text("name", example);
         checked_name(text, kind, self.report)
     }
 
-    /// A text that may be absent.
+    /// An optional text.
     pub fn text(&mut self, name: &'static str) -> Option<Spanned<String>> {
         let node = self.value(name)?;
         let Value::Text(text) = &node.value else {
@@ -125,7 +125,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         Some(Spanned::new(text.clone(), node.at))
     }
 
-    /// A text whose digits are kept where it was written as a number.
+    /// A text; if it was written as a number, its digits are kept.
     pub fn text_or_number(&mut self, name: &'static str) -> Option<Spanned<String>> {
         let node = self.value(name)?;
         if let Value::Number(digits) = &node.value {
@@ -146,7 +146,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         Some(Spanned::new(value, node.at))
     }
 
-    /// A whole number from 1.
+    /// A whole number of at least 1.
     pub fn count(&mut self, name: &'static str) -> Option<Spanned<u32>> {
         let node = self.value(name)?;
         let digits = match &node.value {
@@ -214,7 +214,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         }
     }
 
-    /// `main`, the one channel there is.
+    /// `main`, the only channel.
     pub fn channel(&mut self) {
         let Some(text) = self.text("channel") else { return };
         if text.value != "main" {
@@ -231,7 +231,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         })
     }
 
-    /// A list of texts in which each may stand once; a repeated one is noted and left out.
+    /// A list of distinct texts; a repeated one is reported and left out.
     pub fn distinct_texts(&mut self, name: &'static str, what: &str) -> Listing<Spanned<String>> {
         let mut list = self.texts(name);
         let mut seen = std::collections::HashSet::new();
@@ -286,14 +286,14 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         list
     }
 
-    /// A map, read as fields of its own that are missed at its key. `None` where it is absent; a wrong type is noted.
+    /// A map, read as separate fields; missing ones are reported at its key. `None` if it is absent; a wrong type is reported.
     pub fn map(&mut self, name: &'static str) -> Option<Fields<'n, '_, 'f>> {
         let owner = self.key(name).unwrap_or(self.owner);
         let entries = self.entries_of(name)?;
         Some(Fields::new(entries, owner, self.report))
     }
 
-    /// The entries of a map whose keys are not the format's.
+    /// The entries of a map whose keys the format does not define.
     pub fn entries_of(&mut self, name: &'static str) -> Option<&'n [Entry]> {
         let node = self.value(name)?;
         if let Value::Map(entries) = &node.value {
@@ -304,17 +304,17 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         }
     }
 
-    /// Passes over every key that was not asked for.
+    /// Ignores the remaining keys.
     pub fn ignore_others(self) {}
 
-    /// Notes that a field has another type.
+    /// Reports a field of the wrong type.
     pub fn wrong_type(&mut self, name: &str, node: &Node, expected: &str) {
         let message = format!("`{name}` is {}, but it must be {expected}", node.value.kind());
         self.report.add(Code::WrongType, node.at, message, quoting(&node.value));
     }
 }
 
-/// How a value could be made a text.
+/// How to turn a value into a text.
 fn quoting(value: &Value) -> String {
     match value {
         Value::Number(text) => format!("as a text it is written \"{text}\""),
@@ -326,12 +326,12 @@ fn quoting(value: &Value) -> String {
     }
 }
 
-/// The word of a closed list.
+/// The word from a closed list.
 pub(super) fn word_of<T: for<'de> Deserialize<'de>>(text: &str) -> Option<T> {
     T::deserialize(StrDeserializer::<ValueError>::new(text)).ok()
 }
 
-/// The name, or an empty one where it breaks the rules of its kind, which is noted.
+/// The name, or an empty one if it breaks the rules of its kind, which is reported.
 pub(super) fn checked_name(
     text: Spanned<String>,
     kind: NameKind,

@@ -1,4 +1,4 @@
-//! Reading a package from disk: only regular files inside of its directory, whatever links say, and only so much of them. Nothing else is
+//! Reads a package from disk: only regular files inside its directory, wherever links point, and only up to a size. Nothing else is
 //! opened, and nothing is executed. Called by `package`.
 
 use std::io::{self, Read};
@@ -10,13 +10,13 @@ use cap_std::fs::{Dir, OpenOptions, OpenOptionsExt};
 /// Why a file was not read.
 #[derive(Debug)]
 pub(super) enum Unreadable {
-    /// It is not there, or a link leads to nothing.
+    /// It does not exist, or a link leads nowhere.
     Missing,
-    /// It is something else than a regular file.
+    /// It is not a regular file.
     NotAFile,
     /// A link leads out of the package.
     Escapes,
-    /// It has more bytes than this.
+    /// It is larger than this many bytes.
     TooLarge(u64),
     /// The system refused.
     Failed(io::Error),
@@ -41,7 +41,7 @@ impl PackageDir {
         self.dir.metadata(path).is_ok_and(|metadata| metadata.is_file())
     }
 
-    /// Reads a regular file of at most so many bytes. Its kind is looked at before it is opened, for to open a pipe would wait.
+    /// Reads a regular file of at most this many bytes. Its kind is checked before it is opened, because opening a pipe would block.
     ///
     /// # Errors
     /// Why it was not read.
@@ -68,7 +68,8 @@ impl PackageDir {
     }
 }
 
-/// What an error of the sandboxed directory means. It reports a way out as "permission denied" without a number of the system.
+/// Interprets an error of the sandboxed directory, which reports a path that leads outside as "permission denied" without an OS error
+/// code.
 fn reason(error: io::Error) -> Unreadable {
     match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Unreadable::Missing,

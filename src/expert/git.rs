@@ -1,5 +1,5 @@
-//! Cloning a repository that anybody may own, with the `git` of this machine: one commit, no submodules, no hooks, no helper protocols, no
-//! questions on the terminal, and only so long and so large. Called by `source`.
+//! Clones an untrusted repository with the `git` of this machine: one commit, no submodules, hooks, helper protocols or terminal prompts,
+//! within limits on time and size. Called by `source`.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 const LONGEST: Duration = Duration::from_mins(2);
 /// How large it may become on disk.
 const LARGEST: u64 = 256 << 20;
-/// The pause between two looks at it.
+/// The pause between two checks of its size.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Clones the newest commit of a repository's default branch into a directory that is not there yet.
+/// Clones the newest commit of a repository's default branch into a directory that does not exist yet.
 ///
 /// # Errors
-/// Why there is no clone.
+/// Why the clone failed.
 pub(super) fn clone(url: &str, into: &Path) -> Result<(), String> {
     let mut command = Command::new("git");
     command.args([
@@ -60,14 +60,14 @@ fn wait(mut child: Child, into: &Path) -> Result<(), String> {
             std::thread::sleep(PAUSE);
             continue;
         };
-        // It is over either way; what is left of it is in the staging directory, which goes too.
+        // The clone has failed either way; the staging directory is removed with whatever is left in it.
         let _ = child.kill();
         let _ = child.wait();
         return Err(why.to_owned());
     }
 }
 
-/// What git wrote last.
+/// The last thing that git wrote.
 fn last_words(child: Child) -> String {
     let output = child.wait_with_output().map(|output| output.stderr).unwrap_or_default();
     let text = String::from_utf8_lossy(&output);

@@ -1,4 +1,5 @@
-//! What an update changes: how far its version goes, and what it would let the expert do that it could not do before. Pure; called by `library`.
+//! What an update changes: how big the version step is, and what the expert could do afterwards that it could not do before. Pure; called
+//! by `library`.
 
 use std::collections::BTreeSet;
 
@@ -9,16 +10,16 @@ use super::manifest::Trigger;
 use super::package::Package;
 use super::policy::Tier;
 
-/// How far a version is from another one.
+/// The step from one version to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VersionStep {
-    /// The same.
+    /// The same version.
     Same,
-    /// Only the patch is newer, or the minor version.
+    /// A newer patch or minor version.
     Compatible,
-    /// The major version is newer.
+    /// A newer major version.
     Major,
-    /// It is older.
+    /// An older version.
     Downgrade,
     /// One of the two is not a semantic version.
     Unknown,
@@ -36,7 +37,7 @@ impl VersionStep {
         }
     }
 
-    /// Why it needs to be forced, where it does.
+    /// Why it needs to be forced, if it does.
     pub const fn caution(self) -> Option<&'static str> {
         match self {
             Self::Same | Self::Compatible => None,
@@ -47,7 +48,7 @@ impl VersionStep {
     }
 }
 
-/// What the new package may do that the old one could not, each in a line for people.
+/// What the new package may do that the old one could not, one line each, for people.
 pub(super) fn loosened(old: &Package, new: &Package) -> Vec<String> {
     let mut lines = Vec::new();
     tiers(old, new, &mut lines);
@@ -71,7 +72,7 @@ pub(super) fn loosened(old: &Package, new: &Package) -> Vec<String> {
     lines
 }
 
-/// What is warned of at an install, too.
+/// The warning that an install gives, too.
 pub const LEARNS_ALONE: &str =
     "it learns without asking (learning.approval: auto): what it reads, such as a mail, can teach it";
 
@@ -80,7 +81,7 @@ pub fn learns_alone(package: &Package) -> bool {
     package.manifest.learning.enabled && package.manifest.learning.approval == Tier::Auto
 }
 
-/// What starts a process, in words; two triggers are the same when these are.
+/// What starts a process, in words; two triggers with the same text are the same.
 fn start_of(trigger: &Trigger) -> String {
     let kind = trigger.kind.map_or("?", super::manifest::TriggerKind::as_str);
     let text = |field: &Option<super::Spanned<String>>| {
@@ -91,7 +92,7 @@ fn start_of(trigger: &Trigger) -> String {
 }
 
 fn tiers(old: &Package, new: &Package, lines: &mut Vec<String>) {
-    // An override that is gone loosens, too: what either package names is judged under both policies.
+    // A dropped override can loosen, too, so what either package names is judged under both policies.
     let named: BTreeSet<(&str, &str)> = operations(old).chain(operations(new)).collect();
     for (tool, operation) in named {
         let Some(is) = tier_of(new, tool, operation) else { continue };
@@ -120,7 +121,7 @@ fn required(package: &Package) -> impl Iterator<Item = &str> {
     package.manifest.tools.items.iter().map(|name| name.value.as_str())
 }
 
-/// The file that says which operations of a tool are offered; without one all of its server are.
+/// The file that says which operations of a tool are offered; without one, all operations of its server are.
 fn file_of<'a>(package: &'a Package, tool: &str) -> Option<&'a Tool> {
     package.offered_tools().find(|one| one.name.value == tool)
 }
@@ -135,7 +136,7 @@ fn operations(package: &Package) -> impl Iterator<Item = (&str, &str)> {
     declared.chain(overrides.filter_map(|one| one.key.value.split_once('.')))
 }
 
-/// The tier of an operation; `None` where the package does not offer it.
+/// The tier of an operation; `None` if the package does not offer it.
 fn tier_of(package: &Package, tool: &str, operation: &str) -> Option<Tier> {
     let declares = |file: &Tool| file.operations.items.iter().any(|one| one.name == operation);
     let is_offered =
@@ -181,7 +182,7 @@ mod tests {
         super::super::load(dir.path()).unwrap().package.unwrap()
     }
 
-    /// Issue 13: what a package does not name any more may be looser for that very reason.
+    /// Issue 13: something that a package no longer names may be looser for that very reason.
     #[test]
     fn what_is_gone_can_loosen() {
         let (look, both) = (Some("{name: look}"), Some("{name: look}, {name: send}"));

@@ -1,5 +1,5 @@
-//! The secrets of hooks: from the environment where the configuration names a variable, else generated once and kept in the state
-//! directory, one file each that only its owner may read. Deleting a file makes a new secret. Called by `hooks` and the command line.
+//! The secrets of hooks: from the environment if the configuration names a variable, otherwise generated once and kept in the state
+//! directory, one file each, readable only by its owner. Deleting a file creates a new secret. Called by `hooks` and the command line.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -14,10 +14,10 @@ use sha2::{Digest as _, Sha256};
 use super::config::{ExpertConfig, ExpertsConfig};
 use crate::units::Secret;
 
-/// Begins a secret whose rest is its bytes in base64, as Standard Webhooks has it.
+/// Prefix of a secret whose rest is base64, as in Standard Webhooks.
 const PREFIX: &str = "whsec_";
 
-/// Where secrets of hooks are.
+/// Where the secrets of hooks are.
 #[derive(Clone, Debug)]
 pub struct HookSecrets {
     dir: PathBuf,
@@ -34,27 +34,27 @@ pub enum SecretPlace {
 }
 
 impl HookSecrets {
-    /// Generated ones are kept below the state directory.
+    /// Generated secrets are kept below the state directory.
     pub fn new(state_dir: &Path, config: &ExpertsConfig) -> Self {
         Self { dir: state_dir.join("hooks"), config: config.clone() }
     }
 
-    /// Where the secret of a hook is; a generated one may not be there yet.
+    /// Where the secret of a hook is; a generated one may not exist yet.
     pub fn place(&self, expert: &str, trigger: &str) -> SecretPlace {
         let own = self.config.by_name.get(expert);
         match own.and_then(|expert| expert.hook_secret_env.get(trigger)) {
             Some(variable) => SecretPlace::Variable(variable.clone()),
-            // A trigger's name may hold dots and blanks; a file's name must not lead elsewhere.
+            // A trigger's name may contain dots and spaces; the file's name must not lead elsewhere.
             None => SecretPlace::File(
                 self.dir.join(encoded(expert)).join(encoded(trigger)).with_extension("secret"),
             ),
         }
     }
 
-    /// The secret of a hook; a generated one is made where there is none.
+    /// The secret of a hook; it is generated if there is none.
     ///
     /// # Errors
-    /// When its file cannot be read or made, or holds no secret.
+    /// When its file cannot be read or created, or contains no secret.
     pub fn of(&self, expert: &str, trigger: &str) -> io::Result<Secret> {
         let configured = self.config.by_name.get(expert).and_then(|own| own.hook_secrets.get(trigger));
         if let Some(secret) = configured {
@@ -80,9 +80,9 @@ impl HookSecrets {
     }
 }
 
-/// What stays as it is in a file's name. A dot does not.
+/// Characters that are kept in a file's name. A dot is not.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_');
-/// No file's name is longer than 255 bytes.
+/// The longest file name is 255 bytes.
 const LONGEST: usize = 200;
 
 fn encoded(name: &str) -> String {
@@ -93,11 +93,11 @@ fn encoded(name: &str) -> String {
     Sha256::digest(name.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
 }
 
-/// Writes a new secret, unless another process has written one meanwhile.
+/// Writes a new secret, unless another process has written one in the meantime.
 fn make(path: &Path) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    // Its permissions are the owner's alone from the beginning.
+    // Only the owner has permissions from the start.
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     let secret: [u8; 32] = rand::random();
     writeln!(file, "{PREFIX}{}", STANDARD.encode(secret))?;
@@ -132,7 +132,7 @@ mod tests {
         assert_ne!(secrets.of("sales", "new mail").unwrap(), first, "a new one");
     }
 
-    /// The names of triggers are the package's: one such as `../../x` must not lead out.
+    /// Trigger names come from the package: one such as `../../x` must not lead outside.
     #[test]
     fn a_name_cannot_lead_elsewhere() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Webhooks: who may fire a trigger, and what is queued when it fires. Whoever sends an event is answered only when all that it brought is
-//! committed. Called by the server's route.
+//! Webhooks: who may fire a trigger, and what is queued when it fires. The sender is answered only when everything that the request
+//! brought is committed. Called by the server's route.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -17,7 +17,7 @@ use super::trigger::{Event, Proof, Refusal, Schedule, events_of, invocation, is_
 use crate::store::{Enqueued, Queue, StoreError};
 use crate::units::Secret;
 
-/// A signed request may come again for so long, so that its id is remembered at least as long.
+/// How long a signed request may be repeated; its id is remembered at least as long.
 const REMEMBERED_AT_LEAST: Duration = Duration::from_mins(15);
 
 /// The hooks of all experts.
@@ -26,7 +26,7 @@ pub struct Hooks {
     queue: Arc<dyn Queue>,
     secrets: HookSecrets,
     config: ExpertsConfig,
-    /// Compared with where there is no such hook, so that an answer comes no sooner.
+    /// The secret to compare with if there is no such hook, so that the answer takes equally long.
     decoy: Secret,
 }
 
@@ -36,9 +36,9 @@ impl std::fmt::Debug for Hooks {
     }
 }
 
-/// One hook, as a request addressed it. That there is one is told only to who knows its secret.
+/// One hook, as a request addressed it. Only a sender that knows its secret learns whether it exists.
 pub struct Hook {
-    /// The package and its trigger, where there are both.
+    /// The package and its trigger, if both exist.
     found: Option<(Arc<Snapshot>, String)>,
     secret: Secret,
 }
@@ -46,15 +46,15 @@ pub struct Hook {
 /// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HookError {
-    /// It does not come from somebody who knows the secret, or there is no such hook.
+    /// The sender does not know the secret, or there is no such hook.
     Refused,
-    /// Its signature is right, and its time is not.
+    /// Its signature is right, but its time is not.
     Stale,
     /// The trigger is off.
     Off(String),
-    /// Its payload is not what the trigger takes.
+    /// Its payload is not what the trigger accepts.
     BadPayload(String),
-    /// The hook's secret cannot be had.
+    /// The hook's secret is not available.
     NoSecret(String),
     /// It could not be committed.
     Store(StoreError),
@@ -63,14 +63,14 @@ pub enum HookError {
 /// What became of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accepted {
-    /// The entry that is queued for it.
+    /// The entry that was queued for it.
     pub id: String,
     /// It was accepted before, as this entry.
     pub is_duplicate: bool,
 }
 
 impl Hooks {
-    /// The hooks of these experts; what fires goes to the queue.
+    /// The hooks of these experts; events go to the queue.
     pub fn new(
         catalog: Arc<Catalog>,
         queue: Arc<dyn Queue>,
@@ -81,7 +81,7 @@ impl Hooks {
         Self { catalog, queue, secrets, config, decoy }
     }
 
-    /// The hook of a webhook trigger. Where there is none, it is one that nobody knows the secret of.
+    /// The hook of a webhook trigger. If there is none, a hook whose secret nobody knows.
     ///
     /// # Errors
     /// When the secret cannot be read.
@@ -101,7 +101,7 @@ impl Hooks {
     /// Queues what a request brings. `now`: milliseconds since 1970.
     ///
     /// # Errors
-    /// Why it is refused; nothing is lost then, for the sender knows of it.
+    /// Why it is refused; nothing is lost, because the sender learns of it.
     pub async fn receive(
         &self,
         hook: &Hook,
@@ -140,7 +140,7 @@ impl Hooks {
         queue_all(&*self.queue, invocations, until, now).await.map_err(HookError::Store)
     }
 
-    /// Whose messages start a channel trigger. It is off until its user names channels.
+    /// Whose messages start a channel trigger. It is off until the user names channels.
     fn channel(&self, snapshot: &Snapshot, trigger: &str) -> Result<ChannelBinding, HookError> {
         let (bindings, _) = Bindings::read(&snapshot.bindings);
         let named = bindings.triggers.get(trigger).filter(|binding| !binding.channels.is_empty());
@@ -164,10 +164,10 @@ impl Hook {
         Some((snapshot, snapshot.trigger(name)?))
     }
 
-    /// Checks what can be checked before the body is there: a signature needs it.
+    /// Checks what can be checked before the body has arrived; a signature needs the body.
     ///
     /// # Errors
-    /// When the request brings no proof, or the wrong secret.
+    /// When the request has no proof, or the wrong secret.
     pub fn check_head(&self, proof: &Proof<'_>) -> Result<(), HookError> {
         match proof {
             Proof::Signed(_) => Ok(()),
@@ -184,7 +184,7 @@ impl Hook {
     }
 }
 
-/// Queues invocations in their order; they share a commit.
+/// Queues invocations in order, in one commit.
 async fn queue_all(
     queue: &dyn Queue,
     invocations: impl IntoIterator<Item = Invocation>,
@@ -204,8 +204,8 @@ async fn queue_all(
     try_join_all(queued).await
 }
 
-/// Fires a trigger by hand, and gives what was queued. What came before counts again: a person asks for it. Without a payload it is that of a
-/// clock that fires now.
+/// Fires a trigger by hand and returns what was queued. An event that was handled before counts again, because a person asked for it.
+/// Without a payload, it gets the payload of a clock that fires now.
 ///
 /// # Errors
 /// What keeps it from firing, for people.
@@ -242,7 +242,7 @@ pub async fn fire(
     Ok(invocations)
 }
 
-/// What a cron trigger brings when it fires `now` for a time. Both are milliseconds since 1970.
+/// The payload of a cron trigger that fires `now` for a scheduled time. Both are milliseconds since 1970.
 fn clock_payload(trigger: &Trigger, time: u64, now: u64) -> Result<Value, String> {
     let expr = trigger.expr.as_ref().map(|expr| expr.value.as_str()).unwrap_or_default();
     let schedule = Schedule::new(expr, trigger.zone.as_ref().map(|zone| zone.value.as_str()))?;

@@ -1,7 +1,7 @@
-//! An invocation: one execution of a process that a trigger or a person asked for, as the queue keeps it. Pure.
+//! An invocation: one execution of a process, requested by a trigger or a person, as the queue keeps it. Pure.
 //!
-//! Triggers make invocations and queue them (`store::Queue`); whoever executes processes reads them back. What is stored here stays readable:
-//! fields keep their names, and new ones have defaults.
+//! Triggers create invocations and queue them (`store::Queue`); `execution` reads them back. Stored invocations stay readable: fields
+//! keep their names, and new ones have defaults.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
@@ -29,15 +29,15 @@ pub struct Invocation {
     pub mapped: Map<String, Json>,
     /// What asked for it.
     pub origin: Origin,
-    /// The lane in which it runs; `None`: beside everything else.
+    /// The lane in which it runs; `None`: it runs beside everything else.
     #[serde(default)]
     pub lane: Option<InvocationLane>,
-    /// The value of the trigger's `dedupe_key`, where it has one and the payload has it.
+    /// The value of the trigger's `dedupe_key`, if it has one and the payload contains it.
     #[serde(default)]
     pub dedupe: Option<String>,
-    /// When it was asked for, in milliseconds since 1970: the service level counts from here.
+    /// When it was requested, in milliseconds since 1970: the service level counts from here.
     pub asked: u64,
-    /// What was found amiss when it was made, such as a key that the payload does not have. For people.
+    /// Problems found when it was created, such as a key that the payload lacks. For people.
     #[serde(default)]
     pub warnings: Vec<String>,
 }
@@ -53,7 +53,7 @@ pub enum Origin {
         /// Where the process runs: `isolated` or `main`.
         session: String,
     },
-    /// A person, by the command line or over HTTP.
+    /// A person, on the command line or over HTTP.
     Person,
 }
 
@@ -63,12 +63,12 @@ impl Origin {
         Self::Trigger { name: name.to_owned(), session: session.as_str().to_owned() }
     }
 
-    /// Whether it belongs to the main session and not to one of its own.
+    /// Whether it belongs to the main session rather than to one of its own.
     pub fn is_main_session(&self) -> bool {
         matches!(self, Self::Trigger { session, .. } if session == TriggerSession::Main.as_str())
     }
 
-    /// The trigger's name, where it was one.
+    /// The trigger's name, if it was one.
     pub fn trigger_name(&self) -> Option<&str> {
         match self {
             Self::Trigger { name, .. } => Some(name),
@@ -77,7 +77,7 @@ impl Origin {
     }
 }
 
-/// The lane of an invocation; those of one lane and expert run one at a time, in order.
+/// The lane of an invocation; invocations of one expert in the same lane run one at a time, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum InvocationLane {
@@ -96,7 +96,7 @@ pub enum InvocationLane {
 }
 
 impl InvocationLane {
-    /// As the queue knows it.
+    /// Its name in the queue.
     pub fn key(&self) -> LaneKey {
         match self {
             Self::Serial { trigger } => LaneKey::serial(trigger),
@@ -106,7 +106,7 @@ impl InvocationLane {
 }
 
 impl Invocation {
-    /// The entry that is to be queued for it. `remembered_until`: until when another event with the same dedupe value is a duplicate.
+    /// The queue entry for it. Until `remembered_until`, another event with the same dedupe value is a duplicate.
     pub fn into_entry(self, remembered_until: u64) -> NewEntry {
         let dedupe = self.dedupe.as_ref().map(|value| {
             let trigger = self.origin.trigger_name().unwrap_or_default();
@@ -131,8 +131,8 @@ impl Invocation {
         serde_json::from_str(payload).map_err(|error| format!("the entry cannot be read: {error}"))
     }
 
-    /// The inputs of the process: what was mapped, else the payload's field of that name. An input that is nowhere is null, and its name is
-    /// in the second list. A process that declares no inputs gets the payload whole.
+    /// The inputs of the process: the mapped value, or else the payload's field of that name. An input found in neither is null, and its
+    /// name is in the second list. A process that declares no inputs gets the whole payload.
     pub fn inputs(&self, declared: &[Parameter]) -> (Json, Vec<String>) {
         if declared.is_empty() {
             return (self.payload.clone(), Vec::new());

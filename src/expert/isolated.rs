@@ -1,8 +1,8 @@
-//! Isolated functions: a call of one is a child run that gets the function's text, its declared inputs, tools and knowledge, and nothing else of
-//! the run that called it. Only the declared outputs come back. Made by `assembly`, worked on by `agent`.
+//! Isolated functions: a call of one is a child run that gets the function's text, its declared inputs, tools and knowledge, and nothing
+//! else from the calling run. Only the declared outputs come back. Created by `assembly`, executed by `agent`.
 //!
-//! The child run ends with `finish_function`. It may also `escalate`, which ends the process that called it, too; and so does an output
-//! `confidence` of `low`, where the package says that such decisions are a person's.
+//! The child run ends with `finish_function`. It may also `escalate`, which ends the calling process too, as does an output `confidence`
+//! of `low` if the package leaves such decisions to a person.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -30,13 +30,13 @@ use crate::agent::{
 };
 use crate::tools::{Approver, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
 
-/// Stands before a function's name in the tool that calls it.
+/// Prefix of a function's name in the tool that calls it.
 const CALL: &str = "run_function";
 /// Ends a function with its outputs.
 const FINISH_FUNCTION: &str = "finish_function";
-/// The output by which a function says how sure it is.
+/// The output in which a function says how sure it is.
 const CONFIDENCE: &str = "confidence";
-/// The longest text of outputs that the caller gets, in bytes.
+/// The longest text of outputs that the caller receives, in bytes.
 const LONGEST_RESULT: usize = 64 * 1024;
 
 /// The name of the tool that calls an isolated function.
@@ -54,15 +54,15 @@ pub(super) struct IsolatedFunctions {
     pub(super) base: AgentBase,
     pub(super) package: Arc<Package>,
     pub(super) bound: BoundTools,
-    /// The expert's files: what it has learnt stands before a function.
+    /// The expert's files: what was learnt for a function is shown ahead of it.
     pub(super) root: PathBuf,
-    /// The run that calls executes a process: it fails when a server does, and a person may be asked to decide.
+    /// The calling run executes a process: it fails when a server does, and a person may be asked to decide.
     pub(super) is_process: bool,
     /// What earlier attempts of the same work have done.
     pub(super) settled: Vec<SettledCall>,
     pub(super) is_dry: bool,
     pub(super) snapshot: String,
-    /// The run that calls may quote private knowledge, also in the inputs.
+    /// The calling run may quote private knowledge, also in the inputs.
     pub(super) is_private: bool,
 }
 
@@ -75,7 +75,7 @@ impl IsolatedFunctions {
         self.all().find(|function| call_name(&function.name.value) == call.name)
     }
 
-    /// Whether a function that is not sure leaves the decision to a person.
+    /// Whether an unsure function leaves the decision to a person.
     fn hands_over_doubt(&self) -> bool {
         self.package.manifest.policy.on_low_confidence
     }
@@ -128,14 +128,14 @@ impl IsolatedFunctions {
         }
     }
 
-    /// A process tells people itself what its functions handed over.
+    /// A process itself reports to people what its functions handed over.
     fn notices(&self) -> Option<Arc<dyn Notices>> {
         let expert = self.package.manifest.name.value.clone();
         let notices = ConversationNotices { expert, is_function: true };
         (!self.is_process).then(|| Arc::new(notices) as Arc<dyn Notices>)
     }
 
-    /// The end of a function, as the run that called it gets it.
+    /// The end of a function, as the calling run receives it.
     fn ended(&self, function: &Function, arguments: &Value, outcome: Outcome) -> Outcome {
         let declared = &function.outputs.items;
         let content = if declared.is_empty() {
@@ -191,7 +191,7 @@ impl ChildRuns for IsolatedFunctions {
     fn result(&self, call: &RequestedCall, outcome: Outcome) -> Outcome {
         let Some(function) = self.called(call) else { return outcome };
         if outcome.failure.is_some() || outcome.cancelled {
-            // What it wrote until then is not one of its outputs.
+            // What it had written by then is not one of its outputs.
             return Outcome { content: String::new(), reasoning: String::new(), ..outcome };
         }
         let outcome = Outcome { reasoning: String::new(), ..outcome };
@@ -212,7 +212,7 @@ impl ChildRuns for IsolatedFunctions {
     }
 }
 
-/// The outputs that are right, and what is to be said of them.
+/// The correct outputs, and a note about the rest.
 fn result_text(checked: &outputs::Checked, is_in_doubt: bool) -> String {
     let mut text = Value::Object(checked.outputs.clone()).to_string();
     if !checked.problems.is_empty() {
@@ -224,7 +224,7 @@ fn result_text(checked: &outputs::Checked, is_in_doubt: bool) -> String {
     text
 }
 
-/// A function that is not sure ends the process that called it as one for a person to decide.
+/// An unsure function ends the calling process as one for a person to decide.
 fn in_doubt(function: &Function, outputs: &Map<String, Value>, outcome: Outcome) -> Outcome {
     let name = one_line(&function.name.value);
     let arguments = json!({
@@ -244,7 +244,7 @@ fn text_of<'a>(arguments: &'a Value, name: &str) -> &'a str {
     arguments[name].as_str().unwrap_or_default()
 }
 
-/// The knowledge that a function names, by the paths under which it is read: its own and the one of its name.
+/// The knowledge that a function names, by the paths under which it can be read: its own path and its name.
 fn readable(package: &Package, function: &Function) -> BTreeMap<String, String> {
     let named =
         |wanted: &str| function.knowledge.items.iter().any(|one| path::normalized(&one.value) == wanted);
@@ -252,7 +252,7 @@ fn readable(package: &Package, function: &Function) -> BTreeMap<String, String> 
     known.map(|one| (one.path.clone(), format!("knowledge/{}.md", one.name))).collect()
 }
 
-/// Whether an isolated function may read private knowledge: its outputs may quote it.
+/// Whether an isolated function may read private knowledge, which its outputs may then quote.
 pub(super) fn any_reads_private(package: &Package) -> bool {
     let functions = package.functions.items.iter();
     functions.filter(|function| function.session == FunctionSession::Isolated).any(|function| {
@@ -268,7 +268,7 @@ struct FunctionTools {
     package: Arc<Package>,
     function: Function,
     is_process: bool,
-    /// Outputs were corrected once.
+    /// The outputs have been sent back once.
     has_corrected: AtomicBool,
 }
 
@@ -301,7 +301,7 @@ impl FunctionTools {
         })
     }
 
-    /// Wrong outputs are sent back once; then the function ends with those that are right.
+    /// Wrong outputs are sent back once; after that, the function ends with the correct ones.
     fn finish(&self, arguments: &Value) -> Result<String, String> {
         let checked = outputs::check(&self.function.outputs.items, Some(arguments));
         let is_wrong = !self.function.outputs.items.is_empty() && !checked.problems.is_empty();

@@ -1,8 +1,8 @@
-//! What an expert has learnt: entries in `learnings/_package.md` and `learnings/FUNCTION.md` of its workspace. They add to a package and never
-//! change its files. Over the cap the oldest entries move to `learnings/archive/`. Called by the tool with which an expert proposes what it
-//! learnt, once that is approved, and by the command line.
+//! What an expert has learnt: entries in `learnings/_package.md` and `learnings/FUNCTION.md` of its workspace. They add to a package and
+//! never change its files. Above the limit, the oldest entries move to `learnings/archive/`. Called by the tool with which an expert
+//! proposes a learning, once it is approved, and by the command line.
 //!
-//! Each field of an entry is one line, so that a text cannot add an entry or a heading of its own.
+//! Each field of an entry is one line, so that a text cannot add an entry or a heading.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,14 +16,14 @@ use super::package::Package;
 
 /// The folder of learnings, in a workspace.
 const FOLDER: &str = "learnings";
-/// The file of what holds for the whole package.
+/// The file of learnings for the whole package.
 const PACKAGE_FILE: &str = "_package";
-/// The scope of what holds for the whole package.
+/// The scope of learnings for the whole package.
 pub const PACKAGE_SCOPE: &str = "package";
-/// So many characters of a field are kept.
+/// The most characters of a field that are kept.
 const LONGEST_FIELD: usize = 500;
 
-/// Something that was learnt.
+/// One learning.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LearningEntry {
@@ -42,7 +42,7 @@ pub struct LearningEntry {
 }
 
 impl LearningEntry {
-    /// As it stands in a file.
+    /// The entry as written in a file.
     fn written(&self) -> String {
         let fields = [
             ("date", &self.date),
@@ -58,7 +58,7 @@ impl LearningEntry {
     }
 }
 
-/// A text as one line that begins no heading, of a bounded length.
+/// A text as one line that does not begin a heading, of bounded length.
 fn one_line(text: &str) -> String {
     let line = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
     let line = line.collect::<Vec<_>>().join(" ");
@@ -69,9 +69,9 @@ fn one_line(text: &str) -> String {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Learnings {
     scope: String,
-    /// What stands before the first entry, by a person's hand.
+    /// Text before the first entry, written by a person.
     preamble: String,
-    /// The entries, each from its heading on, the oldest first.
+    /// The entries, each starting with its heading, oldest first.
     entries: Vec<String>,
 }
 
@@ -97,7 +97,7 @@ impl Learnings {
         let preamble =
             if self.preamble.is_empty() { String::new() } else { format!("\n{}\n", self.preamble) };
         let entries = self.entries.iter().map(|entry| format!("\n{entry}")).collect::<Vec<_>>().concat();
-        // JSON's texts are YAML's too; a function's name may hold a colon.
+        // JSON strings are valid YAML; a function's name may contain a colon.
         let scope = serde_json::Value::from(self.scope.as_str());
         format!("---\nscope: {scope}\nentry_count: {count}\n---\n{preamble}{entries}")
     }
@@ -128,7 +128,7 @@ impl LearningFiles {
         self.root.join("archive").join(format!("{}.md", file_stem(scope)))
     }
 
-    /// The text of a scope's file; empty where there is none.
+    /// The text of a scope's file; empty if there is none.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -136,7 +136,7 @@ impl LearningFiles {
         read(&self.path(scope))
     }
 
-    /// What is put before a function when it is used: what was learnt for the package, and for the function.
+    /// What is shown ahead of a function when it is used: learnings for the package and for the function.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -154,10 +154,10 @@ impl LearningFiles {
         Ok(format!("# What was learnt\n\n{}\n", parts.join("\n")))
     }
 
-    /// Adds an entry. Of more than `most`, the oldest move to the archive; tells how many did.
+    /// Adds an entry. If there are more than `most`, the oldest move to the archive; returns how many did.
     ///
     /// # Errors
-    /// When the scope is not one of the package's, or a file cannot be written. Nothing is lost then.
+    /// When the scope is not one of the package's, or a file cannot be written. Nothing is lost in that case.
     pub fn add(&self, package: &Package, scope: &str, entry: &LearningEntry) -> Result<usize, LearningError> {
         check_scope(package, scope)?;
         let most = usize::try_from(package.manifest.learning.max_entries).unwrap_or(usize::MAX).max(1);
@@ -174,7 +174,7 @@ impl LearningFiles {
         let over = learnings.entries.len().saturating_sub(most);
         let oldest: Vec<String> = learnings.entries.drain(..over).collect();
         if !oldest.is_empty() {
-            // Written first: should the process end between the two, an entry is in both files and not in none.
+            // The archive is written first: if the process ends between the two writes, an entry is in both files rather than in neither.
             let path = self.archive(scope);
             let mut archive = Learnings::read(scope, &read(&path)?);
             archive.entries.extend(
@@ -189,7 +189,7 @@ impl LearningFiles {
         Ok(over)
     }
 
-    /// The scopes that have learnings, with how many entries are in the file and in the archive.
+    /// The scopes that have learnings, with the number of entries in the file and in the archive.
     ///
     /// # Errors
     /// When a file cannot be read.
@@ -232,7 +232,7 @@ impl std::fmt::Display for LearningError {
 
 fn check_scope(package: &Package, scope: &str) -> Result<(), LearningError> {
     let is_function = package.functions.items.iter().any(|function| function.name.value == scope);
-    // A function that is called `package` has no scope of its own.
+    // A function named `package` has no scope of its own.
     let is_safe = name::check(scope, NameKind::Function).is_ok();
     if scope == PACKAGE_SCOPE || (is_function && is_safe) {
         Ok(())
@@ -318,7 +318,7 @@ mod tests {
         }
     }
 
-    /// The process ended after the archive was written, and before the file was.
+    /// The process ended after the archive was written but before the file was.
     #[test]
     fn what_is_archived_already_is_not_archived_again() {
         let bed = Bed::new();

@@ -1,4 +1,4 @@
-//! The installed experts: a directory with one package each, copied there as it was checked, and immutable snapshots of what was installed.
+//! The installed experts: a directory with one package each, copied as it was checked, and immutable snapshots of installed versions.
 //! Called by the command line, and by `catalog` for the packages in service.
 //!
 //! ```text
@@ -25,7 +25,7 @@ use super::{MANIFEST, name};
 
 /// The user's file in a package's directory; it is never taken from a source.
 pub const BINDINGS: &str = "bindings.yaml";
-/// The folder with what respool knows of the experts.
+/// The folder with respool's own records about the experts.
 const OWN: &str = ".respool";
 
 /// The directory of installed experts.
@@ -34,10 +34,10 @@ pub struct Library {
     dir: PathBuf,
 }
 
-/// What is known of an installation. The names of its fields are a format: older files must stay readable.
+/// The record of an installation. Its field names are a file format: older files must stay readable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Where it came from, as it was written.
+    /// Where it came from, as written.
     pub source: String,
     /// Its version.
     pub version: String,
@@ -45,7 +45,7 @@ pub struct Record {
     pub digest: String,
     /// When it was installed, in milliseconds since 1970.
     pub installed: u64,
-    /// What was installed before, for a rollback.
+    /// The previous installation, for a rollback.
     #[serde(default)]
     pub previous: Option<Box<Record>>,
 }
@@ -55,20 +55,20 @@ pub struct Record {
 pub struct Installed {
     /// Its directory.
     pub directory: PathBuf,
-    /// What loading it gave.
+    /// The result of loading it.
     pub loaded: Loaded,
-    /// Where it came from, where respool installed it.
+    /// Where it came from, if respool installed it.
     pub record: Option<Record>,
 }
 
 impl Installed {
-    /// The name of its folder, for what is kept of it.
+    /// The name of its folder, which also names its data.
     pub fn folder(&self) -> String {
         self.directory.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 }
 
-/// Takes the package away from every further folder with the same name, and says why.
+/// Rejects the package in every further folder with the same expert name, and says why.
 fn refuse_repeated(all: &mut [Installed]) {
     let mut seen: BTreeMap<String, String> = BTreeMap::new();
     for one in all {
@@ -95,28 +95,28 @@ fn refuse_repeated(all: &mut [Installed]) {
     }
 }
 
-/// An update that has been looked at and not been made.
+/// An update that was planned but not applied.
 #[derive(Debug)]
 pub struct Plan {
     /// The expert.
     pub name: String,
     /// The folder of its package.
     folder: String,
-    /// How far the version goes.
+    /// The version step.
     pub step: VersionStep,
-    /// The versions, old and new.
+    /// The old and the new version.
     pub versions: (String, String),
-    /// What it would let the expert do that it could not do before.
+    /// What the expert could do afterwards that it could not do before.
     pub loosened: Vec<String>,
-    /// Whether the installed files are no longer those that were installed.
+    /// Whether the installed files were changed since the installation.
     pub has_local_changes: bool,
-    /// Files that are new, gone or different.
+    /// Files that are new, missing or different.
     pub changed: Vec<String>,
     /// The installed package.
     pub old: Package,
-    /// The package that takes its place.
+    /// The package that replaces it.
     pub package: Package,
-    /// It goes back to what was installed before: an older version is what is wanted.
+    /// It goes back to what was installed before, so an older version is intended.
     is_rollback: bool,
     record: Record,
 }
@@ -132,13 +132,13 @@ impl Plan {
     }
 }
 
-/// Holds other processes off while it lives.
+/// Keeps other processes out while it exists.
 pub struct Lock {
     _file: File,
 }
 
 impl Library {
-    /// The experts in this directory, which may not be there yet.
+    /// The experts in this directory, which may not exist yet.
     pub fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
     }
@@ -148,10 +148,10 @@ impl Library {
         &self.dir
     }
 
-    /// Keeps other processes from changing the directory, and puts right what one of them left half done.
+    /// Locks the directory against other processes, and repairs what one of them left unfinished.
     ///
     /// # Errors
-    /// When the directory cannot be written, or another process is at it.
+    /// When the directory cannot be written, or another process holds the lock.
     pub fn lock(&self) -> Result<Lock, String> {
         let own = self.dir.join(OWN);
         fs::create_dir_all(&own).map_err(|error| format!("{} cannot be made: {error}", own.display()))?;
@@ -179,7 +179,7 @@ impl Library {
         Ok(())
     }
 
-    /// All packages in the directory, by the name of their folder. The second of two with one name does not load.
+    /// All packages in the directory, by folder name. The second of two with the same expert name does not load.
     ///
     /// # Errors
     /// When the directory cannot be read.
@@ -206,7 +206,7 @@ impl Library {
         Ok(Installed { directory, loaded, record })
     }
 
-    /// The expert of this name. One that does not load goes by the name of its folder.
+    /// The expert of this name. One that does not load is known by the name of its folder.
     ///
     /// # Errors
     /// When there is none.
@@ -230,7 +230,7 @@ impl Library {
     /// Installs a package that loaded.
     ///
     /// # Errors
-    /// When an expert of its name is there already, or it cannot be written.
+    /// When an expert of its name exists already, or it cannot be written.
     pub fn install(&self, package: &Package, source: &Source, _: &Lock) -> Result<Record, String> {
         let name = package.manifest.name.value.as_str();
         check_name(name)?;
@@ -244,7 +244,7 @@ impl Library {
         Ok(record)
     }
 
-    /// Looks at an update to a package.
+    /// Plans an update to a package.
     ///
     /// # Errors
     /// When there is nothing to update, or the package has another name.
@@ -277,10 +277,10 @@ impl Library {
         })
     }
 
-    /// Looks at the way back to what was installed before.
+    /// Plans the rollback to what was installed before.
     ///
     /// # Errors
-    /// When nothing was.
+    /// When there was nothing.
     pub fn plan_rollback(&self, name: &str) -> Result<Plan, String> {
         let installed = self.get(name)?;
         let folder = installed.folder();
@@ -301,25 +301,25 @@ impl Library {
         Ok(Plan { is_rollback: true, ..self.plan(name, package, &source)? })
     }
 
-    /// Makes an update.
+    /// Applies an update.
     ///
     /// # Errors
-    /// When it cannot be written; then the old package is still there.
+    /// When it cannot be written; the old package is then still in place.
     pub fn apply(&self, plan: &Plan, _: &Lock) -> Result<(), String> {
         let Plan { name, folder, package, record, .. } = plan;
         self.write(folder, package, record).map_err(|error| format!("{name} cannot be updated: {error}"))
     }
 
-    /// The file of bindings that the user made beside the directory of experts; it goes before the one in the package's folder.
+    /// The bindings file that the user created beside the directory of experts; it takes precedence over the one in the package's folder.
     pub(super) fn own_bindings(&self, folder: &str) -> PathBuf {
         self.dir.with_file_name("expert-config").join(folder).join(BINDINGS)
     }
 
-    /// The text of an expert's bindings, and the file that holds it or would. In a folder that respool has not installed, such as one made
-    /// by `git clone`, the package's author may have written the file, so it is not read there.
+    /// The text of an expert's bindings, and the file that contains it or would. In a folder that respool did not install, such as one
+    /// created by `git clone`, the package's author may have written the file, so it is not read there.
     ///
     /// # Errors
-    /// When the file is there and cannot be read.
+    /// When the file exists but cannot be read.
     pub fn bindings(&self, folder: &str) -> io::Result<(String, PathBuf)> {
         let own = self.own_bindings(folder);
         let is_beside = own.is_file() || !self.is_recorded(folder);
@@ -330,7 +330,7 @@ impl Library {
         }
     }
 
-    /// The file of bindings in a package's folder that is not read, because respool has not installed the package.
+    /// The bindings file in a package's folder that is ignored because respool did not install the package.
     pub fn unread_bindings(&self, folder: &str) -> Option<PathBuf> {
         let path = self.dir.join(folder).join(BINDINGS);
         (!self.is_recorded(folder) && path.is_file()).then_some(path)
@@ -351,7 +351,7 @@ impl Library {
         Ok(path)
     }
 
-    /// The package that was installed with this digest, as long as it is kept.
+    /// The package that was installed with this digest, while it is kept.
     pub fn package_of(&self, folder: &str, wanted: &str) -> Option<Package> {
         let package = load(&self.snapshot(folder, wanted)).ok()?.package?;
         (digest(&package.files) == wanted).then_some(package)
@@ -382,7 +382,7 @@ impl Library {
         (digest(&package.files) == record.digest).then_some(package)
     }
 
-    /// True while an update of a folder is between its two steps, so that its package is not in its place.
+    /// True while an update of a folder is between its two renames, so that its package is not in place.
     pub(super) fn is_replaced_now(&self, folder: &str) -> bool {
         self.dir.join(OWN).join("replaced").join(folder).exists()
     }
@@ -395,7 +395,7 @@ impl Library {
         self.dir.join(OWN).join("snapshots").join(folder).join(digest)
     }
 
-    /// Writes the snapshot, the package and the record, each in one step.
+    /// Writes the snapshot, the package and the record, each atomically.
     fn write(&self, folder: &str, package: &Package, record: &Record) -> io::Result<()> {
         self.keep(folder, package, &record.digest)?;
         let staged = self.staged(&package.files)?;
@@ -407,7 +407,7 @@ impl Library {
         write_atomically(&self.record_path(folder), serde_json::to_string_pretty(record)?.as_bytes())
     }
 
-    /// Keeps a package under its digest, for work that began with it: of one that was put there by hand there is no other copy.
+    /// Stores a package under its digest, for work that began with it: of a package put there by hand there is no other copy.
     pub(super) fn keep(&self, folder: &str, package: &Package, digest: &str) -> io::Result<()> {
         let snapshot = self.snapshot(folder, digest);
         if snapshot.exists() {
@@ -416,11 +416,11 @@ impl Library {
         fs::create_dir_all(snapshot.parent().unwrap_or(&self.dir))?;
         let staged = self.staged(&package.files)?;
         let renamed = fs::rename(staged.path(), &snapshot);
-        // Another process may have been quicker.
+        // Another process may have been faster.
         if snapshot.exists() { Ok(()) } else { renamed }
     }
 
-    /// The files in a new directory beside the packages, so that it can be renamed into its place.
+    /// Writes the files to a new directory beside the packages, so that it can be renamed into place.
     fn staged(&self, files: &BTreeMap<String, String>) -> io::Result<tempfile::TempDir> {
         let staged = tempfile::tempdir_in(self.dir.join(OWN))?;
         for (path, text) in files.iter().filter(|(path, _)| path.as_str() != BINDINGS) {
@@ -433,7 +433,7 @@ impl Library {
         Ok(staged)
     }
 
-    /// Puts a directory in the place of a package. Between the two renames there is only the old one, in `replaced`.
+    /// Replaces a package with a directory. Between the two renames only the old package exists, in `replaced`.
     fn replace(&self, folder: &str, staged: &Path) -> io::Result<()> {
         let place = self.dir.join(folder);
         let replaced = self.dir.join(OWN).join("replaced").join(folder);
@@ -451,7 +451,7 @@ impl Library {
         moved
     }
 
-    /// Deletes the snapshots of an expert that are older than this, but for those of the installed package, of a rollback, and in use.
+    /// Deletes the snapshots of an expert that are older than this, except those of the installed package, of a rollback, and in use.
     ///
     /// # Errors
     /// When the folder cannot be read or written.
@@ -476,7 +476,7 @@ impl Library {
     }
 }
 
-/// A name that is also a folder's.
+/// Checks that a name can be a folder's name.
 fn check_name(text: &str) -> Result<(), String> {
     let is_empty = if text.is_empty() { Err("it is empty") } else { Ok(()) };
     is_empty
@@ -484,7 +484,7 @@ fn check_name(text: &str) -> Result<(), String> {
         .map_err(|why| format!("{text:?} cannot be the name of an expert: {why}"))
 }
 
-/// Removes a directory, or only the link where it is one.
+/// Removes a directory, or only the link if it is one.
 fn remove(path: &Path) -> io::Result<()> {
     if fs::symlink_metadata(path)?.is_symlink() { fs::remove_file(path) } else { fs::remove_dir_all(path) }
 }
@@ -500,7 +500,7 @@ fn record_of(package: &Package, source: &Source, previous: Option<Box<Record>>) 
     }
 }
 
-/// The digest of a package's files: their paths and texts, each with its length before it.
+/// The digest of a package's files: their paths and texts, each preceded by its length.
 pub fn digest(files: &BTreeMap<String, String>) -> String {
     let mut hash = Sha256::new();
     for part in files.iter().flat_map(|(path, text)| [path, text]) {
@@ -523,7 +523,7 @@ fn changed_files(old: &BTreeMap<String, String>, new: &BTreeMap<String, String>)
     lines
 }
 
-/// Writes a file so that readers see the old or the new one, whole.
+/// Writes a file atomically: readers see the old or the new one.
 pub(super) fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(Path::new(".")))?;
     file.write_all(bytes)?;

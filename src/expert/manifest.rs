@@ -1,4 +1,4 @@
-//! `expert.yaml` → [`Manifest`]: each field read and checked by itself. What needs other files is checked in `check`. Pure.
+//! Reads `expert.yaml` into a [`Manifest`]: each field is read and checked by itself. `check` checks what needs other files. Pure.
 
 use super::clock;
 use super::diagnostic::{At, Code, FileReport, Spanned};
@@ -11,14 +11,14 @@ use super::yaml::{Node, Value};
 use crate::units::words;
 
 words! {
-    /// How invocations of a trigger stand to each other.
+    /// How invocations of a trigger run relative to each other.
     Concurrency {
         /// They run side by side.
         #[default]
         Parallel = "parallel",
-        /// One after the other.
+        /// One after another.
         Serial = "serial",
-        /// Those with the same key one after the other.
+        /// Invocations with the same key one after another.
         SerialPerKey = "serial_per_key",
     }
 }
@@ -26,7 +26,7 @@ words! {
 words! {
     /// What fires a trigger.
     TriggerKind {
-        /// A request to an endpoint of its own.
+        /// A request to the trigger's own endpoint.
         #[default]
         Webhook = "webhook",
         /// A clock.
@@ -39,7 +39,7 @@ words! {
 words! {
     /// Where a triggered process runs.
     TriggerSession {
-        /// In a run of its own.
+        /// In a separate run.
         #[default]
         Isolated = "isolated",
         /// In the main agent's session.
@@ -47,12 +47,12 @@ words! {
     }
 }
 
-/// A concurrency mode, and whether what was written could be read.
+/// A concurrency mode, and whether the written value could be read.
 #[derive(Clone, Debug, Default)]
 pub struct ModeField {
-    /// The mode, where one is written.
+    /// The mode, if one is written.
     pub mode: Option<Spanned<Concurrency>>,
-    /// Whether something else than a mode is written.
+    /// Whether something other than a mode is written.
     pub is_faulty: bool,
 }
 
@@ -64,12 +64,12 @@ impl ModeField {
     }
 }
 
-/// A path into a payload, and whether what was written could be read.
+/// A path into a payload, and whether the written value could be read.
 #[derive(Clone, Debug, Default)]
 pub struct KeyField {
-    /// The path, where one is written.
+    /// The path, if one is written.
     pub path: Option<Spanned<String>>,
-    /// Whether something else is written.
+    /// Whether something other than a path is written.
     pub is_faulty: bool,
 }
 
@@ -84,13 +84,13 @@ impl KeyField {
 /// One of `triggers`.
 #[derive(Clone, Debug)]
 pub struct Trigger {
-    /// Where it begins.
+    /// Where it is written.
     pub at: At,
-    /// Its name; empty where it has none.
+    /// Its name; empty if it has none.
     pub name: Spanned<String>,
-    /// What fires it; `None` where that could not be read.
+    /// What fires it; `None` if that could not be read.
     pub kind: Option<TriggerKind>,
-    /// The process that it runs; empty where none is named.
+    /// The process that it runs; empty if none is named.
     pub process: Spanned<String>,
     /// A ready-made form of webhook.
     pub preset: Option<Spanned<String>>,
@@ -98,38 +98,38 @@ pub struct Trigger {
     pub requires_tool: Option<Spanned<String>>,
     /// When a clock fires it.
     pub expr: Option<Spanned<String>>,
-    /// In which zone.
+    /// Its time zone.
     pub zone: Option<Spanned<String>>,
-    /// What tells one event from another.
+    /// The path of what identifies an event.
     pub dedupe_key: KeyField,
     /// Where it runs.
     pub session: TriggerSession,
-    /// How its invocations stand to each other.
+    /// How its invocations run relative to each other.
     pub concurrency: ModeField,
-    /// What they are grouped by.
+    /// The path by which they are grouped.
     pub concurrency_key: KeyField,
-    /// Inputs of the process and where in the payload they are.
+    /// Inputs of the process, and where they are in the payload.
     pub mapping: Vec<(Spanned<String>, String)>,
     /// For people.
     pub description: Option<String>,
 }
 
-/// `components`, with paths as they are compared.
+/// `components`, with normalised paths.
 #[derive(Clone, Debug, Default)]
 pub struct Components {
-    /// The one file that says what goes where.
+    /// The orchestrator.
     pub orchestrator: Option<Spanned<String>>,
-    /// Who the expert is.
+    /// The persona files.
     pub persona: Listing<Spanned<String>>,
-    /// What it can do.
+    /// The functions.
     pub functions: Listing<Spanned<String>>,
-    /// In which order it does things.
+    /// The processes.
     pub processes: Listing<Spanned<String>>,
-    /// What its tools offer.
+    /// The tool files.
     pub tools: Listing<Spanned<String>>,
-    /// What it may look up.
+    /// The knowledge files.
     pub knowledge: Listing<Spanned<String>>,
-    /// What it keeps.
+    /// The state templates.
     pub state: Listing<Spanned<String>>,
 }
 
@@ -146,19 +146,19 @@ pub struct Manifest {
     pub description: Spanned<String>,
     /// Who wrote it.
     pub author: Option<String>,
-    /// Under which terms.
+    /// The licence.
     pub license: Option<String>,
     /// The abstract tools it needs.
     pub tools: Listing<Spanned<String>>,
     /// Labels for people.
     pub outputs: Vec<String>,
-    /// The mode of triggers that name none.
+    /// The concurrency mode of triggers without their own.
     pub concurrency: ModeField,
-    /// The key of triggers that name none.
+    /// The concurrency key of triggers without their own.
     pub concurrency_key: KeyField,
-    /// For processes that do not say otherwise.
+    /// The default for processes.
     pub execution: ExecutionFields,
-    /// For processes that do not say otherwise.
+    /// The default for processes.
     pub delivery: DeliveryFields,
     /// Whether it learns.
     pub learning: Learning,
@@ -171,7 +171,7 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Reads the tree of `expert.yaml`. `None` where it is no map at all.
+    /// Reads the tree of `expert.yaml`. `None` if it is not a map.
     pub fn read(root: &Node, report: &mut FileReport<'_>) -> Option<Self> {
         let empty = Vec::new();
         let entries = match &root.value {
@@ -219,7 +219,7 @@ impl Manifest {
     }
 }
 
-/// A required text whose digits are kept where it was written as a number.
+/// A required text; if it was written as a number, its digits are kept.
 fn required_digits(fields: &mut Fields<'_, '_, '_>, name: &'static str, example: &str) -> Spanned<String> {
     if matches!(fields.value(name).map(|node| &node.value), Some(Value::Number(_))) {
         return fields.text_or_number(name).unwrap_or(Spanned::new(String::new(), At::TOP));
@@ -281,7 +281,7 @@ fn read_concurrency(fields: &mut Fields<'_, '_, '_>) -> (ModeField, KeyField) {
     read
 }
 
-/// Whether it is a path into a payload; if not, that is noted.
+/// Whether it is a path into a payload; if not, that is reported.
 fn is_payload_path(field: &str, written: &Spanned<String>, report: &mut FileReport<'_>) -> bool {
     let Err(why) = path::payload_path(&written.value) else { return true };
     let message = format!("`{field}` is \"{}\", which is not a path into a payload: {why}", written.value);
@@ -318,7 +318,7 @@ impl Trigger {
         trigger
     }
 
-    /// Checks the fields that only some kinds have.
+    /// Checks the fields that only some kinds of triggers have.
     fn check_kind(&self, fields: &mut Fields<'_, '_, '_>) {
         let Some(kind) = self.kind else { return };
         let is_cron = kind == TriggerKind::Cron;
@@ -369,7 +369,7 @@ impl Trigger {
     }
 }
 
-/// The type; one that is absent is missed.
+/// The type; a missing one is reported.
 fn trigger_kind(fields: &mut Fields<'_, '_, '_>) -> Option<TriggerKind> {
     let is_blank = |node: &Node| matches!(&node.value, Value::Text(text) if text.trim().is_empty());
     if fields.value("type").is_none_or(is_blank) {
@@ -390,7 +390,7 @@ fn read_mapping(fields: &mut Fields<'_, '_, '_>) -> Vec<(Spanned<String>, String
             }
             _ => fields.wrong_type(&entry.key.value, &entry.value, "a path into the payload"),
         }
-        // Its key is judged whatever its value is; with an error above the package is not used.
+        // Its key is checked whatever its value is; if there is an error above, the package is not used.
         mapping.push((entry.key.clone(), path));
     }
     mapping
@@ -418,7 +418,7 @@ impl Components {
     }
 }
 
-/// A list that must have an entry.
+/// A list that must not be empty.
 fn required_list(
     fields: &mut Fields<'_, '_, '_>,
     name: &'static str,

@@ -1,25 +1,25 @@
-//! Markdown with a head of YAML between two lines of `---`. Pure; called by the readers of components.
+//! Markdown with YAML frontmatter between two lines of `---`. Pure; called by the component readers.
 
 use super::diagnostic::{At, Code, FileReport};
 use super::yaml::{self, Node, Value};
 
-/// Whether a file must have a head.
+/// Whether a file must have frontmatter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Head {
-    /// Without one it is no such file.
+    /// Required.
     Required,
-    /// It may have one.
+    /// Optional.
     Optional,
-    /// A head is cut off and not read.
+    /// Frontmatter is cut off and not read.
     Skipped,
 }
 
-/// A file in its two parts.
+/// A file split into its two parts.
 #[derive(Clone, Debug)]
 pub(super) struct Markdown<'t> {
-    /// The head as a tree; `None` where there is none, or it could not be read, which has been noted then.
+    /// The frontmatter as a tree; `None` if there is none, or if it could not be read, which has then been reported.
     pub head: Option<Node>,
-    /// The text after the head.
+    /// The text after the frontmatter.
     pub body: &'t str,
 }
 
@@ -29,7 +29,7 @@ enum Cut<'t> {
     Head { head: &'t str, body: &'t str },
 }
 
-/// Cuts a file into head and body and reads the head.
+/// Splits a file into frontmatter and body, and reads the frontmatter.
 pub(super) fn read<'t>(text: &'t str, head: Head, report: &mut FileReport<'_>) -> Markdown<'t> {
     match cut(text) {
         Cut::None => {
@@ -85,7 +85,7 @@ fn cut(text: &str) -> Cut<'_> {
     Cut::Unclosed
 }
 
-/// The first heading of a text, without its marks.
+/// The first heading of a text, without its `#` marks.
 pub(super) fn first_heading(body: &str) -> Option<&str> {
     let heading = body.lines().find_map(|line| {
         let rest = line.trim_start_matches('#');
@@ -95,7 +95,7 @@ pub(super) fn first_heading(body: &str) -> Option<&str> {
     heading.filter(|text| !text.is_empty())
 }
 
-/// The steps of a process: its lines `- [ ]`, also those that are ticked.
+/// The steps of a process: its `- [ ]` lines, including ticked ones.
 pub(super) fn steps(body: &str) -> Vec<&str> {
     let step = |line: &'_ str| -> Option<usize> {
         let trimmed = line.trim_start();

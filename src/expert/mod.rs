@@ -1,8 +1,8 @@
-//! Experts: packages in the `OpenExperts` format 1.0. A package is a directory of YAML and markdown; here it is read and checked, and its
-//! system prompt is made. Nothing of a package is ever executed.
+//! Experts: packages in the `OpenExperts` format 1.0. A package is a directory of YAML and markdown; this module reads and checks it,
+//! builds its system prompt, and executes its processes. Nothing in a package is ever executed as code.
 //!
-//! Reading and checking are pure but for `files` and `package`, which read the directory. `experts` holds those that are installed, with their
-//! bound tools, and makes an agent of one for each run.
+//! Reading and checking are pure, except `files` and `package`, which read the directory. `experts` keeps the installed ones with their
+//! bound tools, and builds an agent for each run.
 
 mod archive;
 mod assembly;

@@ -1,6 +1,6 @@
-//! Which names the format's things may have. Names become file names, function names of a model and labels, so they are narrow. Pure.
+//! Which names components may have. Names become file names, function names for a model and labels, so they are restricted. Pure.
 
-/// What a name is the name of.
+/// What is named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameKind {
     /// The package.

@@ -1,5 +1,5 @@
-//! What people are told of a conversation with an expert: drafts, requests for consent, and the answer where it came too late for whoever asked.
-//! Each is posted to the outbox in the commit of the event that it tells of. The messages of processes are those of `execution`.
+//! Messages to people about a conversation with an expert: drafts, approval requests, and the answer if it came too late for the caller.
+//! Each is posted to the outbox in the same commit as the event it reports. `execution` posts the messages of processes.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use crate::store::NewMessage;
 pub(super) struct ConversationNotices {
     /// The expert's name.
     pub(super) expert: String,
-    /// It is a function: what it gives is for the run that called it.
+    /// It is an isolated function, whose result goes to the calling run.
     pub(super) is_function: bool,
 }
 
@@ -35,7 +35,7 @@ impl ConversationNotices {
         self.message(run, &what, MessageKind::Approval, body)
     }
 
-    /// A conversation that cannot go on: what a person may have consented to is not done.
+    /// A conversation that cannot continue: calls that a person may have approved are not made.
     pub(super) fn lost(&self, run: &str, why: &str) -> NewMessage {
         let body = json!({"reason": format!("The conversation cannot go on: {why}."), "recommendation": "Ask again."});
         self.message(run, "lost", MessageKind::Escalation, body)

@@ -1,7 +1,7 @@
-//! The operations that one run may call: which are offered, under which tier, and calling one. Called by `tools` and `isolated`.
+//! The operations that one run may call: which are offered, under which tier, and how one is called. Called by `tools` and `isolated`.
 //!
-//! The tier of an operation is the package's, and stricter where the owner wants to be asked: what a rule of `[tools.policy]` asks about
-//! is `confirm` where the package says `auto`. A package can only be held back by its owner's policy, never freed.
+//! The tier of an operation is the package's, or stricter if the owner wants to be asked: if a rule of `[tools.policy]` asks, the
+//! package's `auto` becomes `confirm`. The owner's policy can only restrict a package, never extend its rights.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::tools::{Approver, Invocation, ToolError, ToolOutput};
 /// The operations of one run.
 pub(super) struct Operations {
     bound: BoundTools,
-    /// The abstract tools that it has; `None`: all that are bound.
+    /// The abstract tools that the run has; `None`: all bound ones.
     only: Option<BTreeSet<String>>,
     policy: Policy,
     is_dry: bool,
@@ -27,7 +27,7 @@ impl Operations {
         Self { bound, only: None, policy: package.manifest.policy.clone(), is_dry }
     }
 
-    /// Those of these tools alone.
+    /// The operations of these tools only.
     pub(super) fn only_of(self, tools: impl Iterator<Item = String>) -> Self {
         Self { only: Some(tools.collect()), ..self }
     }
@@ -37,12 +37,12 @@ impl Operations {
         self.bound.iter().filter(is_in)
     }
 
-    /// All of them.
+    /// All operations.
     pub(super) fn all(&self) -> Vec<OfferedOperation> {
         self.tools().flat_map(BoundTool::operations).collect()
     }
 
-    /// Who decides about an operation.
+    /// The tier of an operation.
     pub(super) fn tier(&self, operation: &OfferedOperation) -> Tier {
         let (tool, name) = operation.title.split_once('.').unwrap_or_default();
         match self.policy.tier(tool, name) {
@@ -51,7 +51,7 @@ impl Operations {
         }
     }
 
-    /// The tiers by the names that the model calls. Where a name stands for several operations the strictest tier holds.
+    /// The tiers by the names that the model calls. If a name stands for several operations, the strictest tier applies.
     pub(super) fn tiers_by_name(&self) -> BTreeMap<String, Tier> {
         let mut tiers = BTreeMap::new();
         for operation in self.all() {
@@ -64,13 +64,13 @@ impl Operations {
         tiers
     }
 
-    /// All of them by their tiers, as the model is told.
+    /// All operations by tier, as listed for the model.
     pub(super) fn tiers(&self) -> Tiers {
         let all = self.all();
         Tiers::from_pairs(all.iter().map(|operation| (operation.title.clone(), self.tier(operation))))
     }
 
-    /// The one of this name; none is called where the name stands for several.
+    /// The operation of this name; `None` if the name stands for several.
     fn named(&self, name: &str) -> Option<Result<(&BoundTool, OfferedOperation), String>> {
         let all = self
             .tools()
@@ -86,7 +86,7 @@ impl Operations {
         })
     }
 
-    /// Calls one; `None` where there is none of this name.
+    /// Calls an operation; `None` if there is none of this name.
     pub(super) async fn call(
         &self,
         invocation: &Invocation,
@@ -102,7 +102,7 @@ impl Operations {
         })
     }
 
-    /// In a dry run only what an `auto` operation reads is done; everything else is described.
+    /// In a dry run only `auto` operations that read are executed; all others are described.
     fn dry_answer(&self, operation: &OfferedOperation, invocation: &Invocation) -> Option<String> {
         if !self.is_dry {
             return None;
@@ -139,7 +139,7 @@ mod tests {
         ("crm.yaml", "name: crm\ndescription: d\noperations: [{name: move_deal}, {name: look}]\n"),
     ];
 
-    /// Issue 13: the names of two operations may be one for the model. Then neither runs, and the stricter tier holds.
+    /// Issue 13: two operations may have the same name for the model. Then neither runs, and the stricter tier applies.
     #[tokio::test]
     async fn an_operation_does_not_pass_under_the_name_of_another_one() {
         let dir = tempfile::tempdir().unwrap();

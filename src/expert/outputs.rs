@@ -1,19 +1,19 @@
-//! The outputs of a process against what it declares: types and closed lists of values. Pure.
+//! Checks the outputs of a process against its declaration: types and permitted values. Pure.
 
 use serde_json::{Map, Value, json};
 
 use super::component::{Parameter, TYPES};
 
-/// Outputs that were checked.
+/// Checked outputs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Checked {
-    /// Those that are as declared.
+    /// The outputs that match their declaration.
     pub(super) outputs: Map<String, Value>,
     /// What is wrong with the others, for the model and for people.
     pub(super) problems: Vec<String>,
 }
 
-/// Checks what a model gave.
+/// Checks the outputs that a model returned.
 pub(super) fn check(declared: &[Parameter], given: Option<&Value>) -> Checked {
     let mut checked = Checked::default();
     let empty = Map::new();
@@ -55,15 +55,15 @@ fn fault(parameter: &Parameter, value: &Value) -> Option<String> {
         .then(|| format!("`{name}` is {written:?}, but it must be one of {}", parameter.options.join(", ")))
 }
 
-/// The JSON Schema of declared values, none of which has to be there.
+/// The JSON Schema of declared values, all optional.
 pub(super) fn schema(declared: &[Parameter]) -> Value {
     let properties: Map<String, Value> =
         declared.iter().map(|parameter| (parameter.name.clone(), property(parameter))).collect();
     json!({"type": "object", "properties": properties})
 }
 
-/// The JSON Schema of outputs: each has to be there, and nothing else. A call that is not as this says is not refused by it: `check`
-/// sends it back once.
+/// The JSON Schema of outputs: all are required, and no others are allowed. A call that violates it is not refused because of the schema:
+/// `check` sends it back once.
 pub(super) fn strict_schema(declared: &[Parameter]) -> Value {
     let mut schema = schema(declared);
     schema["required"] = declared.iter().map(|parameter| parameter.name.as_str()).collect();

@@ -1,4 +1,5 @@
-//! A directory → a package, with everything that is wrong with it. Called by the command line and by what serves experts.
+//! Reads a directory as a package, and reports everything that is wrong with it. Called by the command line and by the code that serves
+//! experts.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -13,52 +14,52 @@ use super::manifest::Manifest;
 use super::policy::Tiers;
 use super::{MANIFEST, path, yaml};
 
-/// The largest file of YAML.
+/// The largest YAML file, in bytes.
 const LARGEST_YAML: u64 = 256 << 10;
-/// The largest file of markdown.
+/// The largest markdown file, in bytes.
 const LARGEST_MARKDOWN: u64 = 1 << 20;
-/// All files together.
+/// The most bytes of all files together.
 const LARGEST_PACKAGE: u64 = 64 << 20;
-/// How many files a package may name.
+/// The most files that a package may name.
 const MOST_FILES: usize = 1_000;
 
-/// The text for people.
+/// The readme, for people.
 const README: &str = "README.md";
 
 /// A persona file.
 #[derive(Clone, Debug)]
 pub struct Persona {
-    /// The file's name without its ending.
+    /// The file's name without its extension.
     pub stem: String,
-    /// What it says.
+    /// Its text.
     pub body: String,
 }
 
-/// A package. Where it loaded without errors all of it is there.
+/// A package. If it loaded without errors, it is complete.
 #[derive(Clone, Debug)]
 pub struct Package {
     /// `expert.yaml`.
     pub manifest: Manifest,
-    /// What goes where.
+    /// The orchestrator.
     pub orchestrator: String,
-    /// Who the expert is.
+    /// The persona files.
     pub persona: Vec<Persona>,
-    /// What it can do.
+    /// The functions.
     pub functions: Listing<Function>,
-    /// In which order it does things.
+    /// The processes.
     pub processes: Listing<Process>,
-    /// What its tools offer.
+    /// The tool files.
     pub tools: Listing<Tool>,
-    /// What it may look up.
+    /// The knowledge.
     pub knowledge: Listing<Knowledge>,
-    /// What it keeps.
+    /// The state templates.
     pub state: Listing<State>,
     /// The text of every file that was read, by its path.
     pub files: Arc<BTreeMap<String, String>>,
 }
 
 impl Package {
-    /// The effective tiers of the operations that are offered: those of the required tools.
+    /// The effective tiers of the offered operations: those of the required tools.
     pub fn tiers(&self) -> Tiers {
         let operations = self.offered_tools().flat_map(|tool| {
             tool.operations.items.iter().map(|operation| (tool.name.value.as_str(), operation.name.as_str()))
@@ -79,10 +80,10 @@ impl Package {
     }
 }
 
-/// What loading a package gave.
+/// The result of loading a package.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// The package, where nothing is an error.
+    /// The package, if there is no error.
     pub package: Option<Package>,
     /// What is wrong with it.
     pub diagnostics: Vec<Diagnostic>,
@@ -93,7 +94,7 @@ pub struct Loaded {
 /// Loads the package in this directory.
 ///
 /// # Errors
-/// When there is no such directory.
+/// When the directory does not exist.
 pub fn load(directory: &Path) -> std::io::Result<Loaded> {
     let mut reader = Reader {
         dir: PackageDir::open(directory)?,
@@ -137,7 +138,7 @@ impl Reader {
         Some(self.components(manifest))
     }
 
-    /// Keeps the text for people with the rest. One that cannot be read is no reason to say more than that there is none.
+    /// Adds the readme to the files. One that cannot be read is only reported as missing.
     fn readme(&mut self) {
         let text =
             self.dir.read(README, LARGEST_MARKDOWN).ok().and_then(|bytes| String::from_utf8(bytes).ok());
@@ -173,7 +174,7 @@ impl Reader {
         }
     }
 
-    /// Notes the first of too many files.
+    /// Reports the first file beyond the limit.
     fn check_count(&mut self, manifest: &Manifest) {
         let all = &manifest.components;
         let lists = [&all.persona, &all.functions, &all.processes, &all.tools, &all.knowledge, &all.state];
@@ -225,7 +226,7 @@ impl Reader {
         Some((path, text))
     }
 
-    /// The text of a file: without a byte order mark, with lines that end in `\n` alone. `written` is the entry that names it.
+    /// The text of a file, without a byte order mark and with `\n` line ends. `written` is the entry that names it.
     fn text(&mut self, path: &str, written: &Spanned<String>, most: u64) -> Option<String> {
         if component::note_escape(written, &mut self.report.file(MANIFEST)) {
             return None;
@@ -287,7 +288,7 @@ impl Reader {
     }
 }
 
-/// A text without a byte order mark, with lines that end in `\n` alone.
+/// A text without a byte order mark and with `\n` line ends.
 fn normalized(text: &str) -> String {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     text.replace("\r\n", "\n").replace('\r', "\n")

@@ -1,6 +1,6 @@
-//! Paths as a package writes them, relative to it, and paths into a trigger's payload. Pure; nothing here touches a disk.
+//! Paths in a package, relative to it, and paths into a trigger's payload. Pure; nothing here touches the disk.
 
-/// A path of the package without leading `./`.
+/// Removes a leading `./` from a path.
 pub(super) fn normalized(path: &str) -> &str {
     let mut path = path;
     while let Some(rest) = path.strip_prefix("./") {
@@ -9,7 +9,7 @@ pub(super) fn normalized(path: &str) -> &str {
     path
 }
 
-/// Why a path cannot be one inside of the package, by its text alone.
+/// Why a path, judged by its text alone, cannot be inside the package.
 pub(super) fn escape(path: &str) -> Option<&'static str> {
     if path.contains('\\') {
         return Some("it has a `\\`; folders are parted by `/`");
@@ -26,7 +26,7 @@ pub(super) fn escape(path: &str) -> Option<&'static str> {
 /// One step of a path into a payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// A field of an object, or the index of a list where it is a number.
+    /// A field of an object, or, if it is a number, the index of a list.
     Name(String),
     /// An index of a list.
     Index(usize),

@@ -1,4 +1,4 @@
-//! Who decides about an operation: the tiers of a package's policy. The prompt tells them, the tool boundary enforces them. Pure.
+//! Who decides about an operation: the tiers of a package's policy. The prompt lists them, and the tool boundary enforces them. Pure.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ words! {
         /// A person is asked before it runs.
         #[default]
         Confirm = "confirm",
-        /// It never runs; its inputs are handed over as a draft.
+        /// It never runs; its inputs become a draft.
         Manual = "manual",
     }
 }
@@ -25,16 +25,16 @@ words! {
 words! {
     /// What happens when nobody answers in time.
     OnTimeout {
-        /// The step has failed.
+        /// The call is rejected and the step fails.
         #[default]
         Reject = "reject",
-        /// The person is told once more, and may still answer.
+        /// The person is notified once more and may still answer.
         Escalate = "escalate",
     }
 }
 
 impl Tier {
-    /// How much it lets happen: a tier with less is stricter.
+    /// How much freedom it gives: a stricter tier has a smaller number.
     pub(super) const fn freedom(self) -> u8 {
         match self {
             Self::Manual => 0,
@@ -44,7 +44,7 @@ impl Tier {
     }
 }
 
-/// An override, as it was written.
+/// An override, as written.
 #[derive(Clone, Debug)]
 pub struct Override {
     /// `tool.operation`.
@@ -58,15 +58,15 @@ pub struct Override {
 pub struct Policy {
     /// The tier of operations without an override.
     pub default: Tier,
-    /// The overrides in their order.
+    /// The overrides, in order.
     pub overrides: Listing<Override>,
-    /// How long a person is waited for.
+    /// How long to wait for a person.
     pub timeout: Option<Length>,
     /// What happens after that.
     pub on_timeout: OnTimeout,
-    /// Whether the expert hands over decisions that it is not sure of.
+    /// Whether the expert leaves decisions it is unsure of to a person.
     pub on_low_confidence: bool,
-    /// Whether a person is told of a draft at once.
+    /// Whether a person is notified of a draft at once.
     pub on_manual_ready: bool,
 }
 
@@ -127,7 +127,7 @@ fn read_overrides(approval: &mut Fields<'_, '_, '_>) -> Listing<Override> {
             (None, Some(text)) => unknown_tier(approval, &entry.key.value, text, entry.value.at),
             (None, None) => approval.wrong_type(&entry.key.value, &entry.value, "auto, confirm or manual"),
         }
-        // Its key is judged whatever its value is; with the error above the package is not used.
+        // Its key is checked whatever its value is; if there is an error above, the package is not used.
         listing.items.push(Override { key: entry.key.clone(), tier: tier.unwrap_or_default() });
     }
     listing
@@ -142,11 +142,11 @@ fn unknown_tier(approval: &mut Fields<'_, '_, '_>, key: &str, text: &str, at: At
 /// `learning` of a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Learning {
-    /// Whether the expert may propose what it learnt.
+    /// Whether the expert may propose learnings.
     pub enabled: bool,
     /// Who decides about a proposal.
     pub approval: Tier,
-    /// How many entries a file keeps.
+    /// The most entries in a file.
     pub max_entries: u32,
 }
 
@@ -180,7 +180,7 @@ pub struct Tiers {
 }
 
 impl Tiers {
-    /// The operations of a package by their effective tier.
+    /// The operations of a package, by effective tier.
     pub fn of<'a>(policy: &Policy, operations: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         Self::from_pairs(
             operations.map(|(tool, operation)| (format!("{tool}.{operation}"), policy.tier(tool, operation))),

@@ -1,4 +1,4 @@
-//! The system prompt of an expert: who it is whole, everything else as an index, each operation under the tier that holds for it. Bodies are
+//! The system prompt of an expert: the persona in full, everything else as an index, each operation under its effective tier. Bodies are
 //! read on demand. Private knowledge is in no index. Pure.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use super::package::{Package, Persona};
 use super::policy::{Tier, Tiers};
 use super::state;
 
-/// The length in characters above which a package is warned of its prompt.
+/// The length in characters above which `validate` warns about the prompt.
 pub const LONG_PROMPT: usize = 20_000;
 
 const HANDING_OVER: &str = "If you are not sure enough of a decision, do not act on it: escalate it to the main agent with your \
@@ -22,7 +22,7 @@ pub fn system_prompt(package: &Package) -> String {
     system_prompt_with(package, &package.tiers())
 }
 
-/// The same, where the tiers that hold are not the package's alone.
+/// The same, for tiers that are not only the package's.
 pub(super) fn system_prompt_with(package: &Package, tiers: &Tiers) -> String {
     let mut prompt = String::new();
     let (identity, others) = persona(package);
@@ -47,7 +47,7 @@ fn section(prompt: &mut String, heading: &str, body: &str) {
     }
 }
 
-/// The file that is the identity, and the others with their headings: the rules first, then each under its own name.
+/// The identity file, and the others with their headings: the rules first, then each under its own name.
 fn persona(package: &Package) -> (&str, Vec<(String, &str)>) {
     let by_stem = |stem: &str| package.persona.iter().position(|file| file.stem.eq_ignore_ascii_case(stem));
     let identity = by_stem("identity").unwrap_or(0);
@@ -150,14 +150,14 @@ fn instructions(package: &Package) -> String {
     text
 }
 
-/// The prompt of an isolated function's own run: its text, the tiers of its own tools, and where its knowledge is.
+/// The prompt of an isolated function's run: its text, the tiers of its tools, and where its knowledge is.
 pub(super) struct FunctionPrompt<'a> {
     pub(super) package: &'a Package,
     pub(super) function: &'a Function,
     /// What was learnt for it.
     pub(super) learnt: &'a str,
     pub(super) tiers: &'a Tiers,
-    /// What it may look up: the names under which it is read, by path.
+    /// Its knowledge: the names under which it can be read, by path.
     pub(super) knowledge: BTreeMap<String, String>,
     /// The tool that ends it.
     pub(super) finish: &'a str,
@@ -193,7 +193,7 @@ fn entry(name: &str, description: Option<&str>) -> String {
     }
 }
 
-/// A text on one line, so that nothing in it can pass for a heading.
+/// A text on one line, so that nothing in it can look like a heading.
 pub(super) fn one_line(text: &str) -> String {
     visible(&text.split_whitespace().collect::<Vec<_>>().join(" "))
 }

@@ -1,5 +1,5 @@
-//! What holds once defaults and inheritance are worked out, for triggers and processes. Pure; called by `check`, the command line and what
-//! runs processes.
+//! The settings of triggers and processes with defaults and inheritance applied. Pure; called by `check`, the command line and the code
+//! that executes processes.
 
 use serde_json::{Map, Value as Json, json};
 
@@ -8,17 +8,17 @@ use super::package::Package;
 use super::policy::Tier;
 use super::settings::{Delivery, Execution};
 
-/// How invocations of a trigger stand to each other.
+/// How invocations of a trigger run relative to each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lane {
     /// The mode.
     pub mode: Concurrency,
-    /// The path of the key, where the mode has one and one is written.
+    /// The path of the key, if the mode needs one and one is written.
     pub key: Option<String>,
 }
 
 impl Lane {
-    /// The trigger's own mode and key, else the package's. `None` where the mode could not be read.
+    /// The trigger's own mode and key, else the package's. `None` if the mode could not be read.
     pub fn of(trigger: &Trigger, manifest: &Manifest) -> Option<Self> {
         let inherited = &manifest.concurrency;
         if trigger.concurrency.is_faulty || (trigger.concurrency.mode.is_none() && inherited.is_faulty) {
@@ -32,7 +32,7 @@ impl Lane {
     }
 }
 
-/// What holds for the whole package, as `validate --format json` prints it.
+/// The resolved settings of the whole package, as `validate --format json` prints them.
 pub fn to_json(package: &Package) -> Json {
     let tiers = package.tiers();
     let mut triggers = Map::new();

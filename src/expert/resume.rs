@@ -1,5 +1,5 @@
-//! Conversations with experts that were left: those that waited for a person, and those whose process ended. Each goes on with the package and
-//! the files that it began with. Runs of processes belong to entries of the queue, and go on with these.
+//! Resumes conversations with experts: those that waited for a person, and those whose process ended. Each continues with the package and
+//! the files that it began with. Runs of processes belong to queue entries and are resumed by `execution`.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::agent::{RunOptions, Watch};
 use crate::store::{RunRow, Status, Store, StoreError};
 
 impl Experts {
-    /// Resumes a run of an expert for a person who waits for its answer; `None` where it is no expert's.
+    /// Resumes an expert's run for a person who waits for its answer; `None` if the run is not an expert's.
     ///
     /// # Errors
     /// Why it cannot be resumed, for people.
@@ -25,10 +25,10 @@ impl Experts {
         })
     }
 
-    /// Lets a conversation go on; `None` for any other run, and while its expert is not installed.
+    /// Continues a conversation; `None` for any other run, and while its expert is not installed.
     ///
     /// # Errors
-    /// Why it cannot go on. One whose package is gone is cancelled.
+    /// Why it cannot continue. A conversation whose package is gone is cancelled.
     pub(super) async fn resume_conversation(&self, name: &str, run: &str) -> Result<Option<Watch>, String> {
         let Some(facts) = self.agents.facts(run).await else { return Ok(None) };
         let agent = match self.returning(name, facts) {
@@ -53,7 +53,7 @@ impl Experts {
         Ok(())
     }
 
-    /// Lets the conversations go on that an earlier process left, whoever began them: what a person consented to is done.
+    /// Continues the conversations that an earlier process left, whoever began them, so that calls which a person approved are made.
     pub(super) async fn resume_interrupted(&self, store: &Arc<Store>) -> Result<(), StoreError> {
         let left = store.runs_of_status(Status::Interrupted).await?;
         for RunRow { id, agent, .. } in left.into_iter().filter(|row| row.parent.is_none()) {

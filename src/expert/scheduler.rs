@@ -1,5 +1,5 @@
-//! The clocks of cron triggers: fires what is due into the queue, once even where several processes share a store, and makes up for what was
-//! missed while none ran. The last time that each clock fired for is in the store.
+//! The clocks of cron triggers: queues what is due, once even if several processes share a store, and makes up for times that were missed
+//! while none ran. The store has the time for which each clock last fired.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use super::manifest::{Trigger, TriggerKind};
 use super::trigger::{Event, Schedule, Watch, invocation};
 use crate::store::{Clock, ClockTime, Enqueued, NewEntry, Queue, StoreError};
 
-/// The clocks are looked at so often, and when one is due.
+/// How often the clocks are checked, besides when one is due.
 const EVERY: Duration = Duration::from_secs(1);
-/// After a longer pause between two looks, in milliseconds, the machine was asleep: what came due meanwhile was missed.
+/// If two checks are further apart than this, in milliseconds, the machine was asleep: what came due in between was missed.
 const LONGEST_PAUSE: u64 = 60_000;
 
 /// The clocks of all experts.
@@ -24,17 +24,17 @@ pub struct Scheduler {
     catalog: Arc<Catalog>,
     queue: Arc<dyn Queue>,
     clocks: HashMap<(String, String), Armed>,
-    /// The state of the catalog that the clocks are of.
+    /// The catalog generation that the clocks belong to.
     generation: Option<u64>,
     watch: Option<Looks>,
     /// Whether an expert's triggers are held.
     is_held: Held,
 }
 
-/// Says of an expert whether its triggers are held: then its clocks do not fire.
+/// Says whether an expert's triggers are held, so that its clocks do not fire.
 pub type Held = Box<dyn Fn(&str) -> bool + Send + Sync>;
 
-/// When the clocks were looked at, in milliseconds since 1970.
+/// When the clocks were checked, in milliseconds since 1970.
 #[derive(Clone, Copy, Debug)]
 struct Looks {
     since: u64,
@@ -48,25 +48,25 @@ struct Armed {
     schedule: Schedule,
     mark: u64,
     next: Option<u64>,
-    /// When it was held last. What came due until then was missed.
+    /// When it was last held. What came due until then was missed.
     held: Option<u64>,
 }
 
 impl Scheduler {
-    /// The clocks of these experts; what is due goes to the queue.
+    /// The clocks of these experts; due events go to the queue.
     pub fn new(catalog: Arc<Catalog>, queue: Arc<dyn Queue>) -> Self {
         let is_held = Box::new(|_: &str| false);
         Self { catalog, queue, clocks: HashMap::new(), generation: None, watch: None, is_held }
     }
 
-    /// Does not fire the clocks of experts whose triggers are held: nobody has bound their tools yet. What they miss is made up for as if
-    /// respool had not run.
+    /// Does not fire the clocks of experts whose triggers are held because their tools are not bound yet. Times missed meanwhile are
+    /// treated as if respool had not been running.
     #[must_use]
     pub fn held_by(self, is_held: Held) -> Self {
         Self { is_held, ..self }
     }
 
-    /// Works until `stop`.
+    /// Runs until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut is_failing = false;
         loop {
@@ -94,10 +94,10 @@ impl Scheduler {
         self.clocks.values().filter(|armed| !is_held(armed)).filter_map(|armed| armed.next).min()
     }
 
-    /// Fires what is due now, in milliseconds since 1970. Tells how many entries were queued.
+    /// Fires what is due now, in milliseconds since 1970. Returns how many entries were queued.
     ///
     /// # Errors
-    /// When the store cannot be used; what could not be queued is due at the next look.
+    /// When the store cannot be used; what could not be queued is due at the next check.
     pub async fn look(&mut self, now: u64) -> Result<usize, StoreError> {
         let since = match self.watch {
             Some(looks) if now.saturating_sub(looks.last) <= LONGEST_PAUSE => looks.since,
@@ -131,7 +131,7 @@ impl Scheduler {
         Ok(fired)
     }
 
-    /// Takes the clocks of a catalog that has changed. One that stays as it was keeps its mark.
+    /// Takes over the clocks of a changed catalog. A clock that did not change keeps its mark.
     async fn arm(&mut self, current: &Current, now: u64) -> Result<(), StoreError> {
         let mut clocks = HashMap::new();
         for (name, trigger) in current.experts.values().flat_map(|snapshot| cron_triggers(snapshot)) {
@@ -150,7 +150,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Queues one time of a clock. False when another process was first.
+    /// Queues one time of a clock. False if another process did it first.
     async fn fire(
         &mut self,
         current: &Current,

@@ -1,5 +1,5 @@
-//! How processes are executed and what is delivered of them: the fields of the package and of a process, and what holds when both are laid
-//! over the defaults, field by field. Pure.
+//! How processes are executed and their results delivered: the fields of the package and of a process, and the effective values when both
+//! override the defaults field by field. Pure.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use crate::units::words;
 words! {
     /// How the delay grows from attempt to attempt.
     Backoff {
-        /// The same each time.
+        /// It stays the same.
         Fixed = "fixed",
-        /// Twice as long each time.
+        /// It doubles each time.
         #[default]
         Exponential = "exponential",
     }
 }
 
 words! {
-    /// What comes after the last attempt.
+    /// What happens after the last attempt.
     OnFailure {
         /// The main agent and the person are told.
         #[default]
@@ -35,7 +35,7 @@ words! {
 }
 
 words! {
-    /// In which form a result is delivered.
+    /// The form in which a result is delivered.
     Format {
         /// As a text.
         Narrative = "narrative",
@@ -48,17 +48,17 @@ words! {
 }
 
 words! {
-    /// What happens when a result comes after its time.
+    /// What happens when a result is late.
     SlaBreach {
-        /// It is said.
+        /// A warning is logged.
         #[default]
         Warn = "warn",
-        /// A person is asked to look.
+        /// An escalation is posted.
         Escalate = "escalate",
     }
 }
 
-/// `execution`, as it was written.
+/// `execution`, as written.
 #[derive(Clone, Debug, Default)]
 pub struct ExecutionFields {
     /// How long one attempt may take.
@@ -71,9 +71,9 @@ pub struct ExecutionFields {
     pub backoff: Option<Spanned<Backoff>>,
     /// The first delay.
     pub delay: Option<Spanned<Length>>,
-    /// What comes after the last attempt.
+    /// What happens after the last attempt.
     pub on_failure: Option<Spanned<OnFailure>>,
-    /// Whether a later attempt is told what is done.
+    /// Whether a later attempt gets the log of what is done.
     pub resume: Option<Spanned<bool>>,
 }
 
@@ -99,26 +99,26 @@ impl ExecutionFields {
     }
 }
 
-/// What holds for a process.
+/// The effective settings of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Execution {
-    /// How long one attempt may take; `None` is without limit.
+    /// How long one attempt may take; `None` means no limit.
     pub timeout: Option<Length>,
     /// Whether an attempt may start over.
     pub idempotent: bool,
-    /// How many attempts there are, with the first.
+    /// How many attempts there are, counting the first.
     pub max_attempts: u32,
     /// How the delay grows.
     pub backoff: Backoff,
     /// The delay before the second attempt.
     pub delay: Length,
-    /// What comes after the last attempt.
+    /// What happens after the last attempt.
     pub on_failure: OnFailure,
-    /// Whether a later attempt is told what is done.
+    /// Whether a later attempt gets the log of what is done.
     pub resume: bool,
 }
 
-/// The value of the process, else of the package.
+/// The value of the process, or else of the package.
 fn nearer<T: Clone>(process: Option<&Spanned<T>>, package: Option<&Spanned<T>>) -> Option<T> {
     process.or(package).map(|found| found.value.clone())
 }
@@ -127,7 +127,7 @@ fn nearer<T: Clone>(process: Option<&Spanned<T>>, package: Option<&Spanned<T>>) 
 const LONGEST_DELAY: Duration = Duration::from_hours(1);
 
 impl Execution {
-    /// What holds when a process's fields are laid over the package's.
+    /// The effective settings when a process's fields override the package's.
     pub fn resolve(package: &ExecutionFields, process: &ExecutionFields) -> Self {
         macro_rules! field {
             ($name:ident) => {
@@ -170,14 +170,14 @@ impl Execution {
     }
 }
 
-/// `delivery`, as it was written.
+/// `delivery`, as written.
 #[derive(Clone, Debug, Default)]
 pub struct DeliveryFields {
-    /// In which form.
+    /// The form of a result.
     pub format: Option<Spanned<Format>>,
     /// What happens when it is late.
     pub sla_breach: Option<Spanned<SlaBreach>>,
-    /// How long it may take from the trigger on; only a process has it.
+    /// How long it may take, counted from the trigger; only a process has it.
     pub sla: Option<Spanned<Length>>,
 }
 
@@ -196,19 +196,19 @@ impl DeliveryFields {
     }
 }
 
-/// What holds for a process.
+/// The effective settings of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// In which form.
+    /// The form of a result.
     pub format: Format,
     /// What happens when it is late.
     pub sla_breach: SlaBreach,
-    /// How long it may take; `None` is without limit.
+    /// How long it may take; `None` means no limit.
     pub sla: Option<Length>,
 }
 
 impl Delivery {
-    /// What holds when a process's fields are laid over the package's.
+    /// The effective settings when a process's fields override the package's.
     pub fn resolve(package: &DeliveryFields, process: &DeliveryFields) -> Self {
         Self {
             format: nearer(process.format.as_ref(), package.format.as_ref()).unwrap_or_default(),

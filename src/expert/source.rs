@@ -1,4 +1,4 @@
-//! Where a package is installed from: a directory, an archive or a git repository. What it holds is loaded and checked before anything of it is
+//! Where a package is installed from: a directory, an archive or a git repository. Its content is loaded and checked before any of it is
 //! kept. Called by `library`.
 
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use super::{MANIFEST, archive, git};
 /// Where a package comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A directory with the package, or an archive of one.
+    /// A directory that contains the package, or an archive of one.
     Path(PathBuf),
     /// A repository with the package at its top.
     Git(String),
 }
 
 impl Source {
-    /// Reads a source as it is written on the command line: what has a scheme, or is `user@host:path`, is a repository.
+    /// Reads a source as written on the command line: anything with a scheme, or of the form `user@host:path`, is a repository.
     ///
     /// # Errors
     /// When a path cannot be made absolute.
@@ -31,7 +31,7 @@ impl Source {
         Ok(Self::Path(path))
     }
 
-    /// As it is written again.
+    /// As text, to be read again.
     pub fn as_text(&self) -> String {
         match self {
             Self::Path(path) => path.display().to_string(),
@@ -42,7 +42,7 @@ impl Source {
     /// Fetches and loads the package.
     ///
     /// # Errors
-    /// When it cannot be had; a package that does not load is no error here.
+    /// When it cannot be fetched; a package that does not load is not an error here.
     pub fn load(&self) -> Result<Loaded, String> {
         match self {
             Self::Path(path) if path.is_dir() => load_directory(path),
@@ -69,7 +69,7 @@ fn load_directory(path: &Path) -> Result<Loaded, String> {
     load(path).map_err(|error| format!("{} cannot be opened as a package: {error}", path.display()))
 }
 
-/// The package in an unpacked archive: at its top, or in the one directory there.
+/// The package in an unpacked archive: at the top, or in the only directory there.
 fn top_of(folder: &Path) -> PathBuf {
     if folder.join(MANIFEST).exists() {
         return folder.to_owned();

@@ -1,5 +1,5 @@
-//! The files that an expert keeps for good: made once from the package's templates, and never overwritten but where they still are what an
-//! older template was. Files of one session are not made here. Called by the command line when a package is installed or updated.
+//! An expert's persistent state files: created once from the package's templates, and overwritten only if they still equal an older
+//! template. Files of a single session are not created here. Called by the command line when a package is installed or updated.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,13 +15,12 @@ use super::package::Package;
 /// The folder of state, in a package and in a workspace.
 const FOLDER: &str = "state/";
 
-/// Where a template lies in the workspace: templates from other folders of a package go below `state/` too.
+/// Where a template's file is in the workspace: templates from other folders of a package also go below `state/`.
 pub(super) fn place(path: &str) -> String {
     if path.starts_with(FOLDER) { path.to_owned() } else { format!("{FOLDER}{path}") }
 }
 
-/// Makes the files of a package that are not there yet, and brings those up to date that still are the template of `old`. Gives what was
-/// written.
+/// Creates missing files of a package, and updates those that still equal the template in `old`. Returns what was written.
 ///
 /// # Errors
 /// When the workspace cannot be written.
@@ -52,7 +51,7 @@ fn templates(package: &Package) -> BTreeMap<String, &str> {
     lasting.map(|state| (place(&state.path), state.template.as_str())).collect()
 }
 
-/// Writes a file that is not there, whole or not at all, also after a power failure.
+/// Creates a file atomically, also with regard to power failures.
 fn make(target: &Path, text: &str) -> io::Result<()> {
     let file = beside(target, text)?;
     file.as_file().sync_all()?;
@@ -67,7 +66,7 @@ fn beside(target: &Path, text: &str) -> io::Result<NamedTempFile> {
     Ok(file)
 }
 
-/// A file that somebody else made in between stays.
+/// A file that another process created in between is kept.
 fn keep(file: NamedTempFile, target: &Path) -> io::Result<()> {
     match file.persist_noclobber(target) {
         Err(error) if error.error.kind() != io::ErrorKind::AlreadyExists => Err(error.error),
@@ -75,8 +74,8 @@ fn keep(file: NamedTempFile, target: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes the files of one session where they are missing. A run does not wait for the disk here: a power failure can leave such a file empty,
-/// and it is then made again.
+/// Creates missing files of one session. A run does not wait for the disk here: after a power failure such a file may be empty, and it is
+/// then created again.
 ///
 /// # Errors
 /// When the folder cannot be written.

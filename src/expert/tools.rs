@@ -1,5 +1,5 @@
 //! The tools of one run of an expert: the operations of its bound tools, the files of its workspace, and in a process the ways to end it.
-//! Which call needs consent, and which ends the run, is decided in `agent` by what [`supervision`] says. Called by `experts` and `execution`.
+//! `agent` decides, by what [`supervision`] says, which call needs consent and which ends the run. Called by `experts` and `execution`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,15 +26,15 @@ pub(super) const ESCALATE: &str = "escalate";
 /// Ends an attempt that cannot go on.
 pub(super) const FAIL: &str = "fail_process";
 
-/// Proposes to keep something for later runs.
+/// Proposes a learning for later runs.
 pub(super) const LEARN: &str = "propose_learning";
 
-/// What a run is for.
+/// The purpose of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// A conversation with the expert.
     Conversation,
-    /// A process that gives these outputs.
+    /// A process with these declared outputs.
     Process(Vec<Parameter>),
 }
 
@@ -43,7 +43,7 @@ pub(super) struct ExpertTools {
     operations: Operations,
     files: Arc<Workspace>,
     role: Role,
-    /// Outputs were corrected once.
+    /// The outputs have been sent back once.
     has_corrected: AtomicBool,
     learns: bool,
 }
@@ -85,7 +85,7 @@ impl ExpertTools {
         done.map(output).map_err(ToolError::Failed)
     }
 
-    /// Wrong outputs are sent back once; then the process ends with those that are right.
+    /// Wrong outputs are sent back once; after that, the process ends with the correct ones.
     fn finish(&self, arguments: &Map<String, Value>) -> Result<String, String> {
         let Role::Process(declared) = &self.role else { return Err("no process is run here".to_owned()) };
         let checked = outputs::check(declared, arguments.get("outputs"));
@@ -217,7 +217,7 @@ fn process_tools(role: &Role) -> Vec<ToolSpec> {
     ]
 }
 
-/// The way to hand a decision to a person.
+/// The tool that leaves a decision to a person.
 pub(super) fn escalate_tool() -> ToolSpec {
     let text = |description: &str| json!({"type": "string", "description": description});
     let escalation = json!({
@@ -234,7 +234,7 @@ pub(super) fn escalate_tool() -> ToolSpec {
     )
 }
 
-/// What people decide of the calls of a run, and what ends it.
+/// Which calls of a run people decide about, and what ends the run.
 pub(super) fn supervision(
     package: &Package,
     operations: &Operations,
@@ -252,13 +252,13 @@ pub(super) fn supervision(
     let learning = &package.manifest.learning;
     let mut rules = approval_rules(package, is_process);
     if learning.enabled {
-        // In a dry run it is kept in a copy.
+        // In a dry run it goes to a copy.
         let tier = if is_dry { Tier::Auto } else { learning.approval };
         tiers.insert(LEARN.to_owned(), tier_of(tier));
         rules.proposals.insert(LEARN.to_owned());
     }
     ends_run.extend([FINISH, ESCALATE, FAIL].map(|name| (name.to_owned(), EndsRun::OnSuccess)));
-    // An operation of a process is made once in all attempts; a person in a conversation may want the same again.
+    // An operation of a process is called once in all attempts; in a conversation, a person may want the same again.
     Supervision {
         tiers,
         rules,
@@ -269,7 +269,7 @@ pub(super) fn supervision(
     }
 }
 
-/// How a run of the package deals with approvals.
+/// How a run of the package handles approvals.
 pub(super) fn approval_rules(package: &Package, is_process: bool) -> ApprovalRules {
     let policy = &package.manifest.policy;
     ApprovalRules {
@@ -330,7 +330,7 @@ mod tests {
         Invocation { name: LEARN.to_owned(), arguments, key, timeout, caller }
     }
 
-    /// Who decides about a proposal is the package's `learning.approval`; a rejected one does not end a process.
+    /// The package's `learning.approval` says who decides about a proposal; a rejected one does not end a process.
     #[test]
     fn a_proposal_has_the_tier_of_learning() {
         for (approval, tier) in

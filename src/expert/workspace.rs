@@ -1,8 +1,8 @@
-//! The files that an expert sees in a run: those of its package's snapshot, which can only be read, and those that it keeps on disk.
+//! The files that an expert sees in a run: those of its package's snapshot, which are read-only, and its own on disk.
 //!
-//! `functions/NAME.md`, `processes/NAME.md`, `knowledge/NAME.md` and the paths of the package lead into the snapshot; `state/` and `scratch/`
-//! are on disk and may be written; `learnings/` is on disk and may be read. State of scope `session` lies in a folder of its own for each
-//! session. A file is written whole or not at all, and only by whoever has read what it replaces. Called by `tools`.
+//! `functions/NAME.md`, `processes/NAME.md`, `knowledge/NAME.md` and the package's own paths refer to the snapshot; `state/` and
+//! `scratch/` are on disk and writable; `learnings/` is on disk and read-only. State with `scope: session` has a separate folder for each
+//! session. A file is written atomically, and only by a run that has read what it replaces. Called by `tools`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -29,27 +29,27 @@ const LARGEST: u64 = 1 << 20;
 pub(super) struct Workspace {
     root: PathBuf,
     package: Arc<Package>,
-    /// Stands for the session, in letters that a folder may have.
+    /// Identifies the session, in characters that a folder name may have.
     session: String,
     /// Private knowledge that a function or the process names.
     permitted: BTreeSet<String>,
-    /// The digests of what was read or written here last, by path.
+    /// The digests of what was last read or written here, by path.
     seen: Mutex<HashMap<String, [u8; 32]>>,
 }
 
-/// Where a path leads.
+/// What a path refers to.
 #[derive(Debug, PartialEq, Eq)]
 enum Place {
-    /// Into the snapshot: the text.
+    /// A text of the snapshot.
     Package(String),
-    /// To a file below the root.
+    /// A file below the root.
     Disk { path: String, is_writable: bool },
 }
 
 impl Workspace {
     /// The files for a session; `context` is what the process preloads.
     pub(super) fn new(root: &Path, package: Arc<Package>, session: &str, context: &[String]) -> Self {
-        // What only an isolated function names, only its own run reads.
+        // Only the function's own run reads what only an isolated function names.
         let inline = package.functions.items.iter().filter(|one| one.session == FunctionSession::Inline);
         let by_functions = inline.flat_map(|function| &function.knowledge.items);
         let named = by_functions.map(|path| path.value.clone()).chain(context.iter().cloned());
@@ -58,14 +58,14 @@ impl Workspace {
         Self { root: root.to_owned(), package, session, permitted, seen: Mutex::default() }
     }
 
-    /// Whether a run with these files may quote private knowledge: what it reads itself, and what its isolated functions read.
+    /// Whether a run with these files may quote private knowledge that it or its isolated functions read.
     pub(super) fn may_quote_private(&self) -> bool {
         let mut private =
             self.package.knowledge.items.iter().filter(|one| one.kind == KnowledgeKind::Private);
         private.any(|one| self.permitted.contains(&one.path)) || isolated::any_reads_private(&self.package)
     }
 
-    /// Makes what is to be there when a run begins.
+    /// Creates what must exist when a run begins.
     ///
     /// # Errors
     /// When the disk cannot be written.
@@ -75,8 +75,8 @@ impl Workspace {
         state::prepare_session(&self.root.join(self.session_folder()), &self.package)
     }
 
-    /// Notes what a run has read and written before its process ended: it goes on as if it had not. A file whose content is not known from
-    /// that has to be read again.
+    /// Restores what a run has read and written before its process ended, so that it continues as if uninterrupted. A file whose content
+    /// cannot be derived from that must be read again.
     pub(super) fn recall(&self, calls: &[MadeCall]) {
         let mut texts: HashMap<String, String> = HashMap::new();
         for made in calls.iter().filter(|made| made.outcome == CallOutcome::Ok) {
@@ -139,16 +139,16 @@ impl Workspace {
         LearningFiles::new(&self.root)
     }
 
-    /// Keeps something for later runs.
+    /// Stores a learning for later runs.
     ///
     /// # Errors
-    /// Why it is not kept, for the model.
+    /// Why it is not stored, for the model.
     pub(super) fn learn(&self, scope: &str, entry: &LearningEntry) -> Result<String, String> {
         let added = self.learnings().add(&self.package, scope, entry);
         added.map(|_| "it is kept for later runs".to_owned()).map_err(|error| error.to_string())
     }
 
-    /// Writes a file whole.
+    /// Writes a whole file.
     ///
     /// # Errors
     /// Why it is not written, for the model.
@@ -156,14 +156,14 @@ impl Workspace {
         if let Ok(Place::Disk { path, is_writable: true }) = self.place(written)
             && self.on_disk(&path)?.as_deref() == Some(text.as_bytes())
         {
-            // The repeat of a call whose outcome was not known.
+            // A repeated call whose outcome was unknown.
             self.note(&path, text.as_bytes());
             return Ok(());
         }
         self.change(written, |_| Ok(text.to_owned()))
     }
 
-    /// Replaces a text that stands in a file once.
+    /// Replaces a text that occurs once in a file.
     ///
     /// # Errors
     /// Why it is not changed, for the model.
@@ -187,7 +187,7 @@ impl Workspace {
             return Err(format!("{written} can only be read; write to state/ or scratch/"));
         };
         let cannot = |error: io::Error| format!("{written} cannot be written: {error}");
-        // Other runs, of other processes too, wait here.
+        // Other runs wait here, including those of other processes.
         let lock = File::create(self.root.join(".lock")).map_err(cannot)?;
         lock.lock().map_err(cannot)?;
         let before = self.on_disk(&path)?;
@@ -225,7 +225,7 @@ impl Workspace {
         }
     }
 
-    /// Moves a leftover of another invocation aside.
+    /// Moves a leftover file of another invocation aside.
     ///
     /// # Errors
     /// When it cannot be moved.
@@ -259,7 +259,7 @@ impl Workspace {
         }
     }
 
-    /// A file of the package, by its path or by its component's name. State is on disk.
+    /// A file of the package, by its path or its component's name. State is on disk.
     fn of_package(&self, wanted: &str) -> Result<Option<Place>, String> {
         let package = &self.package;
         let named = |folder: &str, name: &str| wanted == format!("{folder}/{name}.md");
@@ -283,7 +283,7 @@ impl Workspace {
         }
         let is_hidden = |path: &str| !self.permitted.contains(path);
         if knowledge.is_some_and(|one| one.kind == KnowledgeKind::Private && is_hidden(&one.path)) {
-            // Not even that it exists is said.
+            // The answer does not reveal whether it exists.
             return Err(format!("there is no file {wanted}"));
         }
         let found =
@@ -314,7 +314,7 @@ impl Workspace {
         Ok(Some(bytes))
     }
 
-    /// Readers see the old file or the new one, whole.
+    /// Atomic: readers see the old file or the new one.
     fn replace(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
         let dir = self.dir()?;
         if let Some((folder, _)) = path.rsplit_once('/') {
@@ -341,7 +341,7 @@ fn digest(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// A text as a part of a file's name: letters, digits and `._-`, at most 64 of them; a text that was changed gets a mark of its own.
+/// A text as part of a file name: letters, digits and `._-`, at most 64; a text that was changed gets a distinguishing suffix.
 pub(super) fn file_name(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let is_safe =
@@ -458,7 +458,7 @@ mod tests {
         one.write("scratch/new.md", "made at the first write").unwrap();
     }
 
-    /// A process that takes a run over has read what the run has read.
+    /// A process that takes over a run counts as having read what the run has read.
     #[test]
     fn what_a_run_has_read_it_may_write_after_a_restart() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! YAML text → a tree in which every key and value knows its place, with every duplicate key as a finding of its own. Scalars are typed by
-//! the core schema of YAML 1.2 and numbers keep their digits. Parsing is granit-parser's; called by the readers of files. Pure.
+//! Parses YAML into a tree in which every key and value knows its place; duplicate keys are reported. Scalars are typed by the core
+//! schema of YAML 1.2, and numbers keep their digits. Uses granit-parser; called by the readers of files. Pure.
 
 use std::collections::HashMap;
 
@@ -7,12 +7,12 @@ use granit_parser::{Event, Parser, ScalarStyle, Span};
 
 use super::diagnostic::{At, Code, FileReport, Spanned};
 
-/// How many nodes a text may have, with aliases followed.
+/// The most nodes that a text may have, with aliases expanded.
 pub(super) const MOST_NODES: usize = 20_000;
 /// How deeply collections may be nested.
 const DEEPEST: usize = 64;
 
-/// A value and where it begins.
+/// A value, and where it begins.
 pub(super) type Node = Spanned<Value>;
 
 /// What a node is.
@@ -22,13 +22,13 @@ pub enum Value {
     Null,
     /// `true` or `false`.
     Bool(bool),
-    /// A number, as it was written.
+    /// A number, as written.
     Number(String),
     /// A text.
     Text(String),
     /// A sequence.
     List(Vec<Node>),
-    /// A mapping, in the order of the text; the first of two equal keys.
+    /// A mapping, in text order; of two equal keys the first.
     Map(Vec<Entry>),
 }
 
@@ -42,7 +42,7 @@ pub struct Entry {
 }
 
 impl Value {
-    /// What it is, for messages.
+    /// Its kind, for messages.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Null => "nothing",
@@ -55,8 +55,8 @@ impl Value {
     }
 }
 
-/// Reads the one document of a text whose first line has this number in its file. An empty text is null. `None` where it is no YAML, which
-/// has been noted then.
+/// Reads the single document of a text whose first line has this number in its file. An empty text is null. `None` if it is not valid
+/// YAML, which has then been reported.
 pub(super) fn read(text: &str, first_line: usize, report: &mut FileReport<'_>) -> Option<Node> {
     let options = granit_parser::options! { flow_nesting_limit: DEEPEST, block_nesting_limit: DEEPEST };
     let parser = Parser::new_from_str_with_options(text, options);
@@ -80,7 +80,7 @@ fn hint(why: &str) -> &'static str {
     }
 }
 
-/// Why reading ends.
+/// Why parsing stopped.
 struct Stop {
     at: At,
     why: String,
@@ -91,7 +91,7 @@ struct Reader<'a, 'r, 'f> {
     /// Lines of the file before the text.
     offset: usize,
     nodes: usize,
-    /// Finished nodes that an alias may name, with how many nodes they are.
+    /// Completed nodes that an alias may refer to, with their node counts.
     anchors: HashMap<usize, (Node, usize)>,
     report: &'r mut FileReport<'f>,
 }
@@ -148,7 +148,7 @@ impl<'a> Reader<'a, '_, '_> {
         Ok(node)
     }
 
-    /// The node that an alias stands for; its own place is the alias's.
+    /// The node that an alias refers to; its place is that of the alias.
     fn alias(&mut self, id: usize, span: &Span) -> Result<Node, Stop> {
         let Some((node, size)) = self.anchors.get(&id).map(|(node, size)| (node.value.clone(), *size)) else {
             return Err(self.stop(span, "this alias is inside of what it stands for"));

@@ -1,4 +1,4 @@
-//! One claimed entry of the queue: begins an attempt or goes on with one, waits for its end, and does what follows from that.
+//! Executes one claimed entry of the queue: begins or resumes an attempt, waits for its end, and acts on the result.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use crate::store::{Claimed, EntryEnd, MessageFilter, Queue as _, StoreError};
 
 /// The session that the triggers of the main session share.
 pub(super) const MAIN_SESSION: &str = "main";
-/// So many results of the main session are told.
+/// The most results of the main session that an invocation is given.
 const SESSION_RESULTS: usize = 10;
-/// So many results are looked through for them.
+/// The most results that are searched for them.
 const MOST_RESULTS: usize = 100;
 
-/// How the entry is to be known by its runs.
+/// The tag that marks the entry's runs.
 pub(super) fn fingerprint(invocation: &Invocation) -> String {
     format!("invocation:{}", invocation.id)
 }
@@ -53,7 +53,7 @@ impl Worker {
             Err(why) => return self.end(claimed, EntryEnd::DeadLetter, why).await,
         };
         let Some(expert) = self.experts.get(&invocation.expert) else {
-            // It was removed a moment ago; its entries wait in case it comes back.
+            // The expert was removed a moment ago; its entries wait in case it comes back.
             return self
                 .store
                 .retry_at(&claimed.lease, now() + 60_000, "the expert is not installed".to_owned())
@@ -63,7 +63,7 @@ impl Worker {
         if self.hand_to_main_session(claimed, &invocation).await? {
             return Ok(());
         }
-        // An attempt that goes on uses the package that it began with.
+        // A resumed attempt uses the package that it began with.
         let facts = match claimed.run.as_ref().filter(|_| claimed.is_continued) {
             Some(run) => self.experts.agents.facts(run).await,
             None => None,
@@ -88,14 +88,14 @@ impl Worker {
         }
     }
 
-    /// How the attempt ended; `None` when it waits for a person, or is left to another process.
+    /// How the attempt ended; `None` if it waits for a person or was left to another process.
     async fn outcome(
         &self,
         attempt: &Attempt<'_>,
         facts: Option<RunFacts>,
     ) -> Result<Option<Outcome>, StoreError> {
         if let Some(outcome) = facts.as_ref().and_then(|facts| facts.outcome.clone()) {
-            // The process ended between the end of the run and what follows from it.
+            // The process ended after the run but before acting on its result.
             return Ok(Some(outcome));
         }
         let options =
@@ -140,7 +140,7 @@ impl Worker {
         self.experts.agents.start_run(&agent, AgentRequest::of_work(&text, &stands_for), options).await
     }
 
-    /// What the expert delivered of the main session before, the newest first; nothing for other invocations.
+    /// What the expert has delivered in the main session so far, newest first; nothing for other invocations.
     async fn session_so_far(&self, attempt: &Attempt<'_>) -> Result<Vec<Value>, StoreError> {
         if !attempt.invocation.origin.is_main_session() {
             return Ok(Vec::new());
@@ -228,7 +228,8 @@ impl<'a> Attempt<'a> {
         self.process.context.items.iter().map(|path| path.value.clone()).collect()
     }
 
-    /// The session, and so the files of scope `session`: without a gateway the triggers of the main session share one of the expert.
+    /// The session, which determines the files with `scope: session`: without a gateway, the triggers of the main session share one per
+    /// expert.
     pub(super) fn session(&self) -> &str {
         if self.invocation.origin.is_main_session() { MAIN_SESSION } else { &self.invocation.id }
     }

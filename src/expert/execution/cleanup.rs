@@ -1,4 +1,4 @@
-//! What is kept no longer than needed: working data of processes that failed, session files, and messages that were delivered.
+//! Deletes what is no longer needed: working data of failed processes, session files, and old messages.
 
 use std::fs;
 use std::path::Path;
@@ -9,16 +9,16 @@ use super::now;
 use crate::expert::experts::{Experts, MODEL_PREFIX};
 use crate::store::Store;
 
-/// How often it is looked.
+/// How often to clean up.
 const EVERY: Duration = Duration::from_hours(1);
-/// How long working data of a failed process stays after its last change.
+/// How long a failed process's working data is kept after its last change.
 const KEEP_SCRATCH: Duration = Duration::from_hours(7 * 24);
-/// The files of a run may be made a moment before the run is stored.
+/// A run's files may be created a moment before the run is stored.
 const SLACK: Duration = Duration::from_mins(1);
-/// How long messages stay.
+/// How long messages are kept, in milliseconds.
 const KEEP_MESSAGES: u64 = 90 * 24 * 3_600_000;
 
-/// Cleans now and then, until it is dropped.
+/// Cleans up periodically, until it is dropped.
 pub(super) async fn keep_clean(experts: &Experts, store: &Store) {
     loop {
         for name in experts.names() {
@@ -31,7 +31,7 @@ pub(super) async fn keep_clean(experts: &Experts, store: &Store) {
     }
 }
 
-/// Deletes old files of an expert. Work that is still open, such as a process that waits for a person, keeps all that has changed since it
+/// Deletes old files of an expert. Open work, such as a process that waits for a person, keeps everything that has changed since it
 /// began.
 async fn clean_files(experts: &Experts, store: &Store, name: &str) {
     let oldest = match store.oldest_open(name, &format!("{MODEL_PREFIX}{name}")).await {
@@ -52,7 +52,7 @@ async fn clean_files(experts: &Experts, store: &Store, name: &str) {
     let _ = swept.await;
 }
 
-/// Deletes what has not changed since a time. Links are deleted, not followed.
+/// Deletes entries of a folder that have not changed since a time. Links are deleted, not followed.
 fn sweep(folder: &Path, before: SystemTime) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let Ok(metadata) = entry.metadata() else { continue };

@@ -1,5 +1,5 @@
-//! What follows from the end of an attempt: results, drafts and questions are posted, and the entry is tried again or ended. Whoever does it
-//! again does the same again: messages have ids of their own, and an entry ends once.
+//! Acts on the end of an attempt: posts results, drafts and questions, and retries or ends the entry. Doing it again has the same effect:
+//! messages have fixed ids, and an entry ends once.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::expert::settings::SlaBreach;
 use crate::expert::workspace::Workspace;
 use crate::store::{Claimed, EntryEnd, Queue as _, StoreError};
 
-/// What stands in lists for a reason in which the model may quote private knowledge. An escalation has it.
+/// Replaces, in lists, a reason in which the model may quote private knowledge. The escalation contains it.
 const WITHHELD: &str =
     "the model ended the attempt; its reason is withheld from lists, because it may quote private knowledge";
 
@@ -25,13 +25,13 @@ const WITHHELD: &str =
 struct Failed {
     /// Why, for the person it is escalated to.
     reason: String,
-    /// The same for lists.
+    /// The same, for lists.
     noted: String,
     may_retry: bool,
 }
 
 impl Worker {
-    /// Does what follows from the end of an attempt. Whoever does it again does the same again.
+    /// Acts on the end of an attempt. Doing it again has the same effect.
     pub(super) async fn conclude(&self, attempt: &Attempt<'_>, outcome: &Outcome) -> Result<(), StoreError> {
         let drafts = self.post_drafts(attempt).await?;
         match verdict::verdict(outcome, &attempt.process.outputs.items) {
@@ -67,7 +67,7 @@ impl Worker {
         self.post(attempt.message(MessageKind::Result, "result", body)).await
     }
 
-    /// How late an invocation ends; an escalation, where the package wants one, is posted once.
+    /// How late an invocation ends; if the package wants one, an escalation is posted once.
     async fn report_if_late(&self, attempt: &Attempt<'_>) -> Result<Option<Value>, StoreError> {
         let took = now().saturating_sub(attempt.invocation.asked);
         let Some((late, breach)) = verdict::lateness(&attempt.delivery, took) else { return Ok(None) };
@@ -106,7 +106,7 @@ impl Worker {
         }
     }
 
-    /// Posts the drafts that were handed over so far, and gives them.
+    /// Posts the drafts that were handed over so far, and returns them.
     pub(super) async fn post_drafts(&self, attempt: &Attempt<'_>) -> Result<Vec<Value>, StoreError> {
         let all = self.experts.agents.facts_of(&fingerprint(attempt.invocation)).await;
         let drafts =
@@ -118,7 +118,7 @@ impl Worker {
             if posted.contains(&body) {
                 continue;
             }
-            // A replay has another entry and is the same work: its draft was handed over before.
+            // A replay has another entry but is the same work, whose draft was handed over before.
             let id = format!("{}:draft-{}", attempt.invocation.id, posted.len() + 1);
             let message = Message { id, ..attempt.message(MessageKind::Draft, "draft", body.clone()) };
             if attempt.package.manifest.policy.on_manual_ready {
@@ -143,8 +143,8 @@ impl Worker {
         self.store.complete(&claimed.lease, end, note, now()).await.map(drop)
     }
 
-    /// An attempt that cannot go on, since the package with which it began is gone: whoever replays it begins with the new one. Calls that
-    /// were approved are not made, and a person learns of it.
+    /// Ends an attempt that cannot continue because the package it began with is gone; a replay begins with the new one. Approved calls
+    /// are not made, and a person is told.
     pub(super) async fn abandon(
         &self,
         claimed: &Claimed,
@@ -169,7 +169,7 @@ impl Worker {
         self.end(claimed, EntryEnd::DeadLetter, why.to_owned()).await
     }
 
-    /// A trigger for the main agent's session is handed to it, where there is a way: it delegates back to the expert.
+    /// Hands a trigger with `session: main` to the main agent's session, if it can be reached; that agent delegates back to the expert.
     pub(super) async fn hand_to_main_session(
         &self,
         claimed: &Claimed,
@@ -205,7 +205,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// The message that asks for consent. Once the time is over it is another one: the person is asked once more.
+    /// The message that asks for approval. After the timeout it is a different one, because the person is asked once more.
     pub(super) fn asked(&self, request: &ApprovalRequest) -> Message {
         let is_late = request.expires.is_some_and(|expires| expires <= now());
         let mut body = crate::agent::report::approval(request);
@@ -214,7 +214,7 @@ impl Attempt<'_> {
         self.message(MessageKind::Approval, &what, body)
     }
 
-    /// What the process worked with is not needed any more.
+    /// The process's working data is no longer needed.
     fn clear_scratch(&self, experts: &Experts) {
         let root = experts.config.state_of(self.expert.name());
         let files = Workspace::new(&root, Arc::clone(&self.package), self.session(), &[]);

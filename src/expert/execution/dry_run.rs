@@ -1,4 +1,4 @@
-//! A dry run: a process is executed without the queue and without changing anything outside, and its report says what it would have done.
+//! A dry run: executes a process without the queue and without changing anything outside, and reports what it would have done.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::expert::experts::Experts;
 use crate::expert::isolated;
 use crate::store::Claimed;
 
-/// The tool that reads files of the expert.
+/// The tool that reads the expert's files.
 const READ: &str = "read";
-/// What stands for a result that may hold private knowledge.
+/// Replaces a result that may contain private knowledge.
 const WITHHELD: &str = "[withheld: it may hold private knowledge]";
 
-/// A process that is executed without changing anything outside, and without the queue.
+/// A process to execute without the queue and without changing anything outside.
 #[derive(Clone, Debug)]
 pub struct DryRun {
     /// The expert.
@@ -34,7 +34,7 @@ pub struct DryRun {
 }
 
 impl DryRun {
-    /// Executes it and gives its report.
+    /// Executes it and returns its report.
     ///
     /// # Errors
     /// Why it cannot run, for people.
@@ -85,7 +85,7 @@ impl DryRun {
     }
 }
 
-/// A call in the report. What a run that may quote private knowledge has read or been told by its functions is withheld.
+/// A call in the report. For a run that may quote private knowledge, what it read and what its functions returned is withheld.
 fn reported(made: &MadeCall, is_private: bool) -> Value {
     let is_own = made.call.name == READ || isolated::is_call(&made.call.name);
     let result = if is_private && is_own { WITHHELD } else { &made.text };

@@ -1,5 +1,5 @@
-//! Lateness: what has not been delivered within the `sla` of its process is told of while it is still open, whatever keeps it: the queue, a
-//! server, a pause, or a person.
+//! Lateness: reports what was not delivered within its process's `sla` while it is still open, whether the queue, a server, a pause or a
+//! person delays it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,7 +13,7 @@ use crate::expert::invocation::Invocation;
 use crate::expert::settings::{Delivery, SlaBreach};
 use crate::store::{EntryRow, EntryState, StoreError};
 
-/// So many entries of an expert are read at a time.
+/// The most entries of an expert that are read at a time.
 const MOST: usize = 1_000;
 
 /// What is known of the deadlines of open entries.
@@ -21,21 +21,21 @@ const MOST: usize = 1_000;
 pub(super) struct Deadlines {
     /// By the expert's name and digest.
     queues: BTreeMap<(String, String), Entries>,
-    /// Entries whose deadline is to come, each with it.
+    /// Entries with a future deadline, each with that deadline.
     open: Vec<(u64, String)>,
 }
 
-/// What is known of the entries of a queue, by their places in it.
+/// What is known of a queue's entries, by their positions.
 #[derive(Default)]
 struct Entries {
-    /// Up to here their places are known.
+    /// Positions up to here are known.
     seen: u64,
-    /// They are not read yet.
+    /// Positions of entries not read yet.
     unread: VecDeque<u64>,
 }
 
 impl Worker {
-    /// Tells of the open invocations that have become late since it was looked last.
+    /// Reports the open invocations that have become late since the last check.
     pub(super) async fn report_late(&self, deadlines: &mut Deadlines) -> Result<(), StoreError> {
         for expert in self.experts.iter().filter(|expert| self.works_for(expert.name())) {
             if !has_sla(&expert) {
@@ -53,7 +53,7 @@ impl Worker {
             }
             queue.unread.drain(..count);
         }
-        // Each is forgotten only when it was told: a failing store is tried again.
+        // Each is forgotten only once it was reported, so a failing store is retried.
         while let Some(index) = deadlines.open.iter().position(|(at, _)| *at < now()) {
             let row = self.store.entry(&deadlines.open[index].1).await?;
             if let Some(row) = row.filter(is_open) {
@@ -94,7 +94,7 @@ impl Worker {
     }
 }
 
-/// The id of the message that says that an entry is late: it is posted once, whoever notices it.
+/// The id of the message about a late entry, so that it is posted once whichever process notices.
 pub(super) fn late_id(entry: &str) -> String {
     format!("{entry}:late")
 }
@@ -108,7 +108,7 @@ fn delivery(expert: &Expert, invocation: &Invocation) -> Option<Delivery> {
     Some(Delivery::resolve(&expert.package.manifest.delivery, &process.delivery))
 }
 
-/// When an entry becomes late; `None` for a process without a limit.
+/// When an entry becomes late; `None` if its process has no limit.
 fn deadline(expert: &Expert, row: &EntryRow) -> Option<u64> {
     let invocation = Invocation::read(&row.payload).ok()?;
     let sla = millis(delivery(expert, &invocation)?.sla.as_ref()?);

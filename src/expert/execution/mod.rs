@@ -1,8 +1,8 @@
-//! Execution: the worker that drains the queue. It claims what is due of the experts that are ready, executes each invocation as a run of the
-//! agent, renews its claims, lets runs go on whose approvals are decided, and ends invocations as `verdict` says.
+//! Execution: the worker that drains the queue. It claims due entries of experts that are ready, executes each invocation as an agent
+//! run, renews its claims, resumes runs whose approvals are decided, and ends invocations as `verdict` decides.
 //!
-//! All that must not be lost is in the store: an attempt is a run whose events are committed, and what follows from its end is worked out from
-//! them again by whoever takes the entry over. Messages have ids of their own, so they are posted once.
+//! Everything that must not be lost is in the store: an attempt is a run whose events are committed, and a process that takes over an
+//! entry derives again what follows from its end. Messages have fixed ids, so they are posted once.
 
 mod attempt;
 mod cleanup;
@@ -27,9 +27,9 @@ use lateness::Deadlines;
 use super::experts::{Experts, MODEL_PREFIX};
 use crate::store::{ClaimRequest, Claimed, EntryState, Queue as _, Status, Store, StoreError, WokenRun};
 
-/// How often it is looked for entries of other processes and for entries that are due.
+/// How often the queue is checked for due entries and entries of other processes.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How often it is looked whether approvals are decided, experts have changed, and servers are there.
+/// How often approvals, changed experts and servers are checked.
 const TEND_EVERY: Duration = Duration::from_secs(1);
 
 /// Works on the queue of the installed experts.
@@ -38,13 +38,13 @@ pub struct Worker {
     store: Arc<Store>,
     shutdown: CancellationToken,
     free: Arc<Semaphore>,
-    /// Something may have become due.
+    /// Signals that something may have become due.
     stirred: Arc<Notify>,
     tasks: TaskTracker,
-    /// Only this expert's queue is drained.
+    /// If set, only this expert's queue is drained.
     only: Option<String>,
     is_failure_logged: AtomicBool,
-    /// The entries that are worked on here.
+    /// The entries that this process works on.
     working: Mutex<BTreeSet<String>>,
 }
 
@@ -55,7 +55,7 @@ pub(super) fn now() -> u64 {
 }
 
 impl Worker {
-    /// A worker over the experts' store; `None` where there is no store. `only`: of this expert alone.
+    /// A worker on the experts' store; `None` if there is no store. `only`: for this expert alone.
     pub fn new(
         experts: &Arc<Experts>,
         shutdown: CancellationToken,
@@ -76,7 +76,7 @@ impl Worker {
         }))
     }
 
-    /// Works until the process ends; what is in progress then is left to whoever claims it next.
+    /// Runs until the process ends; unfinished work is left to the next process that claims it.
     pub async fn work(self: Arc<Self>) {
         let (draining, tending, cleaning) =
             (self.drain(), self.tend(), cleanup::keep_clean(&self.experts, &self.store));
@@ -97,14 +97,14 @@ impl Worker {
                 tokio::select! {
                     () = self.stirred.notified() => {}
                     () = self.store.wait_for_entry() => {}
-                    // Other processes queue too.
+                    // Other processes add entries too.
                     () = tokio::time::sleep(LOOK_EVERY) => {}
                 }
             }
         }
     }
 
-    /// A failing store is told once, until it works again.
+    /// A failing store is reported once, until it works again.
     fn log_failure(&self, error: &StoreError) {
         if !self.is_failure_logged.swap(true, Ordering::Relaxed) {
             tracing::error!(target: "respool::expert", %error, "the queue cannot be used; it is tried again");
@@ -117,7 +117,7 @@ impl Worker {
         if queues.is_empty() || most == 0 {
             return Ok(Vec::new());
         }
-        // To look is cheap; to claim is a commit.
+        // Looking is cheap; claiming is a commit.
         let is_due = self.store.next_due(queues.clone()).await?.is_some_and(|due| due <= now());
         self.is_failure_logged.store(false, Ordering::Relaxed);
         if !is_due {
@@ -146,7 +146,7 @@ impl Worker {
                 tracing::error!(target: "respool::expert", entry = lease.entry, %error, "an invocation is left until its claim is over");
             }
             if worker.shutdown.is_cancelled() {
-                // Whoever is there next need not wait.
+                // Releases the entry so that another process need not wait for the claim to expire.
                 let _ = worker.store.heartbeat(&lease, now()).await;
             }
             worker.working.lock().unwrap_or_else(PoisonError::into_inner).remove(&lease.entry);
@@ -155,7 +155,7 @@ impl Worker {
         });
     }
 
-    /// Renews a claim for as long as that is possible.
+    /// Renews a claim while that is possible.
     async fn renew(&self, claimed: &Claimed) {
         loop {
             tokio::time::sleep(self.experts.config.lease / 3).await;
@@ -184,7 +184,7 @@ impl Worker {
         }
     }
 
-    /// Lets the runs go on whose approvals are decided, or whose time is over.
+    /// Resumes the runs whose approvals are decided or have expired.
     async fn wake(&self) -> Result<(), StoreError> {
         for WokenRun { id, agent, status } in self.store.woken_by_approvals(now()).await? {
             let Some(name) = agent.strip_prefix(MODEL_PREFIX) else { continue };
@@ -201,7 +201,7 @@ impl Worker {
     }
 
     async fn resume_conversation(&self, name: &str, run: &str) {
-        // It is looked again: with servers that have not started an operation of theirs may not be there.
+        // Checked again, because operations of a server that has not started yet may be missing.
         if self.experts.agents.is_active(run) || self.experts.is_starting(name) {
             return;
         }

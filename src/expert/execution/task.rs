@@ -1,4 +1,4 @@
-//! What the model is told to begin an attempt of a process: the process's text, its inputs as data, its context files, its scratchpad, and what
+//! The message that begins an attempt of a process: the process's text, its inputs as data, its context files, its scratchpad, and what
 //! earlier attempts did. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,11 +14,11 @@ use crate::expert::tools::{ESCALATE, FAIL, FINISH};
 use crate::expert::trigger::{fenced, fenced_json};
 use crate::expert::workspace::file_name;
 
-/// The longest piece of a result that the log shows, in characters.
+/// The most characters of a result that the log shows.
 const LONGEST_RESULT: usize = 400;
-/// The longest piece of a call's inputs that the log shows, in characters.
+/// The most characters of a call's inputs that the log shows.
 const LONGEST_ARGUMENTS: usize = 2_000;
-/// The longest log, in bytes; less than what a fence shows.
+/// The longest log, in bytes; less than a fence shows.
 const LONGEST_LOG: usize = 24 << 10;
 
 /// An attempt of a process.
@@ -32,18 +32,18 @@ pub(super) struct Task<'a> {
     pub(super) inputs: &'a Value,
     /// Preloaded files, by path.
     pub(super) context: Vec<(String, String)>,
-    /// Where working data goes, and whether there is some already.
+    /// Where working data goes, and whether there is any already.
     pub(super) scratchpad: Option<(String, bool)>,
     pub(super) attempt: u32,
     pub(super) history: History<'a>,
 }
 
-/// What the model learns of earlier attempts and of its session.
+/// What the model is told about earlier attempts and its session.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History<'a> {
-    /// How the attempt before failed; `None` for a first attempt.
+    /// How the previous attempt failed; `None` for a first attempt.
     pub(super) failure: Option<&'a str>,
-    /// What earlier attempts did; empty where the process does not resume.
+    /// What earlier attempts did; empty if the process does not resume.
     pub(super) log: &'a [MadeCall],
     /// Results of other invocations in the same session, newest first.
     pub(super) session: Vec<Value>,
@@ -99,7 +99,7 @@ impl Task<'_> {
 }
 
 impl Task<'_> {
-    /// The recorded calls, the newest last. Where there are too many the oldest are left out.
+    /// The recorded calls, newest last. If there are too many, the oldest are left out.
     fn results(&self) -> String {
         let (mut lines, mut length) = (Vec::new(), 0);
         for made in self.history.log.iter().rev() {
@@ -120,8 +120,8 @@ impl Task<'_> {
         lines.concat()
     }
 
-    /// The steps of the process. One is done where each operation that it names has succeeded or was handed over: only committed events count,
-    /// not what the model wrote.
+    /// The steps of the process. A step is done if each operation that it names has succeeded or was handed over: only committed events
+    /// count, not what the model wrote.
     fn steps(&self, text: &mut String) {
         let steps = markdown::steps(self.body);
         if steps.is_empty() {
@@ -142,7 +142,7 @@ impl Task<'_> {
         }
     }
 
-    /// How many different calls of each function are done.
+    /// How many distinct calls of each function are done.
     fn done(&self) -> BTreeMap<String, usize> {
         let is_done = |made: &&MadeCall| matches!(made.outcome, CallOutcome::Ok | CallOutcome::HandedOver);
         let calls: BTreeSet<(&str, &str)> = self
@@ -159,7 +159,7 @@ impl Task<'_> {
         counts
     }
 
-    /// The functions behind the operations that a step names as `tool.operation`.
+    /// The functions of the operations that a step names as `tool.operation`.
     fn operations_of(&self, step: &str) -> BTreeSet<String> {
         let is_part = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-' | ':' | '/');
         let words = step.split(|c: char| !is_part(c)).map(|word| word.trim_end_matches(['.', ':']));
@@ -171,7 +171,7 @@ impl Task<'_> {
     }
 }
 
-/// The beginning of a text that is too long.
+/// The beginning of an overlong text.
 fn shortened(text: &str, most: usize) -> String {
     let short: String = text.chars().take(most).collect();
     if short.len() < text.len() { short + "…" } else { short }
@@ -186,7 +186,7 @@ fn outcome_word(outcome: CallOutcome) -> &'static str {
     }
 }
 
-/// The path of a process's scratchpad with the inputs in place; a payload chooses only letters of a file's name.
+/// The path of a process's scratchpad with the inputs filled in; a payload can only choose characters of the file's name.
 ///
 /// # Errors
 /// When it would not be below `scratch/`.
@@ -231,7 +231,7 @@ mod tests {
         Task { name: "triage", body, tools, inputs: &inputs, context, scratchpad, attempt: 2, history }.text()
     }
 
-    /// A step is done where all that it names is recorded as done, and one call does not stand for two steps.
+    /// A step is done if everything it names is recorded as done, and one call does not count for two steps.
     #[test]
     fn steps_are_done_where_calls_are_recorded() {
         let body = "- [ ] Look with `crm.get_deal`, then crm.get_contact.\n- [ ] Note it: `crm.create_note`.\n\

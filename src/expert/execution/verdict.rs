@@ -1,4 +1,4 @@
-//! What the end of an attempt means: done, escalated, or failed; and what follows from that. Pure.
+//! Decides what the end of an attempt means (done, escalated or failed) and what follows from it. Pure.
 
 use serde_json::{Map, Value, json};
 
@@ -21,12 +21,12 @@ pub(super) enum Verdict {
     Failed {
         /// Why, for people and for the next attempt.
         reason: String,
-        /// Whether a further attempt makes sense: not after a person said no.
+        /// Whether another attempt makes sense: not after a person said no.
         may_retry: bool,
     },
 }
 
-/// What a process gave.
+/// The result of a process.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Results {
     pub(super) summary: String,
@@ -35,15 +35,15 @@ pub(super) struct Results {
     pub(super) problems: Vec<String>,
 }
 
-/// What follows the end of an attempt.
+/// What follows from the end of an attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Next {
-    /// A further attempt after so many milliseconds.
+    /// Another attempt after this many milliseconds.
     Retry(u64),
     /// The invocation has ended.
     End {
         end: EntryEnd,
-        /// Whether a person is told of a failure.
+        /// Whether a person is notified of a failure.
         escalates: bool,
     },
 }
@@ -88,7 +88,7 @@ pub(super) fn verdict(outcome: &Outcome, declared: &[Parameter]) -> Verdict {
     }
 }
 
-/// What follows a failed attempt, the first of which is 1.
+/// What follows from a failed attempt; attempts count from 1.
 pub(super) fn after_failure(execution: &Execution, attempt: u32, may_retry: bool) -> Next {
     if may_retry && attempt < execution.max_attempts {
         return Next::Retry(u64::try_from(execution.delay_after(attempt).as_millis()).unwrap_or(u64::MAX));
@@ -100,8 +100,8 @@ pub(super) fn after_failure(execution: &Execution, attempt: u32, may_retry: bool
     }
 }
 
-/// What later attempts need not, or must not, do again: operations that are not repeatable and succeeded, drafts that were handed over, and
-/// operations of which nobody knows whether they succeeded.
+/// What later attempts need not or must not do again: successful operations that are not repeatable, drafts that were handed over, and
+/// operations whose outcome is unknown.
 pub(super) fn settled(calls: &[MadeCall]) -> Vec<SettledCall> {
     let of_operation = calls.iter().filter(|made| made.ends_run == EndsRun::OnFault && !made.is_repeatable);
     of_operation.filter_map(settled_call).collect()
@@ -140,7 +140,7 @@ pub(super) fn delivered(results: &Results, declared: &[Parameter], delivery: &De
     body
 }
 
-/// How much too late a result is. Queue and approvals count.
+/// How late a result is, including queue and approvals.
 pub(super) fn lateness(delivery: &Delivery, took: u64) -> Option<(Value, SlaBreach)> {
     let sla = delivery.sla.as_ref()?;
     let allowed = u64::try_from(sla.length().as_millis()).unwrap_or(u64::MAX);

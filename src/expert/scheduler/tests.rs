@@ -1,4 +1,4 @@
-//! The scheduler over a real store, at times of the test's own.
+//! The scheduler on a real store, with times set by the test.
 
 use std::fs;
 use std::path::Path;
@@ -54,7 +54,7 @@ impl Bed {
         Scheduler::new(catalog, store.clone())
     }
 
-    /// The times that entries were queued for, in the order of the queue.
+    /// The times for which entries were queued, in queue order.
     async fn fired(&self) -> Vec<String> {
         let rows = self.store.entries(Some("sales"), EntryState::Waiting, 100).await.unwrap();
         let read = |payload: &str| Invocation::read(payload).unwrap();
@@ -88,7 +88,7 @@ async fn each_time_is_queued_once() {
     assert_eq!(bed.fired().await, ["hourly 2026-11-20T08:00:00Z"]);
 }
 
-/// Both are at work on one store, at the same time and one a little later.
+/// Both schedulers work on one store, at the same time and one slightly later.
 #[tokio::test]
 async fn of_two_processes_one_fires() {
     let bed = Bed::with(&(trigger("a", "* * * * *", "") + &trigger("b", "*/2 * * * *", "")));
@@ -127,7 +127,7 @@ async fn a_machine_that_slept_does_not_fire_for_the_whole_night() {
     assert_eq!(bed.fired().await, ["often 2026-11-20T14:00:00Z"]);
 }
 
-/// A clock that has never been seen has missed nothing; neither has one with other times.
+/// A clock that has never been seen has missed nothing; neither has one whose times have changed.
 #[tokio::test]
 async fn a_new_schedule_begins_now() {
     let bed = Bed::with(&trigger("t", "0 8 * * *", ""));
@@ -172,7 +172,7 @@ async fn the_payload_is_in_the_zone_of_the_trigger_and_the_lane_is_its_own() {
     assert_eq!((row.lane, found.process.as_str()), (Some(crate::store::LaneKey::serial("t")), "scan"));
 }
 
-/// Nobody has bound the expert's tools: nothing is queued, and afterwards what was missed comes once.
+/// The expert's tools are not bound: nothing is queued, and afterwards what was missed comes once.
 #[tokio::test]
 async fn a_clock_of_an_expert_that_is_held_queues_nothing() {
     use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,7 @@
-//! An event of a trigger → the invocation that is queued for it: enriched first, then its dedupe key, its mapped inputs and its lane. Pure.
+//! Turns an event of a trigger into the invocation that is queued for it: the event is enriched first, then its dedupe key, mapped inputs
+//! and lane are determined. Pure.
 //!
-//! Keys are looked up in the enriched payload, then among the mapped inputs. A key that is not there never loses the event: it runs, with a
+//! Keys are looked up in the enriched payload, then among the mapped inputs. An event with a missing key is never lost: it runs, with a
 //! warning.
 
 use serde_json::{Map, Value};
@@ -11,29 +12,29 @@ use crate::expert::invocation::{Invocation, InvocationLane, Origin};
 use crate::expert::manifest::{Concurrency, Manifest, Trigger, TriggerSession};
 use crate::expert::resolve::Lane;
 
-/// The name of the one preset.
+/// The name of the only preset.
 const GMAIL: &str = "gmail";
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// The id of the entry that is made for it.
+    /// The id of the entry created for it.
     pub id: String,
     /// Its data, enriched.
     pub payload: Value,
-    /// What tells its delivery from others where its trigger has no key for it: the id of a signed message, the time of a clock.
+    /// What identifies its delivery if the trigger has no key for that: the id of a signed message, or the time of a clock.
     pub delivery: Option<String>,
-    /// When it came, in milliseconds since 1970.
+    /// When it arrived, in milliseconds since 1970.
     pub at: u64,
 }
 
-/// Why a trigger never fires, whatever comes.
+/// Why a trigger never fires, whatever arrives.
 pub fn why_off(trigger: &Trigger) -> Option<String> {
     let preset = trigger.preset.as_ref().filter(|preset| preset.value != GMAIL)?;
     Some(format!("there is no preset \"{}\"", preset.value))
 }
 
-/// The payloads of the events that a request brings, enriched as the trigger's preset says.
+/// The payloads of the events in a request, enriched by the trigger's preset.
 ///
 /// # Errors
 /// What is wrong with the payload's form, for people.
@@ -47,7 +48,7 @@ pub fn events_of(trigger: &Trigger, payload: Value) -> Result<Vec<Value>, String
     }
 }
 
-/// The invocation that an event asks for. `digest`: of the package that the manifest is of.
+/// The invocation that an event requests. `digest`: that of the manifest's package.
 pub fn invocation(manifest: &Manifest, digest: &str, trigger: &Trigger, event: Event) -> Invocation {
     let mut warnings = Vec::new();
     let mapped = mapped(trigger, &event.payload, &mut warnings);
@@ -102,10 +103,10 @@ fn lane(
     warnings: &mut Vec<String>,
 ) -> Option<InvocationLane> {
     let serial = InvocationLane::Serial { trigger: trigger.name.value.clone() };
-    // A mode that cannot be read is an error of the package; should one come here, order is the careful choice.
+    // A mode that cannot be read is an error of the package; if one gets here, serial execution is the safe choice.
     let Some(Lane { mode, key }) = Lane::of(trigger, manifest) else { return Some(serial) };
     match mode {
-        // What shares a session runs one after the other. No trigger has a name with a space.
+        // Invocations that share a session run one after another. No trigger has a name with a space.
         Concurrency::Parallel if trigger.session == TriggerSession::Main => {
             Some(InvocationLane::Serial { trigger: "main session".to_owned() })
         }
@@ -139,7 +140,7 @@ fn dedupe(
         }
         value
     });
-    // A value of the payload cannot pose as a delivery, nor the other way round.
+    // A value of the payload cannot imitate a delivery id, or vice versa.
     found.map(|value| format!("key:{value}")).or_else(|| delivery.map(|id| format!("delivery:{id}")))
 }
 
@@ -187,7 +188,7 @@ mod tests {
         gmail::events(json!({"messages": [letter]})).unwrap().remove(0)
     }
 
-    /// The seed's own example: neither key is in the payload as it came.
+    /// The example in the loader design: the payload as received has neither key.
     #[test]
     fn a_mail_has_its_key_its_inputs_and_its_lane() {
         let found = of("new_email", enriched(&json!({"id": "m1", "from": "Jo <Jo@x.org>", "subject": "Hi"})));
@@ -264,8 +265,8 @@ mod tests {
     }
 
     proptest! {
-        /// Two events are in one lane exactly when they have the same key, by whichever trigger they came; without a key, when they have the
-        /// same trigger.
+        /// Two events share a lane exactly if they have the same key, whichever trigger received them, or, without a key, the same
+        /// trigger.
         #[test]
         fn lanes_are_the_same_for_the_same_key(first in scalar(), second in scalar(), same_trigger in any::<bool>()) {
             let by_call = |key: &Value| of("call", json!({"caller": {"mail": key}}));

@@ -1,21 +1,21 @@
-//! Text from outside, as it is put before a model: cut to a bound, without whole marks of chat templates, and between two marks that the
-//! text itself cannot contain. Pure.
+//! Fences text from outside before a model sees it: cut to a limit, without complete marks of chat templates, and between two marks that
+//! the text itself cannot contain. Pure.
 //!
-//! The marks carry a digest of the text, so that a text with an end mark of its own does not end its fence. What the model makes of it is
-//! another matter: what protects is that operations are decided at the tool boundary.
+//! The marks carry a digest of the text, so that an end mark inside the text does not end its fence. What the model makes of the text is
+//! another matter: the protection is that operations are decided at the tool boundary.
 
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tool_call_parser::Prior;
 use tool_call_parser::templates::{Scope, broken};
 
-/// So many bytes of a payload are shown.
+/// The most bytes of a payload that are shown.
 const MOST_SHOWN: usize = 32 << 10;
 
-/// A text as data. `what` says in a few words what it is, such as "the payload of a trigger"; it is one line.
+/// A text as data. `what` describes it in a few words on one line, such as "the payload of a trigger".
 pub fn fenced(what: &str, text: &str) -> String {
     let cut = cut(text);
-    // Which model reads it is not known here.
+    // It is not known here which model reads it.
     let shown = broken(cut, Prior::default(), Scope::All);
     let digest = Sha256::digest(text.as_bytes());
     let mark = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat();
@@ -60,7 +60,7 @@ mod tests {
         assert!(found.ends_with("<data-2cf24dba5fb0a30e>\nhello\n</data-2cf24dba5fb0a30e>"), "{found}");
     }
 
-    /// An attacker who copies the fence of one text into the next one has another digest.
+    /// An attacker who copies the fence of one text into the next gets a different digest.
     #[test]
     fn a_text_cannot_end_its_fence() {
         let first = fenced("a mail", "pay now");

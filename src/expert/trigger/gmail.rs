@@ -1,11 +1,11 @@
-//! The preset `gmail`: what OpenClaw's watcher of a mailbox sends → one event per letter, with the fields that triggers name. Pure.
+//! The preset `gmail`: turns what OpenClaw's mailbox watcher sends into one event per mail, with the fields that triggers refer to. Pure.
 //!
-//! The watcher sends `{messages: [{id, threadId?, from, subject, snippet, body}]}` with one letter or many (its documentation, 2026.9.6).
-//! Each event is the payload with that letter alone in `messages`, and `message_id`, `thread_id`, `sender_id` and `contact_id` beside it.
+//! The watcher sends `{messages: [{id, threadId?, from, subject, snippet, body}]}` with one mail or more (its documentation, 2026.9.6).
+//! Each event is the payload with only that mail in `messages`, and `message_id`, `thread_id`, `sender_id` and `contact_id` beside it.
 
 use serde_json::{Map, Value};
 
-/// So many letters one request may bring; OpenClaw sends 200 at most.
+/// The most mails in one request; OpenClaw sends 200 at most.
 const MOST_LETTERS: usize = 1_000;
 
 /// The events of a payload.
@@ -50,7 +50,7 @@ fn event(mut fields: Map<String, Value>, letter: Value) -> Value {
     Value::Object(fields)
 }
 
-/// The bare address of a `From` line, in lower case. The name before it is chosen by the sender, and may look like an address.
+/// The bare address of a `From` line, in lower case. The sender chooses the name in front of it, which may look like an address.
 fn address(from: &str) -> Option<String> {
     let from = from.trim();
     let bare = match from.strip_suffix('>').and_then(|rest| rest.rsplit_once('<')) {
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(events(json!({"messages": []})), Ok(Vec::new()));
     }
 
-    /// The fields that respool adds are its own: a payload cannot choose the contact whose lane it runs in.
+    /// Only respool sets the fields that it adds: a payload cannot choose the contact in whose lane it runs.
     #[test]
     fn what_is_added_is_never_taken_from_the_payload() {
         let payload = json!({"contact_id": "victim@x", "message_id": "z", "messages": [{"id": "m1"}]});

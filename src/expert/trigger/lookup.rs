@@ -1,10 +1,10 @@
-//! What a path such as `messages[0].id` finds in a payload. Pure.
+//! Looks up a path such as `messages[0].id` in a payload. Pure.
 
 use serde_json::Value;
 
 use crate::expert::path::{Step, payload_path};
 
-/// The value at a path. What is null, or behind a path that cannot be read, is not there.
+/// The value at a path. Null, and anything behind a path that cannot be read, counts as missing.
 pub(super) fn find<'v>(payload: &'v Value, path: &str) -> Option<&'v Value> {
     let steps = payload_path(path).ok()?;
     let found = steps.iter().try_fold(payload, |value, step| match (step, value) {
@@ -16,7 +16,8 @@ pub(super) fn find<'v>(payload: &'v Value, path: &str) -> Option<&'v Value> {
     found.filter(|value| !value.is_null())
 }
 
-/// A value as the text by which events are told apart or put in a lane. A blank text is none: all events without an id would be the same.
+/// A value as the text that identifies an event or chooses its lane. A blank text counts as missing: otherwise all events without an id
+/// would be the same.
 pub(super) fn key_text(value: &Value) -> Option<String> {
     let text = match value {
         Value::Null => return None,

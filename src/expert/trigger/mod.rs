@@ -1,5 +1,5 @@
-//! Triggers: when a clock is due, what an event's payload means, and which invocation is queued for it. Pure; the server's route for hooks and
-//! the watch of clocks act on it.
+//! Triggers: when a clock is due, what an event's payload means, and which invocation is queued for it. Pure; the server's hook route and
+//! the scheduler act on it.
 
 mod event;
 mod fence;
@@ -20,7 +20,7 @@ mod tests {
     use crate::expert::manifest::Manifest;
     use crate::expert::yaml;
 
-    /// A manifest with these triggers, as they are written in `expert.yaml`.
+    /// A manifest with these triggers, as written in `expert.yaml`.
     pub(super) fn manifest(triggers: &str) -> Manifest {
         let text = format!(
             "spec: '1.0'\nname: sales\nversion: 1.0.0\ndescription: d\ncomponents: {{orchestrator: o.md, persona: [p.md], functions: [f.md]}}\n\

@@ -1,8 +1,8 @@
-//! When a cron trigger is due: its expression in its zone (croner, chrono-tz), and what of the time that went by is made up for. Pure: times
+//! When a cron trigger is due: its expression in its time zone (croner, chrono-tz), and which missed times are made up for. Pure: times
 //! come in as milliseconds since 1970.
 //!
-//! Where clocks are put forward, a time in the gap comes at its end; where they are put back, a fixed time comes once, and `*/30` in both
-//! hours (croner, measured).
+//! When clocks are put forward, a time in the gap fires at its end; when they are put back, a fixed time fires once, and `*/30` in both
+//! hours (measured with croner).
 
 use chrono::{DateTime, SecondsFormat, TimeZone as _, Utc};
 use chrono_tz::Tz;
@@ -10,9 +10,9 @@ use croner::Cron;
 
 use crate::expert::clock;
 
-/// A time that was missed while nothing watched is made up for when it is younger than this, in milliseconds.
+/// A time that was missed while nothing watched is made up for if it is younger than this, in milliseconds.
 const MADE_UP_FOR: u64 = 3_600_000;
-/// So many times at most come due at one look.
+/// The most times that come due at one check.
 const MOST: usize = 100;
 
 /// The times of a cron trigger.
@@ -22,19 +22,19 @@ pub struct Schedule {
     zone: Tz,
 }
 
-/// What the watch of a clock knows, in milliseconds since 1970.
+/// What is known about a clock, in milliseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watch {
-    /// The last time that the trigger fired for, or when it was first seen.
+    /// The last time for which the trigger fired, or when it was first seen.
     pub mark: u64,
-    /// Since when the clock has been watched without a break.
+    /// Since when the clock has been watched without a gap.
     pub since: u64,
     /// Now.
     pub now: u64,
 }
 
 impl Schedule {
-    /// The schedule of an expression; without a zone it is UTC.
+    /// The schedule of an expression, in UTC unless a zone is given.
     ///
     /// # Errors
     /// What is wrong with it, for people.
@@ -44,15 +44,15 @@ impl Schedule {
         Ok(Self { cron: clock::parse(expr)?, zone })
     }
 
-    /// The first time after this one; `None` when there is none.
+    /// The first time after this one; `None` if there is none.
     pub fn next_after(&self, after: u64) -> Option<u64> {
         let from = self.zone.timestamp_millis_opt(i64::try_from(after).ok()?).single()?;
         let next = self.cron.find_next_occurrence(&from, false).ok()?;
         u64::try_from(next.timestamp_millis()).ok().filter(|next| *next > after)
     }
 
-    /// The times that the trigger is to be fired for now, the oldest first. What came due while the clock was watched is fired for, all of it;
-    /// of what was missed before, only the latest, once, and only if it is younger than an hour.
+    /// The times for which the trigger must fire now, oldest first: all that came due while the clock was watched, and of those missed
+    /// before only the latest, once, if it is younger than an hour.
     pub fn due(&self, watch: Watch) -> Vec<u64> {
         let on_time = self.between(watch.mark.max(watch.since), watch.now);
         if !on_time.is_empty() {
@@ -67,7 +67,7 @@ impl Schedule {
         times.take_while(move |time| *time <= until)
     }
 
-    /// The times after the first instant, up to the second one.
+    /// The times after the first instant, up to and including the second.
     fn between(&self, after: u64, until: u64) -> Vec<u64> {
         self.after(after, until).take(MOST).collect()
     }
@@ -76,7 +76,7 @@ impl Schedule {
         self.after(after, until).last()
     }
 
-    /// A time as it reads in the schedule's zone, such as `2026-03-29T08:00:00+02:00`.
+    /// A time in the schedule's zone, such as `2026-03-29T08:00:00+02:00`.
     pub fn written(&self, time: u64) -> String {
         let utc = DateTime::<Utc>::from_timestamp_millis(i64::try_from(time).unwrap_or(i64::MAX));
         utc.unwrap_or_default().with_timezone(&self.zone).to_rfc3339_opts(SecondsFormat::Secs, true)
@@ -95,7 +95,7 @@ mod tests {
         Schedule::new(expr, Some(zone)).unwrap()
     }
 
-    /// The times between two instants, as they read in the zone.
+    /// The times between two instants, in the zone.
     fn check(expr: &str, zone: &str, [from, until]: [&str; 2], expected: &[&str]) {
         let schedule = schedule(expr, zone);
         let found: Vec<String> =
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn of_what_was_missed_the_latest_is_made_up_for_once() {
-        // Down from Monday to Friday, back at 08:20.
+        // Not running from Monday to Friday, back at 08:20.
         let back = "2026-11-20T08:20:00Z";
         assert_eq!(due("0 8 * * *", ["2026-11-16T08:00:00Z", back, back]), ["2026-11-20T08:00:00Z"]);
         assert_eq!(due("*/5 * * * *", ["2026-11-16T08:00:00Z", back, back]), ["2026-11-20T08:20:00Z"]);
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(due("21 7 * * *", ["2026-11-16T08:00:00Z", back, back]).len(), 1);
     }
 
-    /// What was missed is not made up for beside what comes due now: one run is enough.
+    /// A missed time is not made up for if another is due now: one run is enough.
     #[test]
     fn what_is_due_now_stands_for_what_was_missed() {
         let found =

@@ -1,6 +1,6 @@
-//! Whether a request to a hook comes from somebody who knows the hook's secret: sent as it is, or used to sign the request as Standard
-//! Webhooks says (<https://www.standardwebhooks.com>, `webhook-id`, `webhook-timestamp`, `webhook-signature`). Comparing takes the same
-//! time wherever texts differ. Pure.
+//! Checks whether the sender of a request to a hook knows the hook's secret, sent as it is or used to sign the request as in Standard
+//! Webhooks (<https://www.standardwebhooks.com>, `webhook-id`, `webhook-timestamp`, `webhook-signature`). Comparisons take constant time.
+//! Pure.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,14 +10,14 @@ use subtle::ConstantTimeEq as _;
 
 use crate::units::Secret;
 
-/// A signed request is taken so long before and after its time, in seconds.
+/// How far the time of a signed request may be off, in seconds.
 const SIGNED_WINDOW: u64 = 300;
-/// Begins a secret whose rest is its bytes in base64.
+/// Prefix of a secret whose rest is base64.
 const PREFIX: &str = "whsec_";
-/// So many signatures of one request are looked at: one for each secret while secrets are changed.
+/// The most signatures of one request that are checked: one per secret while secrets are being rotated.
 const MOST_SIGNATURES: usize = 8;
 
-/// What a request brings as a proof.
+/// The proof that a request brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof<'a> {
     /// Nothing.
@@ -35,16 +35,16 @@ pub struct Signature<'a> {
     pub id: &'a str,
     /// `webhook-timestamp`: seconds since 1970.
     pub timestamp: &'a str,
-    /// `webhook-signature`: `v1,BASE64`, several with spaces between.
+    /// `webhook-signature`: `v1,BASE64`, several separated by spaces.
     pub signatures: &'a str,
 }
 
 /// What is wrong with a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::expert) enum Refusal {
-    /// It is not of this secret.
+    /// It was not made with this secret.
     Wrong,
-    /// It is right, and too old or from the future: it may be a repeat by somebody else.
+    /// It is right, but too old or from the future: it may be a replay.
     Stale,
 }
 
@@ -65,7 +65,7 @@ pub(in crate::expert) fn is_proven(
     }
 }
 
-/// True when the secret was sent as it is.
+/// True if the secret was sent as it is.
 fn is_bearer(secret: &Secret, sent: &[u8]) -> bool {
     let digest = |bytes: &[u8]| -> [u8; 32] { Sha256::digest(bytes).into() };
     let (own, sent) = (digest(secret.expose().as_bytes()), digest(sent));
@@ -83,7 +83,7 @@ fn check_signature(secret: &Secret, sent: &Signature<'_>, body: &[u8], now: u64)
         let given = signature.strip_prefix("v1,").and_then(|text| STANDARD.decode(text).ok());
         given.is_some_and(|given| tag.as_ref().ct_eq(&given).into())
     };
-    // An empty id would make every message the same one.
+    // With an empty id, all messages would be the same one.
     let is_signed = sent.signatures.split(' ').take(MOST_SIGNATURES).any(is_right);
     if !is_signed || sent.id.is_empty() {
         return Err(Refusal::Wrong);

@@ -9,27 +9,26 @@ use super::table::{CASES, ROWS, Row, Want};
 const HEAD: &str = "\
 # Faults
 
-What the upstream or the client does wrong, and what the client then sees. Generated from the table that the tests play
-(`tests/it/faults`); to write it anew: `UPDATE_DOCS=1 cargo test --test it faults::page`.
+What the upstream or the client can do wrong, and what the client then sees. Generated from the table that the tests play
+(`tests/it/faults`); to regenerate it, run `UPDATE_DOCS=1 cargo test --test it faults::page`.
 
-Each row is played on real sockets on every route (buffered with tools, live with tools, passthrough without), for a client
-that asks for a stream and for one that asks for JSON. Beside each plays another conversation, which is in order. For each case
-must hold:
+Each row is played on real sockets on every route (buffered with tools, live with tools, passthrough without), for a client that asks for a
+stream and for one that asks for JSON, each time beside a second conversation without faults. Every case must satisfy these conditions:
 
-- it ends in time, with the status and code, the error event or the right answer (to the last byte) that stands here;
-- the stream is well formed (`tests/it/support/accumulate.rs`), and its text is a true beginning of the answer;
-- the upstream request is over within 2 s of the client's end, and there were no more of them than there may be;
-- the conversation beside it gets its own right answer, and no word of one conversation is in another.
+- it ends in time, with the listed status and code, error event, or right answer (to the last byte);
+- the stream is well formed (`tests/it/support/accumulate.rs`), and its text is a prefix of the right answer;
+- the upstream request ends within 2 s of the client's, and there are no more upstream requests than permitted;
+- the second conversation gets its own right answer, and no word of one conversation appears in another.
 
-On `/v1/responses` and `/v1/messages` each row is played in the same way. The upstream is asked for a stream there wherever the route can read
-one, so the columns of streams hold for JSON too: an error is a status, or the event with which that API ends a stream that failed.
+Each row is also played on `/v1/responses` and `/v1/messages`. There the upstream is asked for a stream wherever the route can read one, so
+the stream columns apply to JSON too: an error is a status, or the event with which that API ends a failed stream.
 
-After all cases respool has no more descriptors and tasks than before, idle connections to the upstream left out. The memory
-of one row (all its cases at once, with the conversations beside them) may grow by 48 MiB; by 24 MiB for clients that do not read, by
-96 MiB where bodies of megabytes come.
+After all cases, respool has no more descriptors and tasks than before, apart from idle connections to the upstream. The memory of one row
+(all its cases at once, with their second conversations) may grow by 48 MiB; by 24 MiB for clients that do not read, and by 96 MiB where
+bodies take megabytes.
 
 The limits are small here: `commit_after` 1.5 s, `timeout` of the upstream 3.5 s, `client_timeout` 2 s, `max_body` 2 MiB;
-`recovery.attempts` is 0. *Event* is an error event in a stream that has begun, after the true beginning of the answer; its
+`recovery.attempts` is 0. *Event* is an error event in a stream that has begun, after a prefix of the right answer; its
 `code` is the status. A status that a stream\'s client would get becomes an event when the fault shows after `commit_after`.
 
 ";
