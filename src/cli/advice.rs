@@ -134,7 +134,7 @@ mod tests {
         let [idle] = &check(&format!("{}{}", rule("git *"), rule("(cd x; make *)")))[..] else {
             panic!("one")
         };
-        assert!(idle.text.starts_with("rule 2 of tools.policy can allow no command"), "{idle:?}");
+        assert!(idle.text.starts_with("rule 2 of tools.policy never allows a command"), "{idle:?}");
         assert_eq!(check(&rule("(cd x; make)")), []);
     }
 

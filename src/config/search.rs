@@ -124,9 +124,9 @@ mod tests {
 
         let gone = directory.path().join("gone.toml");
         let error = find(Some(&gone), &asked).unwrap_err().to_string();
-        assert!(error.starts_with("--config: there is no file"), "{error}");
+        assert!(error.starts_with("--config: the file "), "{error}");
         let error = find(None, &environment(&[("RESPOOL_CONFIG", &gone)])).unwrap_err().to_string();
-        assert!(error.starts_with("environment RESPOOL_CONFIG: there is no file"), "{error}");
+        assert!(error.starts_with("environment RESPOOL_CONFIG: the file "), "{error}");
         let error = find(Some(directory.path()), &asked).unwrap_err().to_string();
         assert!(error.starts_with("--config: cannot read"), "{error}");
         std::fs::write(&one, b"\xff").unwrap();

@@ -579,7 +579,7 @@ async fn a_server_that_names_its_parser_is_asked_for_it() {
     let (code, shown, _) =
         tokio::task::spawn_blocking(move || run(&["check", "--upstream", &url], None, &[])).await.unwrap();
     assert_eq!(code, 0, "{shown}");
-    assert!(shown.contains("tried first as glm"), "{shown}");
+    assert!(shown.contains("first read as glm"), "{shown}");
     fake.finish();
 }
 
