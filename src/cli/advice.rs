@@ -1,10 +1,11 @@
-//! What is valid and yet will not do what its owner expects: `serve` logs it, `check` prints it. Looks at the settings alone.
+//! Finds settings that are valid but will not do what their owner expects: `serve` logs them, `check` prints them. Looks only at the
+//! settings.
 
 use crate::config::Settings;
 use crate::tools::{idle_rules, never_allowed, rule_for};
 use crate::units::Unusable;
 
-/// One such thing.
+/// One such finding.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Advice {
     /// What will happen.
@@ -18,12 +19,12 @@ pub(super) fn advice(settings: &Settings) -> Vec<Advice> {
     denied.chain(open(settings)).chain(idle(settings)).collect()
 }
 
-/// True when respool adds a key of its own to what it sends upstream.
+/// True if respool adds its own key to what it sends upstream.
 pub(super) fn lends_key(settings: &Settings) -> bool {
     settings.upstreams.iter().any(|upstream| upstream.api_key.is_some())
 }
 
-/// What whoever reaches the address could use, where that may be anybody and no key is asked for.
+/// What anybody who reaches the address could use, if strangers can reach it and no key is required.
 fn within_reach(settings: &Settings) -> Option<&'static str> {
     let server = &settings.server;
     if server.listen.is_loopback() || server.asks_for_keys() {
@@ -37,13 +38,13 @@ fn within_reach(settings: &Settings) -> Option<&'static str> {
     }
 }
 
-/// True when experts have a model to think with: each that is installed is served then.
+/// True if experts have a model to use; then every installed expert is served.
 fn serves_experts(settings: &Settings) -> bool {
     let experts = &settings.experts;
     experts.model.is_some() || experts.by_name.values().any(|expert| expert.model.is_some())
 }
 
-/// `serve` does not start then, unless its owner has said that this is meant.
+/// `serve` does not start in this case, unless the owner has confirmed the setting.
 pub(super) fn open_to_all(settings: &Settings) -> Vec<Unusable> {
     let server = &settings.server;
     let what = within_reach(settings).filter(|_| !server.allow_unauthenticated);
@@ -58,7 +59,7 @@ pub(super) fn open_to_all(settings: &Settings) -> Vec<Unusable> {
     what.map(problem).into_iter().collect()
 }
 
-/// It is meant, and yet worth a word.
+/// The owner has confirmed it, but it deserves a warning.
 fn open(settings: &Settings) -> Option<Advice> {
     let what = within_reach(settings).filter(|_| settings.server.allow_unauthenticated)?;
     Some(Advice {
@@ -71,7 +72,7 @@ fn open(settings: &Settings) -> Option<Advice> {
     })
 }
 
-/// Rules that allow nothing, against what their owner meant.
+/// Rules that allow nothing, although their owner meant them to.
 fn idle(settings: &Settings) -> Option<Advice> {
     let rules = idle_rules(&settings.tools.policy);
     let numbers: Vec<String> = rules.iter().map(ToString::to_string).collect();
@@ -82,7 +83,7 @@ fn idle(settings: &Settings) -> Option<Advice> {
     })
 }
 
-/// An agent has nobody to ask.
+/// Tools that an agent can never use, because it has nobody to ask.
 fn denied(settings: &Settings, agent: &str, tools: &[String]) -> Option<Advice> {
     let never = never_allowed(&settings.tools.policy, tools);
     let which = match never.len() {

@@ -1,4 +1,4 @@
-//! Builds the agents of a configuration: their prompts, their ways to a model, their tools, the store of their runs.
+//! Builds the agents of a configuration: their prompts, how they reach a model, their tools, and the store of their runs.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::tools::Tools;
 use crate::units::{Unusable, both};
 use crate::upstream::{Fleet, LISTS_EVERY};
 
-/// Opens an agent's own tools: those that its settings name.
+/// Opens the tools that an agent's settings name.
 pub type OpenTools<'a> =
     dyn Fn(AgentConfig) -> BoxFuture<'a, Result<Arc<dyn Tools>, Vec<String>>> + Send + Sync + 'a;
 
@@ -23,7 +23,7 @@ pub type OpenTools<'a> =
 pub(super) type ReadPrompt<'a> =
     dyn Fn(&str, &AgentConfig) -> Result<Option<String>, String> + Send + Sync + 'a;
 
-/// An agent's settings with what they name.
+/// An agent's settings, with everything they name.
 pub(super) struct Equipped {
     name: String,
     config: AgentConfig,
@@ -34,7 +34,7 @@ pub(super) struct Equipped {
 /// Reads and opens what the agents' settings name.
 ///
 /// # Errors
-/// Whatever of it cannot be had. It may be empty when `tools` gave no reason.
+/// Everything that is unavailable. The list may be empty if `tools` gave no reason.
 pub(super) async fn equipped(
     settings: &Settings,
     tools: &OpenTools<'_>,
@@ -57,7 +57,7 @@ pub(super) async fn equipped(
     if all.len() == settings.agents.len() { Ok(all) } else { Err(problems) }
 }
 
-/// The agents over this fleet.
+/// The agents on this fleet.
 pub(super) fn agents(
     settings: &Settings,
     relay: &Arc<Relay>,
@@ -67,7 +67,7 @@ pub(super) fn agents(
     shutdown: CancellationToken,
 ) -> Arc<Agents> {
     let all = made(settings, relay, fleet, bounds, equipped);
-    // What named keys use is counted there too.
+    // The usage of named keys is counted in this store too.
     let has_experts = settings.experts.dir.is_dir() || settings.experts.model.is_some();
     let needs_store = !all.is_empty() || has_experts || settings.server.client_keys_file.is_some();
     let store = if needs_store { store(settings) } else { None };
@@ -75,7 +75,7 @@ pub(super) fn agents(
     Arc::new(Agents::new(all, store, report, settings.log.content, shutdown))
 }
 
-/// Each agent with its way to its model.
+/// Each agent, with how it reaches its model.
 pub(super) fn made(
     settings: &Settings,
     relay: &Arc<Relay>,
@@ -103,7 +103,7 @@ pub(super) fn made(
     equipped.into_iter().map(agent).collect()
 }
 
-/// A relay that knows the agent's upstream alone, and leaves it to the agent what a reply is good for.
+/// A relay that knows only the agent's upstream, and leaves it to the agent to judge replies.
 fn own_relay(settings: &Settings, config: &AgentConfig, fleet: &Arc<Fleet>, bounds: RelayLimits) -> Relay {
     let fleet = match &config.upstream {
         None => Arc::clone(fleet),
@@ -119,7 +119,7 @@ fn own_relay(settings: &Settings, config: &AgentConfig, fleet: &Arc<Fleet>, boun
     Relay::new(relay, fleet, bounds)
 }
 
-/// The ways of experts to their models; `None` where they have none.
+/// How experts reach their models; `None` if they have none.
 pub(super) fn model_accesses(
     settings: &Settings,
     relay: &Arc<Relay>,
@@ -152,7 +152,7 @@ pub(super) fn model_accesses(
     })
 }
 
-/// The system prompt as its file has it.
+/// The system prompt from its file.
 pub(super) fn read_prompt(_: &str, config: &AgentConfig) -> Result<Option<String>, String> {
     let read = |path: &std::path::PathBuf| {
         std::fs::read_to_string(path)
@@ -169,7 +169,7 @@ fn reasoning(settings: &Settings, config: &AgentConfig) -> Option<&'static str> 
     }
 }
 
-/// Agents work without a store too: what cannot be kept is said, and answers are not lost over it.
+/// Agents also work without a store: respool reports what cannot be kept, and no answer is lost.
 fn store(settings: &Settings) -> Option<Arc<Store>> {
     match Store::open(&settings.store) {
         Ok(store) => {

@@ -1,5 +1,5 @@
-//! `respool alerts`: the alerts that a server has found, a test of the sinks, and silence for a while. Beside a server, through the state
-//! directory.
+//! `respool alerts`: shows the alerts that a server has found, tests the sinks, and silences rules. Works beside a server, through the
+//! state directory.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -43,7 +43,7 @@ pub(super) fn alerts(loaded: &Loaded, command: AlertsCommand) -> Result<(), Fail
     }
 }
 
-/// `[alerts]`, with a link to the page at the listen address unless another one is configured.
+/// `[alerts]`, with a link to the page at the listen address unless another link is configured.
 pub(super) fn config(settings: &Settings) -> AlertsConfig {
     let mut config = settings.alerts.clone();
     if config.link.is_none() {
@@ -52,11 +52,11 @@ pub(super) fn config(settings: &Settings) -> AlertsConfig {
     config
 }
 
-/// Where the page is reached; `None` where the system chooses the port, or this machine has no name.
+/// The URL of the page; `None` if the system chooses the port or this machine has no name.
 fn page_address(listen: &str) -> Option<String> {
     let (host, port) = listen.rsplit_once(':').filter(|(_, port)| *port != "0")?;
     let host = match host {
-        // Every address of this machine.
+        // It listens on all addresses of this machine.
         "0.0.0.0" | "[::]" => nix::unistd::gethostname().ok()?.into_string().ok()?,
         host => host.to_owned(),
     };

@@ -1,4 +1,4 @@
-//! `respool audit`: what tools did and what was refused, and whether the log of it is whole.
+//! `respool audit`: shows what tools did and what was refused, and verifies the log.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! `respool chat`: from arguments and configuration to what the chat works with.
+//! `respool chat`: turns arguments and configuration into what the chat needs.
 
 use std::io::{self, IsTerminal as _, Read as _};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use crate::upstream::UpstreamConfig;
 /// The file that replaces the system prompt.
 const SYSTEM_FILE: &str = "systematic_exploration_prompt.md";
 
-/// An endpoint that has a name of its own here.
+/// An endpoint with a built-in name.
 struct Preset {
     name: &'static str,
     url: &'static str,
@@ -73,7 +73,7 @@ pub(super) fn chat(arguments: &ChatArgs) -> Result<(), Failure> {
     begin(arguments, prompt?, preset, &mut loaded)
 }
 
-/// The prompt of the command line; `-` stands for what standard input holds.
+/// The prompt from the command line; `-` means standard input.
 fn prompt(text: Option<&str>) -> Result<Option<String>, String> {
     let usage = |why: &str| super::Cli::command().error(ErrorKind::ValueValidation, why).exit();
     let text = match text {
@@ -100,7 +100,7 @@ fn begin(
     loaded: &mut Loaded,
 ) -> Result<(), Failure> {
     if arguments.upstream.is_some() {
-        // Asked for by name: no other one answers in its place.
+        // Requested by name, so no other one replaces it.
         loaded.settings.upstreams.truncate(1);
     }
     let model = arguments.model.clone().or_else(|| preset.as_ref().map(|preset| preset.model.to_owned()));
@@ -148,13 +148,13 @@ fn begin(
     };
     let done = chat::run(setting, &runtime);
     abort.cancel();
-    // A thread that waits for a key does not hold the end up.
+    // A thread that waits for a key must not delay the exit.
     runtime.shutdown_background();
     drop(flush);
     Ok(done?)
 }
 
-/// Gives the preset's endpoint its key, unless the configuration has one for it.
+/// Gives the preset's endpoint its key, unless the configuration has one.
 fn with_key(settings: &mut Settings, preset: &Preset, key: Option<String>) -> Result<(), String> {
     let Some(upstream) = settings.upstreams.first_mut() else { return Ok(()) };
     if upstream.api_key.is_none() {
@@ -166,8 +166,8 @@ fn with_key(settings: &mut Settings, preset: &Preset, key: Option<String>) -> Re
     Ok(())
 }
 
-/// The chat works in directories of other people: what it writes itself has its place elsewhere. A relative `state_dir` counts
-/// from the configuration's directory, the log's files count from `state_dir`.
+/// The chat works in other people's directories, so its own files go elsewhere: a relative `state_dir` counts from the configuration's
+/// directory, and the log's files count from `state_dir`.
 fn anchor(settings: &mut Settings, directory: Option<PathBuf>) {
     if let Some(directory) = directory {
         settings.store.state_dir = directory.join(&settings.store.state_dir);
@@ -177,7 +177,7 @@ fn anchor(settings: &mut Settings, directory: Option<PathBuf>) {
     settings.log.errors_dir = state_dir.join(&settings.log.errors_dir);
 }
 
-/// An endpoint and where its key comes from, for the person.
+/// An endpoint, and where its key comes from, for the person.
 fn endpoint(upstream: &UpstreamConfig, key_of_preset: Option<&str>) -> String {
     let UpstreamConfig { url, api_key, api_key_env, .. } = upstream;
     match (api_key_env.as_deref().or(key_of_preset), api_key) {
@@ -187,7 +187,7 @@ fn endpoint(upstream: &UpstreamConfig, key_of_preset: Option<&str>) -> String {
     }
 }
 
-/// As configured, but what can stream streams: somebody is looking.
+/// As configured, except that everything that can stream does, because a person is watching.
 async fn relay(settings: &Settings, abort: &CancellationToken) -> Result<Arc<Relay>, Vec<Unusable>> {
     let config = RelayConfig {
         tools_mode: ToolsMode::Live,
@@ -198,14 +198,14 @@ async fn relay(settings: &Settings, abort: &CancellationToken) -> Result<Arc<Rel
     Ok(Arc::new(Relay::new(config, upstreams, bounds(settings))))
 }
 
-/// A conversation that cannot be kept is still one.
+/// The conversation works even if it cannot be saved.
 fn store(settings: &Settings) -> Option<Arc<Store>> {
     let opened = Store::open(&settings.store);
     let told = |error: &_| tell(&format!("respool: conversations are not kept: {error}"));
     opened.map(Arc::new).inspect_err(told).ok()
 }
 
-/// The system prompt, and the file that it is from.
+/// The system prompt, and the file it comes from.
 fn system(file: Option<&Path>, directory: Option<PathBuf>) -> Result<(String, Option<PathBuf>), Problems> {
     let own = directory.map(|directory| directory.join(SYSTEM_FILE)).filter(|own| own.exists());
     let asked_by = if file.is_some() { "--system" } else { "the system prompt" };

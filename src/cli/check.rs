@@ -1,4 +1,4 @@
-//! `respool check`: tries what a user would otherwise find out one failure at a time.
+//! `respool check`: tests what a user would otherwise find out one failure at a time.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,13 +25,13 @@ use crate::upstream::Upstream;
 use crate::wire::{ApiError, ErrorCode, Object};
 use tool_call_parser::Prior;
 
-/// A model that thinks longer than this over one word is reported as slow.
+/// A model that takes longer than this for one word is reported as slow.
 const TURN_WITHIN: Duration = Duration::from_mins(5);
 const PROBE_WITHIN: Duration = Duration::from_secs(10);
 
 const TOOL: &str = "respool_check";
 
-/// Prints findings and counts the failures among them.
+/// Prints findings, and counts the failures among them.
 #[derive(Default)]
 struct Findings {
     failures: usize,
@@ -52,7 +52,7 @@ impl Findings {
     }
 }
 
-/// Further lines stand below the first one.
+/// Further lines are aligned below the first.
 fn indented(text: &str) -> String {
     text.replace('\n', "\n          ")
 }
@@ -88,7 +88,7 @@ pub(super) fn check(loaded: &Loaded) -> Result<(), Failure> {
     }
 }
 
-/// Whether `serve` can keep anything there. A directory that is missing is made by then.
+/// Whether `serve` can write there. A missing directory is created by that time.
 fn state_directory(dir: &Path, findings: &mut Findings) {
     let present = dir.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
     match tempfile::tempfile_in(present) {
@@ -100,7 +100,7 @@ fn state_directory(dir: &Path, findings: &mut Findings) {
     }
 }
 
-/// How commands of tools are confined.
+/// How tool commands are confined.
 fn sandbox(settings: &Settings, findings: &mut Findings) {
     let local = &settings.tools.local;
     let level = sandbox_level(local);
@@ -117,13 +117,13 @@ fn sandbox(settings: &Settings, findings: &mut Findings) {
 
 async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(), Failure> {
     let abort = CancellationToken::new();
-    // What the turns keep is deleted with this directory: looking changes nothing in the owner's.
+    // Whatever the turns store is deleted with this directory: checking changes nothing in the owner's.
     let scratch =
         tempfile::tempdir().map_err(|error| format!("no temporary directory can be made: {error}"))?;
     // Whether `serve` would start.
     parts(&loaded.settings, &abort).await.map_err(|found| loaded.problems(found))?;
     for config in &loaded.settings.upstreams {
-        // Only this one, so that its round trip is its own.
+        // Only this upstream, so that the round trip is its own.
         let mut alone =
             Settings { upstreams: vec![config.clone()], agents: BTreeMap::new(), ..loaded.settings.clone() };
         alone.store.state_dir = scratch.path().to_owned();
@@ -220,7 +220,7 @@ async fn version_of(upstream: &Upstream, findings: &mut Findings) {
     }
 }
 
-/// How the tokens of a prompt are counted, when it has to be known whether it fits.
+/// How the tokens of a prompt are counted when respool must know whether it fits.
 async fn counting_of(upstream: &Upstream, model: &str, findings: &mut Findings) {
     upstream.learn_models(&HeaderMap::new()).await;
     let body = json!({"model": model, "messages": [{"role": "user", "content": "ping"}]}).to_string();
@@ -249,7 +249,7 @@ fn dialects_of(upstream: &Upstream, model: &str, findings: &mut Findings) {
     });
 }
 
-/// A call, its result, and the answer, over the relay's own path.
+/// A call, its result, and the answer, through the relay's own path.
 async fn round_trip(app: &App, model: &str, findings: &mut Findings) {
     let question = json!({"role": "user", "content": format!("Call the tool {TOOL} with the word \"ping\", then tell me what it returned.")});
     let began = Instant::now();

@@ -214,7 +214,7 @@ fn fetched(source: &Source) -> Result<Package, Failure> {
     package.ok_or_else(|| Failure::Failed("the package does not load; correct the errors above".to_owned()))
 }
 
-/// Asks the person at the terminal. Without one nobody consents.
+/// Asks the person at the terminal. Without a terminal nobody consents.
 fn asks_yes(question: &str) -> bool {
     let input = std::io::stdin();
     if !input.is_terminal() {

@@ -1,4 +1,4 @@
-//! Puts the installed experts into service: what is installed, their hooks and their clocks.
+//! Puts the installed experts into service: the catalog, their hooks and their clocks.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,7 +10,7 @@ use crate::expert::{
 };
 use crate::store::Store;
 
-/// What is installed; `None` where there is no directory of experts, and no model that could think for one.
+/// What is installed; `None` if there is no directory of experts and no model for them.
 pub(super) async fn catalog(settings: &Settings) -> Option<Arc<Catalog>> {
     let config = &settings.experts;
     if !config.dir.is_dir() && config.model.is_none() {
@@ -20,8 +20,7 @@ pub(super) async fn catalog(settings: &Settings) -> Option<Arc<Catalog>> {
     tokio::task::spawn_blocking(move || Arc::new(Catalog::open(&dir))).await.ok()
 }
 
-/// The hooks of the experts. The catalog is kept current, and their clocks run, until `abort`. `None` where there is no store to keep their
-/// work in.
+/// The hooks of the experts. Until `abort`, the catalog is kept current and their clocks run. `None` if there is no store for their work.
 pub(super) fn serve(
     settings: &Settings,
     catalog: Arc<Catalog>,
@@ -35,7 +34,7 @@ pub(super) fn serve(
         return None;
     };
     tokio::spawn(keep_page(config.clone(), Arc::clone(&catalog), served.cloned(), abort.clone()));
-    // Without a model nothing is executed here, so no clock fires here either.
+    // Without a model nothing is executed here, so no clock fires either.
     if let Some(experts) = served.cloned() {
         let scheduler = Scheduler::new(Arc::clone(&catalog), store.clone());
         let is_held = Box::new(move |name: &str| experts.is_held(name));
@@ -52,7 +51,7 @@ async fn keep_page(
     served: Option<Arc<Experts>>,
     stop: CancellationToken,
 ) {
-    // One writes at a time, and the last one knows all.
+    // Only one task writes at a time, and the last one knows everything.
     let page = Arc::new(Mutex::new((config, served.clone())));
     let tell = move |catalog: &Catalog| {
         let page = page.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,7 +71,7 @@ async fn keep_page(
     tokio::join!(catalog.watch(tell, stop), until.run_until_cancelled(following));
 }
 
-/// An expert is not ready where a tool is not bound, and, where experts are served, where what it is bound to cannot be reached.
+/// An expert is not ready if a tool is not bound or, where experts are served, if what it is bound to cannot be reached.
 fn entry_of<'a>(snapshot: &'a Arc<Snapshot>, served: Option<&Experts>) -> RegistryEntry<'a> {
     let entry = RegistryEntry::of(&snapshot.package, &snapshot.bindings);
     let not_ready =
@@ -80,7 +79,7 @@ fn entry_of<'a>(snapshot: &'a Arc<Snapshot>, served: Option<&Experts>) -> Regist
     RegistryEntry { not_ready, ..entry }
 }
 
-/// Keeps `EXPERTS.md` current, also for packages that were put into place by hand.
+/// Keeps `EXPERTS.md` current, also for packages that were installed by hand.
 fn tell_main_agent(config: &ExpertsConfig, catalog: &Catalog, served: Option<&Experts>) {
     let current = catalog.current();
     if current.experts.is_empty() && !config.dir.is_dir() {

@@ -1,4 +1,4 @@
-//! The command line: arguments → checked configuration → subcommand → exit code.
+//! The command line: turns arguments into a checked configuration, runs the subcommand, and returns its exit code.
 //!
 //! Exit codes: 0 done, 1 failed, 2 wrong usage, 78 bad configuration (`EX_CONFIG` of sysexits.h, which a systemd unit can
 //! be told not to restart on).
@@ -123,7 +123,7 @@ enum Command {
     },
 }
 
-/// Commands that respool starts itself. No help text, man page or completion has them.
+/// Commands that respool starts itself. They are in no help text, man page or completion.
 #[derive(Debug, Parser)]
 #[command(name = "respool")]
 enum InternalCli {
@@ -169,7 +169,7 @@ impl Configured {
     }
 }
 
-/// A log that cannot be written is a setting that cannot be used.
+/// A log that cannot be written is an unusable setting.
 fn log_problem(loaded: &Loaded, why: String) -> Failure {
     match loaded.settings.log.file {
         Some(_) => loaded.problems(vec![Unusable::new(&["log", "file"], why)]).into(),
@@ -177,7 +177,7 @@ fn log_problem(loaded: &Loaded, why: String) -> Failure {
     }
 }
 
-/// Says that a `respool.toml` in the working directory is not in use, where somebody may believe it is.
+/// Says that a `respool.toml` in the working directory is not used, if the user may believe it is.
 fn unread_note(loaded: &Loaded) -> Option<String> {
     let file = loaded.unread.as_ref()?;
     Some(format!(
@@ -186,14 +186,14 @@ fn unread_note(loaded: &Loaded) -> Option<String> {
     ))
 }
 
-/// Why a command did not do its work.
+/// Why a command failed.
 #[derive(Debug)]
 enum Failure {
-    /// In words for people.
+    /// A message for people.
     Failed(String),
-    /// What there was to say is printed already.
+    /// The message has been printed already.
     Told,
-    /// The configuration is no use: starting again does not help before it is corrected.
+    /// The configuration is unusable: restarting does not help before it is corrected.
     Misconfigured(Problems),
 }
 
@@ -213,7 +213,7 @@ impl From<Problems> for Failure {
 pub fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|name| name == SANDBOX_EXEC) {
         let InternalCli::SandboxExec { stage, spec, words } = InternalCli::parse();
-        // The exit code is that of the command it starts.
+        // The exit code is that of the command that it starts.
         std::process::exit(crate::tools::launch(&stage, &spec, &words).into());
     }
     match run(Cli::parse().command) {

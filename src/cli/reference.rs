@@ -1,4 +1,4 @@
-//! `respool man` and `respool completions`: pages and completions made from the same tree of commands that reads the arguments.
+//! `respool man` and `respool completions`: pages and completions generated from the same command tree that parses the arguments.
 
 use std::fs;
 use std::io;
@@ -10,14 +10,14 @@ use clap_complete::Shell;
 use super::Cli;
 use super::say::{say, say_piece};
 
-/// The completions of one shell, on standard output.
+/// The completions for one shell, on standard output.
 pub(super) fn completions(shell: Shell) {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "respool", &mut script);
     say_piece(&String::from_utf8_lossy(&script));
 }
 
-/// The page of the program on standard output, or the pages of all commands (`respool-serve.1` and so on) in a directory.
+/// The program's page on standard output, or the pages of all commands (`respool-serve.1` and so on) in a directory.
 pub(super) fn man(directory: Option<&Path>) -> Result<(), String> {
     let Some(directory) = directory else {
         let mut page = Vec::new();

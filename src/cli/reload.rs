@@ -1,6 +1,7 @@
-//! A changed configuration while the server runs: on SIGHUP and when the file changes. It is checked whole; when it is wrong the old one
-//! holds, and that is logged, shown on the page and alerted. What holds at once and what needs a restart says `config`. Requests and
-//! runs in flight finish on what they began with; the file of keys has its own watch (`server`).
+//! Reloads the configuration while the server runs: on SIGHUP and when the file changes. The file is validated as a whole; if it is
+//! wrong, the old configuration stays in effect, which is logged, shown on the page and alerted. `config` says what takes effect at once
+//! and what needs a restart. Requests and runs in progress finish with what they began with. The key file has a separate watch
+//! (`server`).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,27 +24,27 @@ use crate::tools::{Sources, StricterPolicy};
 use crate::units::{Unusable, both};
 use crate::usage::Terms;
 
-/// So often the file is looked at.
+/// How often the file is checked.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// What takes a changed configuration.
+/// Applies a changed configuration.
 pub(super) struct Reloading {
     pub(super) flags: Flags,
     /// What the process was started with.
     pub(super) start: Loaded,
-    /// The file as it was then, so that no change is missed that comes before the watch begins.
+    /// The file as it was then, so that no change is missed that happens before the watch begins.
     pub(super) seen: Stamp,
-    /// What holds now.
+    /// The settings in effect.
     pub(super) holds: Settings,
     pub(super) current: CurrentApp,
     pub(super) upstreams: ServedUpstreams,
     pub(super) sources: Arc<Sources>,
-    /// For those who look at the upstreams.
+    /// For the readers of the upstreams.
     pub(super) relay: watch::Sender<Arc<Relay>>,
     pub(super) stop: CancellationToken,
 }
 
-/// All of a change that can fail, done.
+/// Everything about a change that can fail, done in advance.
 struct Prepared {
     terms: Terms,
     upstreams: ServedUpstreams,
@@ -52,12 +53,12 @@ struct Prepared {
 }
 
 impl Reloading {
-    /// Reads the configuration again and again, until the server stops.
+    /// Keeps checking the configuration until the server stops.
     pub(super) async fn watch(mut self, mut hangup: Signal) {
         let stop = self.stop.clone();
         let mut read_last = self.start.clone();
         let mut seen = self.seen;
-        // A file that is being written may be half there: it is read once two looks find the same.
+        // A file that is being written may be incomplete: it is read once two checks find it the same.
         let mut settling = seen;
         let mut refused: Option<String> = None;
         loop {
@@ -89,7 +90,7 @@ impl Reloading {
         self.current.app()
     }
 
-    /// Reads the configuration and puts into effect what may be.
+    /// Reads the configuration and applies what may change at once.
     async fn read(&mut self, read_last: &Loaded) -> Result<Loaded, String> {
         let new = Loaded::from_process(&self.flags).map_err(|problems| problems.to_string())?;
         let mut change = new.change(&self.start, read_last, &self.holds);
@@ -106,13 +107,13 @@ impl Reloading {
         Ok(new)
     }
 
-    /// Nothing changes before all that can fail has been done.
+    /// Nothing changes until everything that can fail has been done.
     async fn prepared(&self, settings: &Settings) -> Result<Prepared, Vec<Unusable>> {
         let upstreams = self.upstreams.changed(settings, &self.stop);
         let (terms, policy) = (usage::terms(settings), self.sources.stricter(&settings.tools.policy));
         let open =
             |config| -> futures::future::BoxFuture<'_, _> { Box::pin(tools_of(Some(&self.sources), config)) };
-        // A prompt is what it was at the start: the file may be another one by now.
+        // A prompt stays what it was at startup, because its file may have changed since.
         let agents = self.app().agents;
         let prompt =
             |name: &str, _: &AgentConfig| Ok(agents.get(name).and_then(|agent| agent.prompt.clone()));
@@ -126,7 +127,7 @@ impl Reloading {
         let app = self.app();
         let (fleet, bounds) = (&upstreams.fleet, bounds(settings));
         let relay = Arc::new(app.relay.succeeding(settings.relay.clone(), Arc::clone(fleet), bounds));
-        // What forbids comes first.
+        // Restrictions are applied first.
         if let Some(policy) = policy {
             self.sources.hold(policy);
         }
@@ -165,12 +166,12 @@ impl Reloading {
     }
 }
 
-/// What changes when a file is written: its time, its length, and which file it is. `None` where there is no file.
+/// What changes when a file is written: its time, its length and its identity. `None` if there is no file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp(Option<(SystemTime, u64, u64)>);
 
 impl Stamp {
-    /// Of the file that a configuration was read from.
+    /// The stamp of the file that a configuration was read from.
     pub(super) fn of(loaded: &Loaded) -> Self {
         Self(loaded.file.as_deref().and_then(stamp))
     }

@@ -1,5 +1,5 @@
-//! `respool runs`: looks at the runs of agents, takes an interrupted one up, ends one, deletes one. Works on the store itself, beside a
-//! server that uses it too.
+//! `respool runs`: lists and shows agent runs, resumes an interrupted one, ends or deletes one. Works on the store directly, beside a
+//! server that also uses it.
 
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -60,7 +60,7 @@ pub(super) fn runs(loaded: &Loaded, command: RunsCommand) -> Result<(), Failure>
     done
 }
 
-/// The store, with what ended processes left marked as such.
+/// The store, with runs of ended processes marked as interrupted.
 async fn store(loaded: &Loaded) -> Result<Arc<Store>, String> {
     let store = Store::open(&loaded.settings.store).map_err(|error| error.0)?;
     if let Some(aside) = &store.set_aside {
@@ -69,7 +69,7 @@ async fn store(loaded: &Loaded) -> Result<Arc<Store>, String> {
             aside.display()
         ));
     }
-    // On a full disk runs can be looked at all the same.
+    // Runs can be read even if the disk is full.
     if let Err(error) = store.mark_orphans().await {
         tell(&format!("respool: runs whose process has ended may still be shown as running: {error}"));
     }
@@ -91,7 +91,7 @@ async fn list(store: &Store, most: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// The runs in their order, each followed by its children with how deep they are. A child whose parent is not listed names it.
+/// The runs in order, each followed by its children with their depth. A child whose parent is not listed names its parent.
 fn nested(rows: &[RunRow]) -> Vec<(&RunRow, usize)> {
     fn add<'a>(rows: &'a [RunRow], row: &'a RunRow, depth: usize, all: &mut Vec<(&'a RunRow, usize)>) {
         all.push((row, depth));
@@ -113,7 +113,7 @@ fn line(row: &RunRow, depth: usize) -> String {
     format!("{indent}{}  {begun}  {size:>9}  {status:<11}  {agent}{parent}", row.id)
 }
 
-/// A size for people.
+/// A size, formatted for people.
 fn rounded(bytes: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB"];
     #[expect(clippy::cast_precision_loss, reason = "it is rounded anyway")]

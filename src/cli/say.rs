@@ -1,5 +1,5 @@
-//! All that the command line prints goes through here. On a terminal it is made [`visible`]: words of servers, models and files
-//! do not act on it. Elsewhere (a file, a pipe) it stays byte for byte. Nothing else in `cli` prints (a lint holds it to that).
+//! Everything that the command line prints goes through here. On a terminal it is made [`visible`], so text from servers, models and
+//! files cannot act on it. Elsewhere (a file, a pipe) it stays byte for byte. Nothing else in `cli` prints; a lint enforces this.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -10,7 +10,7 @@ pub(super) fn say(text: &str) {
     write(io::stdout(), &format!("{text}\n"));
 }
 
-/// Text on standard output, with the line ends that it has.
+/// Text on standard output, with its own line ends.
 pub(super) fn say_piece(text: &str) {
     write(io::stdout(), text);
 }
@@ -20,19 +20,19 @@ pub(super) fn tell(text: &str) {
     write(io::stderr(), &format!("{text}\n"));
 }
 
-/// A piece of text on standard error, as it comes.
+/// A piece of text on standard error, as it arrives.
 pub(super) fn tell_piece(text: &str) {
     write(io::stderr(), text);
 }
 
-/// Text of others on one line, so that it cannot look like lines of respool's own.
+/// Foreign text on one line, so that it cannot look like respool's own lines.
 pub(super) fn flat(text: &str) -> String {
     text.replace("\r\n", " ").replace(['\n', '\r'], " ")
 }
 
 fn write(mut stream: impl Write + IsTerminal, text: &str) {
     let text = for_stream(text, stream.is_terminal());
-    // Whoever reads has gone: there is nobody to tell.
+    // The reader is gone, so there is nobody to tell.
     let _ = stream.write_all(text.as_bytes()).and_then(|()| stream.flush());
 }
 

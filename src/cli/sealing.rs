@@ -1,7 +1,7 @@
-//! The secret that seals the reasoning which clients keep: of this installation where it has a state directory, else of this
+//! The secret that seals reasoning which clients keep. It belongs to the installation if there is a state directory, otherwise to this
 //! process.
 //!
-//! Without the file, what clients carry back after a restart is passed by. Called by `serve`.
+//! Without the file, reasoning that clients send back after a restart is ignored. Called by `serve`.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
@@ -26,7 +26,7 @@ pub(super) fn sealer(state_dir: &Path) -> Sealer {
     Sealer::new(&secret)
 }
 
-/// Reads the key, or makes one. A state directory is not made for it.
+/// Reads the key, or creates one. It does not create the state directory.
 fn kept(state_dir: &Path) -> io::Result<Secret> {
     let path = state_dir.join(FILE);
     match fs::read(&path) {

@@ -1,4 +1,4 @@
-//! `respool serve`: everything started in order, and ended in order.
+//! `respool serve`: starts everything in order, and ends it in order.
 
 use std::io;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub(super) fn serve(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
 
 /// The runtime that all commands use.
 pub(super) fn runtime() -> Result<tokio::runtime::Runtime, String> {
-    // Fails only when a provider is installed already, which is as good.
+    // Fails only if a provider is installed already, which is just as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.map_err(|error| format!("the runtime cannot be started: {error}"))
@@ -71,7 +71,7 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
         "ready"
     );
     tokio::spawn(on_signals(stop.clone(), signals()?));
-    // A file at its size limit (`LimitFSIZE=` of systemd) is then an error of the write, and not the end of the process.
+    // A file that reaches its size limit (systemd's `LimitFSIZE=`) then fails the write instead of ending the process.
     let _ = signal(SignalKind::from_raw(nix::libc::SIGXFSZ));
     let (agents, access, experts) = (Arc::clone(&app.agents), Arc::clone(&app.access), app.experts.clone());
     let usage = Arc::clone(&app.usage);
@@ -110,20 +110,19 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The relay over the configured upstreams and the agents over it; replays among the upstreams are started, and end with
-/// `abort`.
+/// The relay on the configured upstreams, and the agents on it. Replays among the upstreams are started, and end with `abort`.
 ///
 /// # Errors
-/// Every setting that cannot be used.
+/// Every unusable setting.
 pub async fn app(settings: &Settings, abort: &CancellationToken) -> Result<App, Vec<Unusable>> {
     let parts = parts(settings, abort).await;
     Ok(assembled(settings, abort, parts).await?.kept())
 }
 
-/// The same, with other tools for its agents.
+/// The same, with different tools for its agents.
 ///
 /// # Errors
-/// Every setting that cannot be used.
+/// Every unusable setting.
 pub async fn app_with(
     settings: &Settings,
     abort: &CancellationToken,
@@ -136,10 +135,10 @@ pub async fn app_with(
     Ok(assembled(settings, abort, parts).await?.kept())
 }
 
-/// What an app is made of, but for the store of runs.
+/// What an app is built from, except the store of runs.
 type Parts = (ServedUpstreams, Vec<Equipped>, Arc<Sources>);
 
-/// An app, and what a changed configuration makes another one from.
+/// An app, and what is needed to build another one from a changed configuration.
 struct Assembled {
     app: App,
     upstreams: ServedUpstreams,
@@ -149,17 +148,17 @@ struct Assembled {
 }
 
 impl Assembled {
-    /// The app of a configuration that does not change.
+    /// The app of a configuration that never changes.
     fn kept(self) -> App {
         self.upstreams.kept();
         self.app
     }
 }
 
-/// Opens all that the settings name.
+/// Opens everything that the settings name.
 ///
 /// # Errors
-/// Every setting that cannot be used.
+/// Every unusable setting.
 pub(super) async fn parts(settings: &Settings, abort: &CancellationToken) -> Result<Parts, Vec<Unusable>> {
     let sources = Sources::open(&settings.tools);
     let open = |config| -> BoxFuture<'_, _> { Box::pin(tools_of(sources.as_ref().ok(), config)) };
@@ -168,7 +167,7 @@ pub(super) async fn parts(settings: &Settings, abort: &CancellationToken) -> Res
     both(sources, parts).map(|(sources, (upstreams, equipped))| (upstreams, equipped, Arc::new(sources)))
 }
 
-/// The tools that an agent's settings name. Without sources nothing can be said of them.
+/// The tools that an agent's settings name. Without sources they cannot be checked.
 pub(super) async fn tools_of(
     sources: Option<&Sources>,
     config: AgentConfig,
@@ -240,7 +239,7 @@ async fn assembled(
     Ok(Assembled { app, upstreams, sources, traces })
 }
 
-/// The room for request bodies: for one of the largest at least.
+/// The room for request bodies: at least enough for one of the largest.
 pub(super) fn bodies(limits: &LimitsConfig) -> BodyRoom {
     BodyRoom::new(limits.max_bodies.max(limits.max_body))
 }
@@ -274,7 +273,7 @@ pub(super) fn signals() -> Result<[Signal; 2], String> {
     Ok([handler(SignalKind::terminate())?, handler(SignalKind::interrupt())?])
 }
 
-/// The first signal drains, the second one ends what is left at once.
+/// The first signal drains; the second ends what is left at once.
 pub(super) async fn on_signals(stop: Stop, [mut terminate, mut interrupt]: [Signal; 2]) {
     let mut next = async || tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} };
     next().await;

@@ -1,4 +1,4 @@
-//! Makes the upstreams of a configuration, and those of a changed one.
+//! Creates the upstreams of a configuration, and those of a changed one.
 
 use std::sync::Arc;
 
@@ -10,21 +10,21 @@ use crate::units::Unusable;
 use crate::upstream::replay::{self, Replay};
 use crate::upstream::{Address, Fleet, LISTS_EVERY, Upstream, UpstreamConfig};
 
-/// The upstreams that are asked now, with what they were made from.
+/// The upstreams in use, with the settings they were created from.
 pub(super) struct ServedUpstreams {
     /// All of them.
     pub(super) fleet: Arc<Fleet>,
     /// In the same order.
     configs: Vec<UpstreamConfig>,
-    /// Ends asking for their lists of models.
+    /// Stops asking for their model lists.
     lists: DropGuard,
 }
 
 impl ServedUpstreams {
-    /// The configured upstreams; what they serve is asked again and again until `abort`, or until this is dropped.
+    /// The configured upstreams. Their model lists are refreshed until `abort`, or until this is dropped.
     ///
     /// # Errors
-    /// Every upstream that cannot be used.
+    /// Every unusable upstream.
     pub(super) async fn open(settings: &Settings, abort: &CancellationToken) -> Result<Self, Vec<Unusable>> {
         let mut made = Vec::new();
         for config in &settings.upstreams {
@@ -34,10 +34,10 @@ impl ServedUpstreams {
         Self::served(settings, made, abort)
     }
 
-    /// Those of a changed configuration. One that did not change goes on as it is; one that did keeps its place at the server.
+    /// The upstreams of a changed configuration. Unchanged ones continue as they are; changed ones keep their places at the server.
     ///
     /// # Errors
-    /// Every upstream that cannot be used.
+    /// Every unusable upstream.
     pub(super) fn changed(
         &self,
         settings: &Settings,
@@ -53,14 +53,14 @@ impl ServedUpstreams {
             if before == config {
                 return Ok(Arc::clone(upstream));
             }
-            // A replay has the address that it was started at.
+            // A replay keeps the address at which it was started.
             let url = if before.url == config.url { upstream.address().clone() } else { config.url.clone() };
             Upstream::succeeding(upstream, &UpstreamConfig { url, ..config.clone() }).map(Arc::new)
         });
         Self::served(settings, made.collect(), abort)
     }
 
-    /// The upstreams of a configuration that does not change.
+    /// The upstreams of a configuration that never changes.
     pub(super) fn kept(self) -> Arc<Fleet> {
         self.lists.disarm();
         self.fleet

@@ -1,5 +1,4 @@
-//! `respool usage`: what was used and what it cost, from the rows on the disk, beside a server that writes more. Builds the ledger
-//! of a server too.
+//! `respool usage`: shows usage and costs, from rows on disk, beside a server that writes more. Also builds a server's ledger.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -37,7 +36,7 @@ pub(super) struct UsageArgs {
 /// The ledger of a server with these settings.
 ///
 /// # Errors
-/// When the list of prices is of no use.
+/// When the price list is unusable.
 pub(super) async fn ledger(settings: &Settings) -> Result<Arc<Ledger>, Vec<Unusable>> {
     let terms = terms(settings)?;
     let keeps_rows = !settings.usage.keep.is_zero();
@@ -54,13 +53,13 @@ pub(super) async fn ledger(settings: &Settings) -> Result<Arc<Ledger>, Vec<Unusa
 /// Prices and budgets of these settings.
 ///
 /// # Errors
-/// When the list of prices is of no use.
+/// When the price list is unusable.
 pub(super) fn terms(settings: &Settings) -> Result<Terms, Vec<Unusable>> {
     let prices = prices(settings)?;
     Ok(Terms { config: settings.usage.clone(), budgets: settings.budgets.clone(), prices })
 }
 
-/// Requests are answered without it too.
+/// Requests are answered even without a ledger.
 fn opened(settings: &Settings) -> Option<Arc<UsageStore>> {
     UsageStore::open(&settings.store.state_dir)
         .inspect_err(|error| tracing::error!(target: "respool::usage", %error, "usage records are not kept"))
@@ -110,12 +109,12 @@ pub(super) fn usage(loaded: &Loaded, arguments: &UsageArgs) -> Result<(), Failur
     Ok(())
 }
 
-/// The heads and cells of a report.
+/// The headings and cells of a report.
 fn cells(report: &Report, costs: bool) -> Vec<Vec<String>> {
     let names = report.by.iter().map(|dimension| dimension.as_str());
     let counts = ["requests", "failed", "calls", "repeats", "prompt", "cached", "completion", "reasoning"];
     let money: &[&str] = if costs { &["paid", "own", "cost"] } else { &[] };
-    // What each day would have cost elsewhere, less what it cost.
+    // What each day would have cost elsewhere, minus what it cost.
     let by_day = costs && report.by.contains(&Dimension::Day);
     let elsewhere = report.total.compared.iter().filter(|_| by_day).map(|it| format!("vs {}", it.model));
     let head = names.chain(counts).chain(money.iter().copied()).map(str::to_owned).chain(elsewhere).collect();
@@ -143,7 +142,7 @@ fn cells(report: &Report, costs: bool) -> Vec<Vec<String>> {
 
 fn csv(report: &Report, costs: bool) -> Vec<String> {
     let quoted = |(column, cell): (usize, &String)| {
-        // A spreadsheet takes a name that begins so for a formula.
+        // A spreadsheet would take such a name for a formula.
         let is_formula =
             column < report.by.len() && cell != "-" && cell.starts_with(['=', '+', '-', '@', '\t', '\r']);
         let cell = if is_formula { format!("'{cell}") } else { cell.clone() };
@@ -157,7 +156,7 @@ fn csv(report: &Report, costs: bool) -> Vec<String> {
     cells(report, costs).iter().map(row).collect()
 }
 
-/// Names to the left, numbers to the right, and the sum below.
+/// Aligns names to the left and numbers to the right, with the sum at the bottom.
 fn table(report: &Report, costs: bool) -> Vec<String> {
     let mut rows = cells(report, costs);
     let total = Report {
@@ -191,7 +190,7 @@ fn table(report: &Report, costs: bool) -> Vec<String> {
     lines
 }
 
-/// What it would have cost elsewhere, and how each number was made.
+/// What it would have cost elsewhere, and how each number was derived.
 fn compared(report: &Report) -> Vec<String> {
     let mut lines =
         vec![String::new(), format!("It cost {}. The same tokens elsewhere:", report.total.cost.total())];

@@ -1,8 +1,8 @@
-//! What `respool --version` says beside the number: which commit, for which target, and what was compiled in.
+//! What `respool --version` prints besides the number: the commit, the target, and what was compiled in.
 
 use std::sync::LazyLock;
 
-/// What was compiled in, where not every build has it.
+/// Features that not every build has.
 const FEATURES: [(&str, bool); 3] = [
     ("sandbox", cfg!(target_os = "linux")),
     ("static", cfg!(target_feature = "crt-static")),

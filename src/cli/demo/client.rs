@@ -1,4 +1,4 @@
-//! The client of the tour: a general HTTP client and SSE parser that join the chunks of a stream and know nothing of respool.
+//! The client of the tour: a generic HTTP client and SSE parser that joins the chunks of a stream and knows nothing about respool.
 
 use std::time::{Duration, Instant};
 
@@ -8,19 +8,19 @@ use serde_json::Value;
 
 use super::scenes::{Conversation, request};
 
-/// What a client has when its stream ended.
+/// What a client has received when its stream ends.
 #[derive(Debug, Default)]
 pub(super) struct Got {
     pub(super) text: String,
     pub(super) calls: Vec<Call>,
     pub(super) error: Option<String>,
-    /// When the first event came.
+    /// When the first event arrived.
     pub(super) first: Duration,
     /// Events that said nothing new.
     pub(super) heartbeats: usize,
 }
 
-/// A tool call, joined from its pieces.
+/// A tool call, joined from its parts.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) id: String,
@@ -28,7 +28,7 @@ pub(super) struct Call {
     pub(super) arguments: String,
 }
 
-/// Asks the server at `url` for this conversation.
+/// Sends this conversation to the server at `url`.
 pub(super) async fn ask(url: &str, model: &str, conversation: Conversation) -> Result<Got, reqwest::Error> {
     let client = reqwest::Client::builder().no_proxy().build()?;
     let body = request(model, conversation).to_string();

@@ -1,7 +1,7 @@
-//! `respool demo`: a tour of what goes wrong between a client and a model server, and of what respool makes of it.
+//! `respool demo`: a tour of what goes wrong between a client and a model server, and what respool makes of it.
 //!
-//! Every scene sends one request twice with the same ordinary client: straight to a replay of recorded vLLM replies, and through
-//! a whole relay on loopback. `--serve` stays up afterwards, for any client.
+//! Every scene sends one request twice with the same ordinary client: directly to a replay of recorded vLLM replies, and through a
+//! complete relay on loopback. `--serve` stays up afterwards, for any client.
 
 mod client;
 mod scenes;
@@ -39,7 +39,7 @@ pub(super) fn demo(arguments: DemoArgs) -> Result<(), String> {
     runtime()?.block_on(tour(arguments))
 }
 
-/// The relay of the tour and the model server behind it.
+/// The tour's relay, and the model server behind it.
 struct Stage {
     relay: String,
     server: String,
@@ -74,7 +74,7 @@ async fn tour(arguments: DemoArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// The tour's configuration, as anybody could write it; everything it keeps is in `home`.
+/// The tour's configuration, such as anybody could write; all its files are in `home`.
 fn settings(server: &str, home: &Path) -> Result<Settings, String> {
     let failed = |error: io::Error| format!("{} cannot be written: {error}", home.display());
     let workspace = home.join("workspace");
@@ -122,7 +122,7 @@ fn last_answer(stage: &Stage) -> Result<SeenRequest, String> {
     stage.replay.last_posted().ok_or_else(|| "the recorded server was never asked".to_owned())
 }
 
-/// A person goes on with Enter; everywhere else the tour just goes on.
+/// At a terminal, the person continues with Enter; otherwise the tour just continues.
 async fn goes_on() -> bool {
     if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
         return true;

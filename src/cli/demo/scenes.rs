@@ -1,4 +1,4 @@
-//! The scenes of the tour: what is asked, and what each outcome means. Data only.
+//! The scenes of the tour: what is asked, and what each outcome means. Contains only data.
 
 use std::path::Path;
 
@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 /// The agent of the last scene.
 pub(super) const AGENT: &str = "note-reader";
 
-/// What the client says.
+/// What the client sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Conversation {
-    /// One question, with the tools of the client.
+    /// One question, with the client's tools.
     WithTools,
-    /// The same call and the same result, eight times over.
+    /// The same call with the same result, eight times.
     InCircles,
     /// One question; the client has no tools.
     WithoutTools,
@@ -26,7 +26,7 @@ pub(super) struct Scene {
     pub(super) story: &'static str,
     /// The model id of the recording.
     pub(super) model: &'static str,
-    /// The model id that is asked for through respool, where it is another one.
+    /// The model id requested through respool, if it differs.
     pub(super) agent: Option<&'static str>,
     pub(super) conversation: Conversation,
     /// What the reply does to a client.

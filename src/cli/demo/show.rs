@@ -1,4 +1,4 @@
-//! A scene as text: what the model said, what a client would have got, what it gets. Pure.
+//! Renders a scene as text: what the model said, what a client would have received, and what it receives. Pure.
 
 use serde_json::Value;
 
@@ -24,13 +24,13 @@ Now with your own server:
 
 `respool demo --serve` stays up, so that you can point a client at these recordings.";
 
-/// One scene as it was played.
+/// One scene, as played.
 pub(super) struct Played {
     pub(super) direct: Got,
     pub(super) through: Got,
-    /// What the server said to the client itself.
+    /// What the server sent to the client directly.
     pub(super) direct_answers: Vec<SeenRequest>,
-    /// What it said to respool.
+    /// What it sent to respool.
     pub(super) answers: Vec<SeenRequest>,
 }
 
@@ -56,7 +56,7 @@ pub(super) fn scene(scene: &Scene, number: usize, played: &Played) -> String {
     lines.join("\n")
 }
 
-/// What somebody can do with a tour that stays up.
+/// What a person can do with a tour that stays up.
 pub(super) fn serving(relay: &str, server: &str) -> String {
     let models: Vec<&str> = SCENES.iter().map(|scene| scene.model).collect();
     format!(
@@ -75,7 +75,7 @@ respool serves the recordings at {relay}/v1 until you press Ctrl-C.
 fn received(got: &Got, with_times: bool) -> Vec<String> {
     let mut lines = Vec::new();
     if with_times {
-        // The first one says who speaks, and belongs to every stream.
+        // The first event only names the role, and belongs to every stream.
         let kept = match got.heartbeats.saturating_sub(1) {
             0 => String::new(),
             count => format!(", then {count} signs of life"),
@@ -97,7 +97,7 @@ fn called(call: &Call) -> String {
     format!("{} {}   (id {})", call.name, cut(&call.arguments), call.id)
 }
 
-/// What the server's reply holds, whichever form it has.
+/// What the server's reply contains, in either form.
 fn answered(request: &SeenRequest) -> String {
     let body = String::from_utf8_lossy(&request.answer_body);
     let mut got = Got::default();

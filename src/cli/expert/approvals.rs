@@ -1,7 +1,7 @@
-//! `respool expert approvals`: calls that wait for a person's consent. Works on the store itself, beside a server that uses it too
-//! and lets the runs go on.
+//! `respool expert approvals`: calls that wait for a person's consent. Works on the store directly, beside a server that also uses it and
+//! resumes the runs.
 //!
-//! To decide takes an operator's key in `RESPOOL_OPERATOR_KEY`: an agent that runs commands could run this one.
+//! Deciding needs an operator's key in `RESPOOL_OPERATOR_KEY`, because an agent that runs commands could run this one.
 
 use crate::cli::say::say;
 use clap::Subcommand;
@@ -15,7 +15,7 @@ use crate::store::{ApprovalRow, ApprovalState, Store};
 
 /// Where the operator's key comes from.
 const KEY: &str = "RESPOOL_OPERATOR_KEY";
-/// So many requests are read.
+/// The most requests that are read.
 const MOST: usize = 10_000;
 
 #[derive(Debug, Subcommand)]
@@ -89,7 +89,7 @@ pub(super) fn approvals(loaded: &Loaded, command: ApprovalsCommand) -> Result<()
     })
 }
 
-/// The name under which a decision is recorded. `place`: where it is made.
+/// The name under which a decision is recorded. `place`: where it was made.
 pub(in crate::cli) fn operator(loaded: &Loaded, place: &str) -> Result<String, String> {
     let keys = &loaded.settings.server.operator_keys;
     if keys.is_empty() {

@@ -1,11 +1,11 @@
-//! `respool expert bind`: writes which of the user's tools stands for an abstract tool of an expert.
+//! `respool expert bind`: writes which of the user's tools implements an abstract tool of an expert.
 
 use crate::cli::Failure;
 use crate::cli::say::{say, tell};
 use crate::config::Loaded;
 use crate::expert::{Binding, BindingType, Bindings, Library, Package, visible};
 
-/// What is to be bound.
+/// What to bind.
 pub(super) struct Wanted {
     pub(super) tool: String,
     pub(super) server: Option<String>,

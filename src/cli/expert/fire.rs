@@ -1,4 +1,4 @@
-//! `respool expert fire`: queues an event of a trigger by hand. Works on the store itself, beside a server that executes it.
+//! `respool expert fire`: queues an event of a trigger by hand. Works on the store directly; a server executes the event.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use crate::config::Loaded;
 use crate::expert::{Catalog, fire as queue_event, visible};
 use crate::store::Store;
 
-/// `payload`: JSON, or `@FILE`; `None`: what a clock brings.
+/// `payload`: JSON, or `@FILE`; `None`: the payload of a clock.
 pub(super) fn fire(loaded: &Loaded, name: &str, trigger: &str, payload: Option<&str>) -> Result<(), Failure> {
     let experts = &loaded.settings.experts;
     let catalog = Catalog::open(&experts.dir);

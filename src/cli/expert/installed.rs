@@ -15,7 +15,7 @@ use crate::expert::{
     Trigger, TriggerKind, learns_alone, prepare_state, resolved, visible,
 };
 
-/// What a trigger's name may not have in a path.
+/// Characters of a trigger's name that must be escaped in a path.
 const PATH_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// Checks a package and copies it to the installed experts.
@@ -35,7 +35,7 @@ pub(super) fn install(experts: &ExpertsConfig, source: &str) -> Result<(), Failu
     Ok(())
 }
 
-/// Makes and brings up to date the files that the expert keeps.
+/// Creates and updates the expert's state files.
 pub(super) fn state_files(
     experts: &ExpertsConfig,
     old: Option<&Package>,
@@ -117,7 +117,7 @@ pub(super) fn show(settings: &Settings, name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The hooks of an expert's webhooks and channels, each with where its secret is; never the secret itself.
+/// The hooks of an expert's webhook and channel triggers, each with where its secret is; never the secret itself.
 fn hooks(settings: &Settings, package: &Package) -> String {
     let secrets = HookSecrets::new(&settings.store.state_dir, &settings.experts);
     let expert = &package.manifest.name.value;
@@ -126,7 +126,7 @@ fn hooks(settings: &Settings, package: &Package) -> String {
         let name = &trigger.name.value;
         let place = match secrets.place(expert, name) {
             SecretPlace::Variable(variable) => format!("the variable {variable}"),
-            // Made now, so that it can be read and put where the sender needs it.
+            // Created now, so that it can be read and given to the sender.
             SecretPlace::File(path) => match secrets.of(expert, name) {
                 Ok(_) => path.display().to_string(),
                 Err(error) => format!("not there: {error}"),
@@ -139,7 +139,7 @@ fn hooks(settings: &Settings, package: &Package) -> String {
     hooks.filter(|trigger| has_hook(trigger.kind)).map(line).collect()
 }
 
-/// What a package needs, may do, and is started by.
+/// What a package needs, what it may do, and what starts it.
 fn abilities(package: &Package) -> String {
     let (tiers, manifest) = (package.tiers(), &package.manifest);
     let tools: Vec<&str> = manifest.tools.items.iter().map(|tool| tool.value.as_str()).collect();

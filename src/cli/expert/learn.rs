@@ -1,4 +1,4 @@
-//! `respool expert learn`: what an expert has learnt, and an entry by a person's hand.
+//! `respool expert learn`: shows what an expert has learnt, and adds entries by hand.
 
 use std::time::SystemTime;
 
@@ -24,7 +24,7 @@ pub(in crate::cli) struct LearnArgs {
     /// What to do from now on
     #[arg(long, requires = "title")]
     correction: Option<String>,
-    /// How certain that is
+    /// How certain it is
     #[arg(long, default_value = "high", value_parser = ["high", "medium", "low"])]
     confidence: String,
 }

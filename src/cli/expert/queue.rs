@@ -1,5 +1,5 @@
-//! `respool expert queue, dead-letters, outbox, drafts`: what waits, what failed, and what is delivered. Works on the store itself, beside a
-//! server that uses it too.
+//! `respool expert queue, dead-letters, outbox, drafts`: shows what waits, what failed, and what is delivered. Works on the store
+//! directly, beside a server that also uses it.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,7 +13,7 @@ use crate::config::Loaded;
 use crate::expert::{Invocation, message_json, visible};
 use crate::store::{EntryRow, EntryState, MessageFilter, Store};
 
-/// So much is listed.
+/// The most entries that are listed.
 const MOST: usize = 1_000;
 
 #[derive(Debug, Subcommand)]
@@ -81,7 +81,7 @@ fn time(millis: u64) -> String {
     humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(millis)).to_string()
 }
 
-/// What waits, is worked on, or waits for a person; and what each waits for.
+/// The invocations that wait, are being executed, or wait for a person; and what each waits for.
 pub(super) fn queue(config: &Loaded, expert: Option<&str>) -> Result<(), Failure> {
     with_store(config, async |store| {
         let mut count = 0;

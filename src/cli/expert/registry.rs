@@ -3,7 +3,7 @@
 use crate::cli::say::{say, tell};
 use crate::expert::{ExpertsConfig, Installed, Library, REGISTRY, RegistryEntry, write_registry};
 
-/// Writes the page of the experts that are installed. The change itself stands, should this fail.
+/// Writes the page of the installed experts. The change itself stays in effect if this fails.
 pub(super) fn refresh(experts: &ExpertsConfig) {
     let path = experts.workspace.join(REGISTRY);
     let library = Library::new(&experts.dir);

@@ -1,4 +1,4 @@
-//! `respool expert run`: one answer of an expert, or one process, in this process and on the same store as a server.
+//! `respool expert run`: gets one answer of an expert, or executes one process, in this process and on the same store as a server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::observe;
 use crate::server::App;
 use crate::store::{EntryState, MessageFilter, Queue as _, Store};
 
-/// How long the servers of an expert are waited for.
+/// How long to wait for an expert's servers.
 const FIRST_START: Duration = Duration::from_secs(30);
 
-/// Says something to an expert and prints its answer.
+/// Sends a message to an expert and prints its answer.
 pub(super) fn message(config: &Loaded, name: &str, message: &str) -> Result<(), Failure> {
     let flush = observe::init(&config.settings.log).map_err(|why| log_problem(config, why))?;
     let done = runtime()?.block_on(async {
@@ -67,7 +67,7 @@ async fn answer(app: &App, name: &str, message: &str) -> Result<(), Failure> {
 /// Why no expert can run.
 pub(super) const NO_MODEL: &str = "experts have no model: set `experts.model` in respool.toml";
 
-/// A process that is to be executed.
+/// A process to execute.
 pub(super) struct Wanted {
     pub(super) expert: String,
     pub(super) process: String,
@@ -76,7 +76,7 @@ pub(super) struct Wanted {
     pub(super) is_dry: bool,
 }
 
-/// Executes a process and prints what it gave.
+/// Executes a process and prints its result.
 pub(super) fn process(config: &Loaded, wanted: Wanted) -> Result<(), Failure> {
     let payload = payload(wanted.payload.as_deref())?;
     let flush = observe::init(&config.settings.log).map_err(|why| log_problem(config, why))?;
@@ -130,7 +130,7 @@ async fn dry(experts: &Arc<Experts>, wanted: Wanted, payload: Value) -> Result<(
     Ok(())
 }
 
-/// Queues the invocation and executes what the expert's queue holds until it has ended. A server may be quicker.
+/// Queues the invocation and drains the expert's queue until the invocation has ended. A server may execute it first.
 async fn queued(
     app: &App,
     experts: &Arc<Experts>,

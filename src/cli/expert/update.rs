@@ -1,16 +1,16 @@
-//! `respool expert update`: shows what an update changes, asks for what it would loosen, and makes it.
+//! `respool expert update`: shows what an update changes, asks for consent to what it loosens, and applies it.
 
 use super::installed::state_files;
 use crate::cli::Failure;
 use crate::cli::say::{say, tell};
 use crate::expert::{ExpertsConfig, Library, Lock, Plan, Source, visible};
 
-/// What was consented to on the command line.
+/// What the command line consents to.
 #[derive(Clone, Copy)]
 pub(super) struct Consent {
-    /// To versions that may break something, and to the loss of changes made by hand.
+    /// Versions that may break something, and the loss of changes made by hand.
     pub(super) force: bool,
-    /// To all that the update lets the expert do.
+    /// Everything that the update lets the expert do.
     pub(super) yes: bool,
 }
 
@@ -52,7 +52,7 @@ impl Updater<'_> {
         self.apply(&library.plan(name, package, &source)?)
     }
 
-    /// Updates every expert whose origin is known. One that cannot be updated does not keep the others from it.
+    /// Updates every expert whose source is known. If one cannot be updated, the others still are.
     fn all(&self) -> Result<(), Failure> {
         let library = self.library;
         let installed =

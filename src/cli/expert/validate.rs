@@ -1,4 +1,4 @@
-//! `respool expert validate`: what is wrong with a package, for people or as JSON.
+//! `respool expert validate`: reports what is wrong with a package, for people or as JSON.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::config::Loaded as Configuration;
 use crate::expert::{self, Diagnostic, Installed, LONG_PROMPT, Library, Loaded, Severity};
 use crate::tools::Sources;
 
-/// Checks the package in a directory, by itself: nothing of the configuration is read.
+/// Checks the package in a directory by itself, without reading the configuration.
 pub(super) fn directory(path: &Path, format: OutputFormat) -> Result<(), Failure> {
     let loaded = expert::load(path).map_err(|error| {
         format!("{} cannot be opened as a package: {error}; name its directory", path.display())
@@ -53,7 +53,7 @@ pub(super) fn named(config: &Configuration, name: &str, format: OutputFormat) ->
     }
 }
 
-/// Phase 2: what keeps the expert from being ready, and what its tool files and the servers do not agree about.
+/// Phase 2: what keeps the expert from being ready, and what its tool files and the servers disagree about.
 async fn binding(config: &Configuration, installed: &Installed) -> Result<Value, Failure> {
     let sources = Sources::open(&config.settings.tools).map_err(|found| config.problems(found))?;
     let Some(package) = &installed.loaded.package else { return Ok(Value::Null) };

@@ -1,4 +1,4 @@
-//! The texts of the service: systemd's unit, launchd's property list, and the environment file. Pure.
+//! The files of the service: systemd's unit, launchd's property list, and the environment file. Pure.
 
 use std::path::Path;
 
@@ -6,13 +6,13 @@ use std::path::Path;
 const UNIT: &str = include_str!("../../../deploy/respool.service");
 const ENVIRONMENT: &str = include_str!("../../../deploy/respool.env");
 
-/// What stands in the unit for the program.
+/// The placeholder for the program in the unit.
 const PROGRAM: &str = "%h/.local/bin/respool";
 
 pub(super) const UPSTREAM: &str = "RESPOOL__UPSTREAM__0__URL";
 pub(super) const LISTEN: &str = "RESPOOL__LISTEN";
 
-/// The systemd unit that runs this program.
+/// The systemd unit for this program.
 pub(super) fn unit(program: &Path) -> String {
     // systemd splits at spaces and expands `%`, `$` and backslashes.
     let path = program
@@ -25,7 +25,7 @@ pub(super) fn unit(program: &Path) -> String {
     UNIT.replacen(PROGRAM, &path, 1)
 }
 
-/// launchd's property list for this program. launchd reads no environment file, so a shell does.
+/// launchd's property list for this program. launchd does not read environment files, so a shell does.
 pub(super) fn property_list(program: &Path, home: &Path) -> String {
     let quoted = |path: &Path| format!("'{}'", path.to_string_lossy().replace('\'', r"'\''"));
     let environment = quoted(&home.join(".config/respool/respool.env"));
@@ -57,7 +57,7 @@ fn xml(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// The environment file with what was asked for; what a person wrote into it stays.
+/// The environment file with the requested values; what a person wrote into it stays.
 pub(super) fn environment(present: Option<&str>, upstream: Option<&str>, listen: Option<&str>) -> String {
     let mut text = present.map_or_else(template, str::to_owned);
     for (name, value) in [(UPSTREAM, upstream), (LISTEN, listen)] {
@@ -68,7 +68,7 @@ pub(super) fn environment(present: Option<&str>, upstream: Option<&str>, listen:
     text
 }
 
-/// The template, without an address that nobody asked for.
+/// The template, without an address that was not requested.
 fn template() -> String {
     let lines = ENVIRONMENT.lines().map(|line| {
         let is_setting = line.starts_with(UPSTREAM);
@@ -92,7 +92,7 @@ fn with(text: &str, name: &str, value: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The value that an environment file gives to a name.
+/// The value of a name in an environment file.
 pub(super) fn value(text: &str, name: &str) -> Option<String> {
     let set = |line: &str| Some(line.trim().strip_prefix(name)?.strip_prefix('=')?.trim().to_owned());
     text.lines().rev().find_map(set).filter(|value| !value.is_empty())

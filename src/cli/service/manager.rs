@@ -1,4 +1,4 @@
-//! The program that keeps services: systemd, or launchd on macOS. Starts, stops and asks it.
+//! The service manager: systemd, or launchd on macOS. Starts, stops and queries it.
 
 use std::fmt;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::cli::say::{flat, say};
 
 const LABEL: &str = "org.respool.respool";
 
-/// Which program keeps the services of a user.
+/// Which program manages a user's services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Manager {
     Systemd,
@@ -22,7 +22,7 @@ pub(super) enum State {
     Running,
     Starting,
     Stopped,
-    /// With the exit code of the process, where it is known.
+    /// With the exit code of the process, if known.
     Failed(Option<i32>),
     /// The manager itself does not answer.
     Unknown(String),
@@ -56,7 +56,7 @@ impl Manager {
         if cfg!(target_os = "macos") { Self::Launchd } else { Self::Systemd }
     }
 
-    /// The text of the service's file.
+    /// The text of the service file.
     pub(super) fn unit(self, program: &Path, home: &Path) -> String {
         match self {
             Self::Systemd => files::unit(program),
@@ -64,7 +64,7 @@ impl Manager {
         }
     }
 
-    /// Starts the service, or starts it again with what has changed, and lets it start by itself from now on.
+    /// Starts or restarts the service with its new settings, and enables it from now on.
     pub(super) fn start(self, unit: &Path) -> Result<(), String> {
         match self {
             Self::Systemd => {
@@ -73,14 +73,14 @@ impl Manager {
                 done("systemctl", &["--user", "restart", "respool.service"]).map(drop)
             }
             Self::Launchd => {
-                // One that runs is stopped first; where none does there is nothing to stop.
+                // A running service is stopped first; if none is running, there is nothing to stop.
                 let _ = output("launchctl", &["bootout", &service()]);
                 done("launchctl", &["bootstrap", &domain(), &unit.to_string_lossy()]).map(drop)
             }
         }
     }
 
-    /// Stops the service and no longer starts it.
+    /// Stops and disables the service.
     pub(super) fn stop(self, _unit: &Path) -> Result<(), String> {
         match self {
             Self::Systemd => done("systemctl", &["--user", "disable", "--now", "respool.service"]).map(drop),
@@ -88,7 +88,7 @@ impl Manager {
         }
     }
 
-    /// After the file is gone.
+    /// To be called once the file is gone.
     pub(super) fn forget(self) {
         if self == Self::Systemd {
             let _ = output("systemctl", &["--user", "daemon-reload"]);
@@ -113,7 +113,7 @@ impl Manager {
         }
     }
 
-    /// The log, on this terminal. `of_system`: that of the system's service.
+    /// The log, on this terminal. `of_system`: the log of the system's service.
     pub(super) fn logs(self, home: &Path, follow: bool, lines: u32, of_system: bool) -> Result<(), String> {
         let lines = lines.to_string();
         let (program, mut arguments) = match self {
@@ -150,7 +150,7 @@ impl Manager {
         output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
     }
 
-    /// What else the service needs to be there when it is wanted.
+    /// Advises what else the service needs in order to be available.
     pub(super) fn advise(self) {
         if self != Self::Systemd {
             return;
@@ -165,7 +165,7 @@ impl Manager {
     }
 }
 
-/// A property in what `systemctl show` prints; empty where it is missing.
+/// A property in the output of `systemctl show`; empty if it is missing.
 pub(super) fn property<'a>(text: &'a str, name: &str) -> &'a str {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap_or_default()
 }
@@ -174,7 +174,7 @@ fn systemd_state(text: &str) -> State {
     let code = property(text, "ExecMainStatus").parse().ok().filter(|&code| code != 0);
     match (property(text, "ActiveState"), code) {
         ("active", _) => State::Running,
-        // Between two attempts the exit code of the last one is known already.
+        // Between two attempts, the exit code of the last one is already known.
         ("activating" | "reloading", None) => State::Starting,
         ("failed" | "activating", code) => State::Failed(code),
         _ => State::Stopped,
@@ -196,7 +196,7 @@ fn output(program: &str, arguments: &[&str]) -> Result<Output, String> {
     })
 }
 
-/// What it printed, when it succeeded.
+/// Its output, if it succeeded.
 pub(super) fn done(program: &str, arguments: &[&str]) -> Result<String, String> {
     let output = output(program, arguments)?;
     if output.status.success() {

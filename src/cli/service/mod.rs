@@ -1,7 +1,7 @@
-//! `respool service install|uninstall|status|logs`: respool as a service of this user, by systemd or (on macOS) launchd.
+//! `respool service install|uninstall|status|logs`: runs respool as a service of this user, with systemd or (on macOS) launchd.
 //!
-//! The unit is the one of `deploy/`, with the path of this program in it. Settings stay where they are; what is given here goes
-//! into an environment file that only its owner can read.
+//! The unit is that of `deploy/`, with the path of this program in it. Settings stay where they are; options given here go into an
+//! environment file that only its owner can read.
 
 mod files;
 mod manager;
@@ -72,7 +72,7 @@ impl Paths {
             Manager::Systemd => config.join("systemd/user/respool.service"),
             Manager::Launchd => home.join("Library/LaunchAgents/org.respool.respool.plist"),
         };
-        // The unit names this place by the home directory.
+        // The unit refers to this place relative to the home directory.
         let environment = home.join(".config/respool/respool.env");
         Ok(Self { home, environment, unit })
     }
@@ -124,7 +124,7 @@ fn install(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> Result<(
         ));
     }
     if let Err(why) = manager.start(&paths.unit) {
-        // A program that ends at once makes the start itself fail. Its exit code and its log then say more than the manager.
+        // If the program ends at once, the start itself fails. Its exit code and its log then say more than the manager.
         if !matches!(manager.state(), State::Failed(_)) {
             return Err(why.into());
         }
@@ -134,7 +134,7 @@ fn install(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> Result<(
     Ok(())
 }
 
-/// A service that runs already must not be given settings with which it could not start.
+/// A running service must not be given settings with which it could not start.
 fn check(environment: &str, paths: &Paths) -> Result<(), Failure> {
     let place = |name: &str| format!("{name} in {}", paths.environment.display());
     if let Some(text) = files::value(environment, files::LISTEN) {
@@ -170,7 +170,7 @@ fn uninstall(manager: Manager, paths: &Paths) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A unit that somebody else has put here, where `install` has put none.
+/// A unit installed by other means, if `install` has not written one.
 fn other(manager: Manager, paths: &Paths) -> Option<OtherUnit> {
     if paths.unit.exists() { None } else { other_units::find(manager) }
 }
@@ -221,7 +221,7 @@ fn wait(manager: Manager, paths: &Paths) -> Result<(), Failure> {
     Err(format!("{}\n{}{log}", answer.explain(&address), manager.state()).into())
 }
 
-/// Where the service listens: its environment file says so, else the configuration file, else it is the default.
+/// Where the service listens: according to its environment file, else the configuration file, else the default.
 fn address(paths: &Paths) -> Result<String, Failure> {
     let environment = read(&paths.environment)?.unwrap_or_default();
     let listen = match files::value(&environment, "RESPOOL__LISTEN") {
@@ -241,7 +241,7 @@ fn read(file: &Path) -> Result<Option<String>, String> {
     }
 }
 
-/// Beside the file first, with its mode from the beginning: a crash leaves the old or the new one, and a key is never readable to others.
+/// Written beside the file first, with its final mode: a crash leaves the old or the new file, and a key is never readable to others.
 fn write(file: &Path, text: &str, mode: u32) -> Result<(), String> {
     use std::io::Write as _;
     use std::os::unix::fs::PermissionsExt as _;

@@ -1,11 +1,11 @@
-//! Units called `respool` that `respool service install` did not write: of a package for all users, or of an administrator for the whole
-//! system. Only looks; what systemd does not say is looked for where units are kept.
+//! Finds units called `respool` that `respool service install` did not write: from a package for all users, or from an administrator for
+//! the whole system. Only reads; if systemd does not answer, it looks in the unit directories.
 
 use std::path::{Path, PathBuf};
 
 use super::manager::{Manager, done, property};
 
-/// Where units for the services of users are kept, but for a user's own.
+/// Where user units are kept, apart from a user's own.
 const FOR_USERS: [&str; 5] = [
     "/etc/systemd/user",
     "/run/systemd/user",
@@ -13,7 +13,7 @@ const FOR_USERS: [&str; 5] = [
     "/usr/lib/systemd/user",
     "/lib/systemd/user",
 ];
-/// Where the system's own units are kept.
+/// Where system units are kept.
 const OF_SYSTEM: [&str; 5] = [
     "/etc/systemd/system",
     "/run/systemd/system",
@@ -24,10 +24,10 @@ const OF_SYSTEM: [&str; 5] = [
 const NAME: &str = "respool.service";
 const PROPERTIES: &str = "--property=LoadState,FragmentPath,ActiveState,UnitFileState";
 
-/// A unit that somebody else has put on this machine.
+/// A unit installed by other means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum OtherUnit {
-    /// It runs as each user who enables it: the Debian package brings one.
+    /// It runs for each user who enables it; the Debian package contains one.
     ForUsers(PathBuf),
     /// It runs for the whole machine, under the system's manager.
     OfSystem(SystemUnit),
@@ -37,7 +37,7 @@ pub(super) enum OtherUnit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SystemUnit {
     path: PathBuf,
-    /// In systemd's words; empty where it does not answer.
+    /// Its state in systemd's words; empty if systemd does not answer.
     active: String,
     enabled: String,
 }
@@ -47,7 +47,7 @@ impl SystemUnit {
         self.active == "active"
     }
 
-    /// What it is, and how to look at it.
+    /// What it is, and how to inspect it.
     pub(super) fn describe(&self) -> String {
         let words: Vec<&str> =
             [&*self.active, &*self.enabled].into_iter().filter(|word| !word.is_empty()).collect();
@@ -60,7 +60,7 @@ impl SystemUnit {
     }
 }
 
-/// The other unit, if there is one. The one that runs comes first.
+/// The other unit, if there is one; a running one comes first.
 pub(super) fn find(manager: Manager) -> Option<OtherUnit> {
     if manager != Manager::Systemd {
         return None;
@@ -83,7 +83,7 @@ pub(super) fn find(manager: Manager) -> Option<OtherUnit> {
     }
 }
 
-/// What systemd says of a unit, if there is such a unit.
+/// What systemd says about a unit, if the unit exists.
 fn loaded(text: &str) -> Option<SystemUnit> {
     let path = PathBuf::from(property(text, "FragmentPath"));
     let is_there = property(text, "LoadState") == "loaded" && !path.as_os_str().is_empty();

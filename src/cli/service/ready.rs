@@ -7,19 +7,19 @@ const WITHIN: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(250);
 const ONE_ANSWER: Duration = Duration::from_secs(10);
 
-/// What `/ready` says.
+/// The answer of `/ready`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// The relay and a model server answer.
     Ready,
-    /// The relay answers, and says that no model server does.
+    /// The relay answers that no model server does.
     NoUpstream(String),
     /// Nothing answers.
     Silent,
 }
 
 impl Answer {
-    /// What it means, and what to do.
+    /// Its meaning, and what to do.
     pub(super) fn explain(&self, address: &str) -> String {
         match self {
             Self::Ready => format!("it is ready at {address}"),
@@ -34,7 +34,7 @@ impl Answer {
     }
 }
 
-/// The address to ask for a listen address.
+/// The address at which to query a listen address.
 pub(super) fn url(host: &str, port: u16) -> String {
     let host = match host.trim_matches(['[', ']']) {
         "0.0.0.0" => "127.0.0.1".to_owned(),
@@ -45,7 +45,7 @@ pub(super) fn url(host: &str, port: u16) -> String {
     format!("http://{host}:{port}")
 }
 
-/// Asks until it is ready, has failed, or time is up.
+/// Polls until it is ready, has failed, or time is up.
 pub(super) async fn wait(address: &str, has_failed: impl Fn() -> bool) -> Answer {
     let mut last = Answer::Silent;
     let waiting = async {
@@ -57,12 +57,12 @@ pub(super) async fn wait(address: &str, has_failed: impl Fn() -> bool) -> Answer
             tokio::time::sleep(PAUSE).await;
         }
     };
-    // Out of time is what was heard last.
+    // When time is up, the last answer counts.
     let _ = tokio::time::timeout(WITHIN, waiting).await;
     last
 }
 
-/// Asks once.
+/// Queries once.
 pub(super) async fn ask(address: &str) -> Answer {
     let Ok(client) = reqwest::Client::builder().no_proxy().timeout(ONE_ANSWER).build() else {
         return Answer::Silent;

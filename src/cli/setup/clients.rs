@@ -1,7 +1,7 @@
-//! What the configuration of each agent client becomes so that it asks respool. Pure: texts in, texts out.
+//! Edits each agent client's configuration so that it uses respool. Pure: text in, text out.
 //!
-//! Formats: Codex 0.169, Claude Code 2.1.330, opencode 1.18.33, qwen-code 0.24.4, cline 3.0.65, each driven with exactly these
-//! settings (docs/clients.md). Called by `setup`.
+//! Formats: Codex 0.169, Claude Code 2.1.330, opencode 1.18.33, qwen-code 0.24.4, cline 3.0.65, each tested with exactly these settings
+//! (docs/clients.md). Called by `setup`.
 
 use std::path::{Path, PathBuf};
 
@@ -26,16 +26,16 @@ pub(super) enum Client {
     Cline,
 }
 
-/// What a client is to ask.
+/// The respool that a client should use.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     /// respool's URL, without `/v1`.
     pub(super) url: String,
     /// The model.
     pub(super) model: String,
-    /// The model's window in tokens, when it is known.
+    /// The model's window in tokens, if known.
     pub(super) window: Option<u64>,
-    /// The environment variable that holds a key of `client_keys`.
+    /// The environment variable with a key from `client_keys`.
     pub(super) key_env: Option<String>,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Homes {
 }
 
 impl Client {
-    /// The file that is edited; `None` where the settings are given to the shell.
+    /// The file to edit; `None` if the settings come from the shell.
     pub(super) fn file(self, homes: &Homes) -> Option<PathBuf> {
         let or = |given: &Option<PathBuf>, default: &str| {
             given.clone().unwrap_or_else(|| homes.home.join(default))
@@ -62,7 +62,7 @@ impl Client {
         }
     }
 
-    /// The path of the API that it speaks.
+    /// The path of its API.
     pub(super) fn api(self) -> &'static str {
         match self {
             Self::Codex => "/v1/responses",
@@ -71,7 +71,7 @@ impl Client {
         }
     }
 
-    /// The client's settings with respool in them; `present` is empty where there is no file yet.
+    /// The client's settings with respool in them; `present` is empty if there is no file yet.
     pub(super) fn edited(self, present: &str, target: &Target, file: &Path) -> Result<String, String> {
         match self {
             Self::Codex => codex(present, target),
@@ -82,8 +82,7 @@ impl Client {
         .map_err(|why| format!("{} cannot be edited: {why}", file.display()))
     }
 
-    /// Settings as they were `before`, with what was changed since they were written as `after`; `None` where that touches what respool
-    /// wrote.
+    /// The settings from `before`, plus the changes made since `after` was written; `None` if those touch what respool wrote.
     pub(super) fn restored(self, after: &str, present: &str, before: &str) -> Option<String> {
         if present == after {
             return Some(before.to_owned());
@@ -99,7 +98,7 @@ impl Client {
         diffy::merge(after, present, before).ok().filter(is_whole)
     }
 
-    /// What to type instead, where there is no file to edit.
+    /// What to type instead, if there is no file to edit.
     pub(super) fn commands(self, target: &Target) -> String {
         let Target { url, model, key_env, .. } = target;
         let key = key_env.as_ref().map_or_else(|| "none".to_owned(), |name| format!("\"${name}\""));
@@ -149,7 +148,7 @@ fn edited_json(
     Ok(text + "\n")
 }
 
-/// The text of `before` stays where nothing else was changed.
+/// The text of `before` is kept if nothing else was changed.
 fn restored_json(after: &str, present: &str, before: &str) -> Option<String> {
     let read = |text: &str| match text.trim() {
         "" => Some(json!({})),
@@ -163,7 +162,7 @@ fn restored_json(after: &str, present: &str, before: &str) -> Option<String> {
     serde_json::to_string_pretty(&restored).ok().map(|text| text + "\n")
 }
 
-/// What was changed since stays, the rest is what it was.
+/// Changes made since are kept; the rest is as it was before.
 fn restored_value(after: Option<&Value>, present: Option<&Value>, before: Option<&Value>) -> Option<Value> {
     if present == after {
         return before.cloned();
@@ -191,7 +190,7 @@ fn claude_code(settings: &mut Map<String, Value>, target: &Target) -> Result<(),
     };
     let environment = table(settings, "env")?;
     if target.key_env.is_some() {
-        // It would be sent instead of the key.
+        // It would be sent in place of the key.
         environment.remove("ANTHROPIC_AUTH_TOKEN");
     }
     let mut set = |name: &str, text: String| environment.insert(name.to_owned(), json!(text));

@@ -1,8 +1,8 @@
-//! `respool setup CLIENT`: makes an agent client ask respool, shows what changes in its settings, tries one real turn, and undoes
-//! it.
+//! `respool setup CLIENT`: points an agent client at respool, shows the change to its settings, tries one real turn, and can undo the
+//! change.
 //!
-//! The settings as they were, and as they were written, stand beside the file until they are restored: what was changed since stays, as far
-//! as it does not touch what respool wrote.
+//! Copies of the settings before and after the change are kept beside the file until it is undone. Later changes survive the undo unless
+//! they touch what respool wrote.
 
 mod clients;
 mod openclaw;
@@ -19,14 +19,14 @@ use self::clients::{Client, Homes, Target};
 use super::serve::runtime;
 use super::{Failure, say};
 
-/// The first answer of a large model may take its time.
+/// The first answer of a large model may take a while.
 const TURN_WITHIN: Duration = Duration::from_mins(5);
 
-/// Ends the name of the file with the settings as they were.
+/// Suffix of the copy of the settings before the change.
 const BEFORE: &str = "before-respool";
-/// Ends the name of the file with the settings as they were written.
+/// Suffix of the copy of the settings after the change.
 const AFTER: &str = "after-respool";
-/// Ends the name of the file with later changes that could not stay.
+/// Suffix of the copy with later changes that could not be kept.
 const UNDONE: &str = "before-undo";
 
 #[derive(Args, Debug)]
@@ -43,7 +43,7 @@ pub(super) struct SetupArgs {
     /// The model server, which is asked for its models (openclaw only) [default: respool is asked]
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
-    /// The environment variable that holds one of respool's `client_keys`
+    /// The environment variable with one of respool's `client_keys`
     #[arg(long, value_name = "NAME")]
     key_env: Option<String>,
     /// Show what would change, and change nothing
@@ -82,7 +82,7 @@ fn homes() -> Homes {
     }
 }
 
-/// The respool that is to be asked, with the key of a client.
+/// The respool to use, with a client's key.
 fn respool(args: &SetupArgs) -> Result<Respool, Failure> {
     let url = args.url.trim_end_matches('/').trim_end_matches("/v1").to_owned();
     let key = match &args.key_env {
@@ -136,12 +136,12 @@ fn difference(present: &str, text: &str, file: &Path) -> String {
     crate::diff::unified(&name, present, text)
 }
 
-/// Writes new settings, and what undoing them needs first. An empty copy says that there was no file.
+/// Writes new settings, after the copies that undoing needs. An empty copy means that there was no file.
 fn write(client: Client, file: &Path, present: &str, text: &str) -> Result<(), String> {
     let failed = |what: &str, error: io::Error| format!("{} cannot be {what}: {error}", file.display());
     let as_it_was = match without_respool(client, file, present) {
         Some(Restored::Merged(text)) => text,
-        // What respool wrote is not in it any more, or cannot be told from later changes.
+        // What respool wrote is no longer in it, or cannot be distinguished from later changes.
         Some(Restored::Conflict(_)) | None => present.to_owned(),
     };
     replace(&beside(file, BEFORE), &as_it_was).map_err(|error| failed("saved first", error))?;
@@ -151,13 +151,13 @@ fn write(client: Client, file: &Path, present: &str, text: &str) -> Result<(), S
 
 /// Settings without what respool wrote.
 enum Restored {
-    /// What was changed since is in them.
+    /// They include later changes.
     Merged(String),
-    /// As they were before; later changes touch what respool wrote.
+    /// As they were before the change; later changes touch what respool wrote.
     Conflict(String),
 }
 
-/// Takes what respool wrote out of the present settings; `None` where it wrote none.
+/// Removes what respool wrote from the present settings; `None` if it wrote nothing.
 fn without_respool(client: Client, file: &Path, present: &str) -> Option<Restored> {
     let before = fs::read_to_string(beside(file, BEFORE)).ok()?;
     let after = fs::read_to_string(beside(file, AFTER)).ok();
@@ -171,10 +171,10 @@ fn beside(file: &Path, end: &str) -> PathBuf {
     file.with_file_name(name)
 }
 
-/// Writes beside the file first: a crash leaves the old or the new one. The file keeps its permissions.
+/// Writes beside the file first, so that a crash leaves the old or the new file. The file keeps its permissions.
 fn replace(file: &Path, text: &str) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt as _;
-    // A link to settings that are kept elsewhere stays a link.
+    // A link to settings elsewhere stays a link.
     let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
     let folder = file.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
@@ -233,7 +233,7 @@ fn name_of(client: Client) -> String {
     client.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-/// The respool that the client is to ask.
+/// The respool that the client should use.
 struct Respool {
     url: String,
     key: Option<String>,
@@ -331,7 +331,7 @@ mod tests {
         assert!(undo(Client::Codex, Some(&file)).is_err());
     }
 
-    /// Claude Code writes its settings itself, and setting them up changes how they are laid out.
+    /// Claude Code rewrites its settings itself, and setting them up changes their layout.
     #[test]
     fn json_is_restored_by_its_values() {
         let folder = tempfile::tempdir().unwrap();
@@ -365,14 +365,14 @@ mod tests {
         fs::write(&file, &changed).unwrap();
         undo(Client::Codex, Some(&file)).unwrap();
         assert_eq!(text(), mine.replace("x = 1", "x = 2"));
-        // Undone by hand and changed: the next time that is what is restored.
+        // If it was undone by hand and then changed, the changed version is what the next undo restores.
         edit(Client::Codex, &target, &file, false).unwrap();
         let by_hand = format!("{mine}{later}");
         fs::write(&file, &by_hand).unwrap();
         edit(Client::Codex, &target, &file, false).unwrap();
         undo(Client::Codex, Some(&file)).unwrap();
         assert_eq!(text(), by_hand);
-        // What touches respool's own lines is kept beside the file.
+        // Changes to respool's own lines are kept beside the file.
         edit(Client::Codex, &target, &file, false).unwrap();
         let other = text().replace("model = \"m\"", "model = \"n\"");
         fs::write(&file, &other).unwrap();

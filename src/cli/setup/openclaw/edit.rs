@@ -1,37 +1,37 @@
-//! What `openclaw.json` becomes so that OpenClaw asks respool. Pure: text in, text out; comments and layout stay.
+//! Edits `openclaw.json` so that OpenClaw uses respool. Pure: text in, text out; comments and layout stay.
 //!
-//! The file is JSON5. A provider that points at the model server is turned to respool under the name that it has, because sessions
-//! and fallback lists refer to it; where there is none, the provider `respool` is added.
+//! The file is JSON5. A provider that points at the model server is redirected to respool under its present name, because sessions and
+//! fallback lists refer to it; if there is none, the provider `respool` is added.
 
 use jsonc_parser::ParseOptions;
 use jsonc_parser::cst::{CstInputValue, CstObject, CstRootNode};
 use serde_json::{Value, json};
 
-/// The provider that is added where none points at the model server.
+/// The provider to add if none points at the model server.
 const PROVIDER: &str = "respool";
 
-/// The longest answer that is asked for, in tokens; at most a quarter of the window.
+/// The longest answer to request, in tokens; at most a quarter of the window.
 const MAX_TOKENS: u64 = 16_384;
 
 /// A model as the server lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cli::setup) struct Model {
     pub(in crate::cli::setup) id: String,
-    /// In tokens, when the server tells it.
+    /// The window in tokens, if the server reports it.
     pub(in crate::cli::setup) window: Option<u64>,
 }
 
-/// What OpenClaw is to ask.
+/// The respool that OpenClaw should use.
 #[derive(Clone, Debug)]
 pub(in crate::cli::setup) struct Wanted {
     /// respool's URL, without `/v1`.
     pub(in crate::cli::setup) url: String,
-    /// The model server's URL, where it was named: providers that point at it are turned to respool.
+    /// The model server's URL, if given: providers that point at it are redirected to respool.
     pub(in crate::cli::setup) upstream: Option<String>,
     pub(in crate::cli::setup) models: Vec<Model>,
-    /// The model that was named by the person.
+    /// The model that the person named.
     pub(in crate::cli::setup) model: Option<String>,
-    /// The environment variable that holds a key of `client_keys`.
+    /// The environment variable with a key from `client_keys`.
     pub(in crate::cli::setup) key_env: Option<String>,
     /// Whether OpenClaw knows the keys that its 2026.2 releases refuse.
     pub(in crate::cli::setup) is_current: bool,
@@ -41,15 +41,15 @@ pub(in crate::cli::setup) struct Wanted {
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::cli::setup) struct Edited {
     pub(in crate::cli::setup) text: String,
-    /// `PROVIDER/MODEL`, which answers first now.
+    /// `PROVIDER/MODEL` of the primary model from now on.
     pub(in crate::cli::setup) primary: String,
-    /// What answered first before, where that is something else.
+    /// The previous primary model, if it was a different one.
     pub(in crate::cli::setup) replaced: Option<String>,
-    /// Asked when the primary model fails.
+    /// The fallback models.
     pub(in crate::cli::setup) fallbacks: Vec<String>,
 }
 
-/// `present` with respool in it; it is empty where there is no file yet.
+/// `present` with respool in it; `present` is empty if there is no file yet.
 pub(in crate::cli::setup) fn edited(present: &str, wanted: &Wanted) -> Result<Edited, String> {
     // JSON5 allows a byte order mark; it stays where it is.
     let (mark, present) = present.strip_prefix('\u{feff}').map_or(("", present), |rest| ("\u{feff}", rest));
@@ -67,30 +67,30 @@ pub(in crate::cli::setup) fn edited(present: &str, wanted: &Wanted) -> Result<Ed
     Ok(Edited { text: format!("{mark}{root}"), primary, replaced, fallbacks: fallbacks(&before) })
 }
 
-/// Whether a text is JSON5 that holds an object.
+/// Whether a text is JSON5 with an object at the top.
 pub(super) fn can_read(text: &str) -> bool {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     CstRootNode::parse(text, &ParseOptions::default()).is_ok_and(|root| root.object_value().is_some())
 }
 
-/// The name of the provider that asks respool or the model server already.
+/// The name of the provider that already points at respool or the model server.
 fn provider_of(config: &Value, wanted: &Wanted) -> String {
     let providers = config["models"]["providers"].as_object();
     let asks = |url: &str| {
         let of =
             |provider: &Value| provider["baseUrl"].as_str().is_some_and(|base| is_same_server(base, url));
-        // Of several the one that answers first now.
+        // If there are several, the one of the primary model.
         let in_use = primary_of(&config["agents"]["defaults"])
             .and_then(|primary| providers?.get_key_value(primary.split_once('/')?.0));
         let found = in_use.into_iter().chain(providers.into_iter().flatten()).find(|(_, it)| of(it));
         found.map(|(name, _)| name.clone())
     };
     let found = asks(&wanted.url).or_else(|| asks(wanted.upstream.as_deref()?));
-    // For the name `vllm` OpenClaw discovers models on its own and changes requests.
+    // Under the name `vllm`, OpenClaw discovers models itself and changes requests.
     found.filter(|name| name != "vllm").unwrap_or_else(|| PROVIDER.to_owned())
 }
 
-/// The model that was named, else the one that is in use, else the only one.
+/// The model that was named, else the one in use, else the only one.
 fn model_of(config: &Value, wanted: &Wanted) -> Result<String, String> {
     let served = |id: &str| wanted.models.iter().any(|model| model.id == id);
     let present =
@@ -136,7 +136,7 @@ fn write_provider(entry: &CstObject, wanted: &Wanted, id: &str) -> Result<(), St
     Ok(())
 }
 
-/// What docs/openclaw.md recommends; the current client knows more keys than the old one, which refuses unknown ones.
+/// The entry that docs/openclaw.md recommends. The current client knows more keys than the old one, which refuses unknown ones.
 fn model_entry(id: &str, window: Option<u64>, is_current: bool) -> Value {
     let mut entry = json!({
         "id": id, "name": id, "reasoning": true, "input": ["text"],
@@ -160,7 +160,7 @@ fn model_entry(id: &str, window: Option<u64>, is_current: bool) -> Value {
     entry
 }
 
-/// Lets `primary` answer first; gives what did before, if that was another.
+/// Makes `primary` the primary model; returns the previous one, if it was different.
 fn write_primary(defaults: &CstObject, before: &Value, primary: &str) -> Result<Option<String>, String> {
     let model = defaults.get("model").and_then(|property| property.value());
     match model.as_ref().and_then(jsonc_parser::cst::CstNode::as_object) {
@@ -168,7 +168,7 @@ fn write_primary(defaults: &CstObject, before: &Value, primary: &str) -> Result<
         None if before["model"].is_string() => set(defaults, "model", &json!(primary)),
         None => set(&child(defaults, "model")?, "primary", &json!(primary)),
     }
-    // Where models are listed, others are not allowed.
+    // If models are listed, others are not allowed.
     if before["models"].as_object().is_some_and(|models| !models.is_empty() && !models.contains_key(primary))
     {
         set(&child(defaults, "models")?, primary, &json!({}));
@@ -193,7 +193,7 @@ fn fallbacks(config: &Value) -> Vec<String> {
     names
 }
 
-/// Whether two URLs lead to the same server: host and port, where `localhost` is 127.0.0.1.
+/// Whether two URLs refer to the same server: same host and port, where `localhost` equals 127.0.0.1.
 fn is_same_server(one: &str, other: &str) -> bool {
     let place = |text: &str| {
         let url = url::Url::parse(text).ok()?;
@@ -210,7 +210,7 @@ fn child(object: &CstObject, key: &str) -> Result<CstObject, String> {
     object.object_value(key).ok_or_else(|| format!("`{key}` is not an object"))
 }
 
-/// Writes a value unless it stands there already.
+/// Writes a value unless it is there already.
 fn set(object: &CstObject, key: &str, value: &Value) {
     match object.get(key) {
         None => drop(object.append(key, input(value))),
@@ -219,14 +219,14 @@ fn set(object: &CstObject, key: &str, value: &Value) {
     }
 }
 
-/// Writes a value where there is none.
+/// Writes a value if there is none.
 fn add(object: &CstObject, key: &str, value: &Value) {
     if object.get(key).is_none() {
         object.append(key, input(value));
     }
 }
 
-/// Writes a number where there is none, or a larger one.
+/// Writes a number if there is none, or if the present one is larger.
 fn lower(object: &CstObject, key: &str, number: u64) {
     let present = object.get(key).and_then(|property| property.to_serde_value()?.as_u64());
     if present.is_none_or(|present| present > number) {

@@ -1,4 +1,4 @@
-//! The OpenClaw on this machine: its version, and its opinion of a configuration.
+//! The OpenClaw installed on this machine: its version, and its validation of a configuration.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use semver::Version;
 
-/// The first version after those that refuse the newer keys; between this and 2026.9.6 none was tried.
+/// The first version after those that refuse the newer keys; no version between this and 2026.9.6 was tested.
 const CURRENT: Version = Version::new(2026, 3, 0);
 
 /// An installed OpenClaw.
@@ -15,7 +15,7 @@ pub(super) struct OpenClaw {
     pub(super) version: Version,
 }
 
-/// What OpenClaw says to a configuration.
+/// OpenClaw's verdict on a configuration.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Valid,
@@ -37,7 +37,7 @@ impl OpenClaw {
         self.version >= CURRENT
     }
 
-    /// Has it validate this text, as a file in the folder of the real one, so that what it includes is found.
+    /// Has it validate this text as a file in the folder of the real one, so that included files are found.
     pub(super) fn validate(&self, text: &str, folder: &Path) -> Result<Verdict, String> {
         let failed = |error: io::Error| format!("`openclaw config validate` cannot be run: {error}");
         std::fs::create_dir_all(folder).map_err(failed)?;

@@ -1,7 +1,7 @@
-//! `respool setup openclaw`: asks the model server what it serves, shows what changes in `openclaw.json`, has OpenClaw itself
-//! validate that, and only then writes it.
+//! `respool setup openclaw`: asks the model server for its models, shows the change to `openclaw.json`, has OpenClaw itself validate it,
+//! and only then writes it.
 //!
-//! The other clients are set up by the code beside this folder, whose file handling this uses.
+//! The parent module sets up the other clients; its file handling is used here.
 
 mod edit;
 mod installed;
@@ -20,7 +20,7 @@ use crate::cli::Failure;
 use crate::cli::say::say;
 use crate::cli::serve::runtime;
 
-/// A list of models is there or it is not.
+/// How long to wait for a list of models, which needs no computation.
 const SERVER_WITHIN: Duration = Duration::from_secs(10);
 
 /// Where OpenClaw keeps its configuration and its state.
@@ -37,7 +37,7 @@ impl Places {
         Self { config: path("OPENCLAW_CONFIG_PATH").unwrap_or_else(|| state.join("openclaw.json")), state }
     }
 
-    /// The copies of providers that OpenClaw 2026.2 keeps; an address in them wins over the configuration.
+    /// The copies of providers that OpenClaw 2026.2 keeps, whose addresses override the configuration.
     fn copies(&self) -> Vec<PathBuf> {
         let agents = fs::read_dir(self.state.join("agents")).into_iter().flatten().filter_map(Result::ok);
         let copies = agents.map(|agent| agent.path().join("agent/models.json"));
@@ -92,12 +92,12 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
     Ok(())
 }
 
-/// Whether a text is JSON5 that holds an object.
+/// Whether a text is JSON5 with an object at the top.
 pub(super) fn can_read(text: &str) -> bool {
     edit::can_read(text)
 }
 
-/// What the model server serves, or respool where no server was named.
+/// The models that the model server serves, or respool if no server was given.
 async fn models(respool: &Respool, upstream: Option<&str>) -> Result<Vec<Model>, Failure> {
     let list = match upstream {
         Some(url) => of_server(&root(url)).await?,
@@ -124,7 +124,7 @@ async fn of_server(url: &str) -> Result<Vec<Value>, String> {
     };
     let client = reqwest::Client::builder().no_proxy().timeout(SERVER_WITHIN).build().map_err(failed)?;
     let mut request = client.get(format!("{url}/v1/models"));
-    // As `vllm serve` reads its own key.
+    // The variable from which `vllm serve` reads its own key.
     if let Ok(key) = std::env::var("VLLM_API_KEY") {
         request = request.bearer_auth(key);
     }
@@ -147,7 +147,8 @@ fn root(url: &str) -> String {
     url.trim_end_matches('/').trim_end_matches("/v1").to_owned()
 }
 
-/// OpenClaw's own opinion, before anything is written. A file that it refused before says nothing about the change.
+/// OpenClaw's own validation, before anything is written. If it refused the file already before the change, this says nothing about the
+/// change.
 fn validate(installed: Option<&OpenClaw>, present: &str, text: &str, file: &Path) -> Result<(), Failure> {
     let Some(openclaw) = installed else {
         say(
