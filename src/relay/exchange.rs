@@ -20,7 +20,7 @@ use super::request::{ClientRequest, Route};
 use super::{Opened, Relay};
 use crate::observe::{SharedLine, TRACEPARENT};
 use crate::translate::{Fault, Remedy, Reply, ReplyRules, Shows, Situation, learn_refusals, read_overflow};
-use crate::turn::{Turn, Usage};
+use crate::turn::{FinishReason, Turn, Usage};
 use crate::upstream::{
     Answer, Call, Failure, Health, Place as QueuePlace, Tier, Trial, Upstream, UpstreamError,
 };
@@ -460,6 +460,14 @@ impl Exchange {
         self.request.filled_window(upstream, fault, usage)
     }
 
+    /// True when a reply that was cut after so many tokens has filled the window.
+    pub(super) fn fills_window(&self, usage: Option<Usage>) -> bool {
+        let of_current = self.current.as_ref().zip(usage);
+        of_current.is_some_and(|(Current { attempt, fit, .. }, usage)| {
+            self.request.fills_window(&attempt.upstream, *fit, usage)
+        })
+    }
+
     /// Learns from a reply's usage how many bytes of a request make a token.
     pub(super) fn learn_usage(&self, usage: Option<Usage>) {
         let Some((Current { attempt, fit, size, .. }, usage)) = self.current.as_ref().zip(usage) else {
@@ -554,8 +562,10 @@ impl Exchange {
                     completion::add_correctable_calls(&mut reply, &self.request);
                 }
                 self.record.usage(reply.usage);
+                let fills_window = self.fills_window(reply.usage);
                 reply.usage = usage.or(reply.usage);
-                for choice in &reply.choices {
+                for choice in &mut reply.choices {
+                    choice.fills_window = fills_window && choice.turn.finish == Some(FinishReason::Length);
                     self.record.turn(&choice.turn);
                     self.request.remember(&choice.turn);
                 }

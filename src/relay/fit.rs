@@ -83,6 +83,11 @@ impl Fit {
         asked.map(|asked| self.limit.map_or(asked, |limit| limit.min(asked)))
     }
 
+    /// True when a reply of so many tokens has used the room that was left in the window.
+    fn is_used_up(self, completion: u64) -> bool {
+        self.limit.is_some_and(|room| completion >= room)
+    }
+
     /// True when messages were left out.
     pub(super) fn is_trimmed(self) -> bool {
         self.messages.is_some()
@@ -143,6 +148,14 @@ impl ClientRequest {
              room for the reply. Please reduce the length of the messages."
         );
         Some(UpstreamError { said: text.clone(), ..UpstreamError::overflow(text) })
+    }
+
+    /// True when a cut reply has reached the window's end and not the client's own limit.
+    pub(super) fn fills_window(&self, upstream: &Upstream, fit: Fit, usage: Usage) -> bool {
+        let Usage { prompt, completion, .. } = usage;
+        let is_at_limit = self.rules.token_limit.is_some_and(|limit| completion >= limit);
+        let is_full = |window| prompt.saturating_add(completion).saturating_add(NEARLY) >= window;
+        !is_at_limit && (fit.is_used_up(completion) || self.window(upstream).is_some_and(is_full))
     }
 
     fn trims(&self) -> bool {

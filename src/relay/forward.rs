@@ -12,7 +12,7 @@ use super::record::{Record, upstream_failed};
 use super::{Relay, conversation};
 use crate::observe::SharedLine;
 use crate::upstream::{Answer, Call, Outgoing, OwnWire, Serving, Upstream, UpstreamError, Who};
-use crate::wire::{ApiError, Object, encode_string};
+use crate::wire::{ApiError, Object, Pieces, encode_string};
 
 /// A request to be passed on.
 #[derive(Debug)]
@@ -25,6 +25,8 @@ pub struct Forward {
     pub headers: HeaderMap,
     /// Its body.
     pub body: Passing,
+    /// The model that it is for, as the body that goes up names it; empty when it names none.
+    pub model: String,
     /// Where it came from.
     pub peer: Option<IpAddr>,
 }
@@ -32,10 +34,15 @@ pub struct Forward {
 /// The body of a request that is passed on.
 #[derive(Debug)]
 pub enum Passing {
-    /// All of it is here: the model is known, and the request can be sent more than once.
-    Whole(Bytes),
-    /// It comes piece by piece; `None` once it was sent.
-    Streamed(Option<Outgoing>),
+    /// All of it is here: the request can be sent more than once.
+    Whole(Pieces),
+    /// It comes piece by piece.
+    Streamed {
+        /// `None` once it was sent.
+        body: Option<Outgoing>,
+        /// What has come of it; it may be empty.
+        beginning: Bytes,
+    },
 }
 
 /// What a request of another kind says of its model.
@@ -43,11 +50,11 @@ pub enum Passing {
 pub struct NamedModel {
     /// The model's name as the client wrote it; empty when it gave none.
     pub model: String,
-    /// True when the configuration names the model, or an upstream is known to serve it.
-    pub is_known: bool,
     /// A stream was asked for.
     pub stream: bool,
-    /// The body as it goes up: with the model that an alias stands for.
+    /// The model that the name stands for.
+    pub target: String,
+    /// The body as it goes up: with that model.
     pub body: Bytes,
 }
 
@@ -55,7 +62,7 @@ impl Forward {
     fn call(&mut self) -> Call {
         let body = match &mut self.body {
             Passing::Whole(bytes) => bytes.clone().into(),
-            Passing::Streamed(body) => body.take().unwrap_or_else(Outgoing::empty),
+            Passing::Streamed { body, .. } => body.take().unwrap_or_else(Outgoing::empty),
         };
         let (method, headers) = (self.method.clone(), self.headers.clone());
         Call { method, path_and_query: self.path_and_query.clone(), headers, body, verbatim: true }
@@ -94,17 +101,27 @@ impl Relay {
             return NamedModel { body: body.clone(), ..NamedModel::default() };
         };
         let model = object.string("model").unwrap_or_default();
-        let target = self.config.target(&model);
-        let is_known = self.config.models.contains_key(&model)
-            || self.fleet.iter().any(|upstream| upstream.standing.serves(target) == Some(true));
+        let target = self.config.target(&model).to_owned();
         let stream = object.is_true("stream");
         let body = if target == model {
             body.clone()
         } else {
-            object.set("model", encode_string(target));
+            object.set("model", encode_string(&target));
             object.to_json().into()
         };
-        NamedModel { model, is_known, stream, body }
+        NamedModel { model, stream, target, body }
+    }
+
+    /// True when the configuration names the model, or an upstream is known to serve it.
+    pub fn knows_model(&self, model: &str) -> bool {
+        let target = self.config.target(model);
+        self.config.models.contains_key(model)
+            || self.fleet.iter().any(|upstream| upstream.standing.serves(target) == Some(true))
+    }
+
+    /// True when the model that a request names decides where it goes, or what it says there.
+    pub fn depends_on_model(&self) -> bool {
+        self.fleet.is_several() || self.config.aliases().next().is_some()
     }
 
     /// The answer, whatever its status; it holds a place at its upstream when the request was a `POST`.
@@ -156,14 +173,13 @@ impl Relay {
 
     /// Those that serve the model, or may, else all as configured; and whose request it is.
     fn order_for_any(&self, request: &Forward) -> (Vec<Arc<Upstream>>, Who) {
-        let text = match &request.body {
-            Passing::Whole(bytes) => std::str::from_utf8(bytes).unwrap_or_default(),
-            Passing::Streamed(_) => "",
+        let beginning = match &request.body {
+            Passing::Whole(pieces) => pieces.first(),
+            Passing::Streamed { beginning, .. } => beginning,
         };
-        let object = Object::parse(text).ok();
-        let who = conversation::of_other(&request.headers, object.as_ref(), text.as_bytes());
-        let model = object.and_then(|object| object.string("model")).unwrap_or_default();
-        let order = match self.fleet.serving(self.config.target(&model), who.conversation) {
+        let object = std::str::from_utf8(beginning).ok().and_then(|text| Object::parse(text).ok());
+        let who = conversation::of_other(&request.headers, object.as_ref(), beginning);
+        let order = match self.fleet.serving(&request.model, who.conversation) {
             Serving::Known(order) | Serving::Perhaps(order) => order,
             Serving::Nobody => self.fleet.iter().cloned().collect(),
         };

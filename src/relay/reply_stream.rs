@@ -8,6 +8,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -147,6 +148,11 @@ impl ReplyStream {
             Reader::Passthrough(state) => state.usage(),
             Reader::Live(turn) => turn.usage(),
         }
+    }
+
+    /// True when a reply that was cut has filled the model's window.
+    pub fn fills_window(&self) -> bool {
+        self.exchange.as_ref().is_some_and(|exchange| exchange.fills_window(self.usage()))
     }
 
     /// The first choice's turn as far as it came; `None` on the passthrough, which reads none.
@@ -525,6 +531,7 @@ fn reader(exchange: &Exchange) -> Reader {
         usage: facts.usage,
         keep,
         spent: exchange.spent(),
+        free_text: Arc::clone(&facts.free_text),
     };
     let ids = Ids::new(rand::random(), exchange.request.taken_ids.clone());
     Reader::Live(Box::new(LiveTurn::new(rules, ids, facts.created, facts.model.clone())))

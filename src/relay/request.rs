@@ -286,15 +286,13 @@ impl Relay {
     }
 
     fn facts(&self, request: &ChatRequest<'_>, model: String, modes: Modes, origin: &Origin) -> Facts {
-        let target = self.config.target(&model);
         let stream = request.wants_stream();
         Facts {
             wire: origin.wire,
             program: program(request, origin),
             may_trim: origin.may_trim,
             free_text: Arc::clone(&origin.free_text),
-            model_is_known: self.config.models.contains_key(&model)
-                || self.fleet.iter().any(|upstream| upstream.standing.serves(target) == Some(true)),
+            model_is_known: self.knows_model(&model),
             model,
             stream,
             route: if origin.is_agent { agent_route(stream) } else { route(request, modes.tools_mode) },

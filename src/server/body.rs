@@ -59,6 +59,11 @@ impl BodyRoom {
         Self { free: Arc::new(Semaphore::new(pieces)), size }
     }
 
+    /// The room of a body that takes it piece by piece.
+    pub(super) fn piecemeal(&self) -> Taken {
+        Taken { room: self.clone(), permit: None }
+    }
+
     /// Waits for the room of a body that declares its length. Nothing of it has been read, so those that wait hold nothing.
     async fn take(&self, length: Option<u64>) -> Result<Taken, ApiError> {
         let mut taken = Taken { room: self.clone(), permit: None };
@@ -107,6 +112,17 @@ impl Taken {
 
     fn part(&mut self, count: usize) -> Option<OwnedSemaphorePermit> {
         self.permit.as_mut().and_then(|permit| permit.split(count))
+    }
+
+    /// A piece of a body that grows, with room of its own.
+    ///
+    /// # Errors
+    /// 503 when there is no room for it.
+    pub(super) fn keep_piece(&mut self, piece: Bytes) -> Result<Bytes, ApiError> {
+        if !self.grows_to(piece.len()) {
+            return Err(self.room.full());
+        }
+        Ok(self.split(piece.len()).keep(piece))
     }
 
     /// Takes room for a body of so many bytes, if there is any.
@@ -195,7 +211,14 @@ where
     Ok((whole.freeze(), taken))
 }
 
-async fn next<B>(pieces: &mut BodyDataStream<B>, patience: Duration) -> Result<Option<Bytes>, ApiError>
+/// The next piece of a body.
+///
+/// # Errors
+/// 408 when nothing of it comes for so long, 400 when it breaks off.
+pub(super) async fn next<B>(
+    pieces: &mut BodyDataStream<B>,
+    patience: Duration,
+) -> Result<Option<Bytes>, ApiError>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Display,
@@ -216,7 +239,11 @@ async fn too_large<B: Body<Data = Bytes> + Unpin>(max: Size, rest: BodyDataStrea
     refused(ApiError::new(413, ErrorCode::RequestTooLarge, message), rest).await
 }
 
-async fn refused<B: Body<Data = Bytes> + Unpin>(error: ApiError, rest: BodyDataStream<B>) -> ApiError {
+/// The error of a body that is not wanted, once some of what is still being sent was taken in.
+pub(super) async fn refused<B: Body<Data = Bytes> + Unpin>(
+    error: ApiError,
+    rest: BodyDataStream<B>,
+) -> ApiError {
     discard(rest).await;
     error
 }

@@ -9,6 +9,7 @@ mod body;
 mod chat;
 pub mod config;
 mod current;
+mod form;
 mod heartbeat;
 mod hooks;
 mod key_file;

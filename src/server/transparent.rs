@@ -1,5 +1,5 @@
-//! Every route that is not respool's own: method, path, query, headers and bodies pass both ways as they come. Of a JSON body the
-//! model is read, and an alias in it becomes its target; of a reply the token counts are read for the log.
+//! Every route that is not respool's own: method, path, query, headers and bodies pass both ways as they come. Of a JSON body and of
+//! a form the model is read, and an alias in it becomes its target; of a reply the token counts are read for the log.
 
 use std::time::Duration;
 
@@ -10,13 +10,14 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use http::request::Parts;
 use http::{HeaderMap, Method, header};
+use http_body_util::{BodyDataStream, BodyExt};
 
 use super::visit::usage_at_end;
-use super::{App, Peer, agent_apis, body, permission, respond};
+use super::{App, Peer, agent_apis, body, form, permission, respond};
 use crate::observe::{Outcome, RequestLine, SharedLine, TRACEPARENT};
 use crate::relay::{Forward, Passing};
 use crate::upstream::{Incoming, Outgoing, Place};
-use crate::wire::{ApiError, ErrorCode};
+use crate::wire::{ApiError, ErrorCode, FormReader, Pieces};
 
 /// So much of a reply's end is kept to read its token counts.
 const TAIL: usize = 16 << 10;
@@ -49,21 +50,21 @@ pub(super) async fn pass_on(app: App, parts: Parts, body: Body, line: SharedLine
         headers.insert(respond::REQUEST_ID, id);
     }
     let costs = parts.method == Method::POST && permission::costs(parts.uri.path());
-    let body = passing(&app, &parts.method, &headers, body, &line).await.and_then(|body| {
+    let passing = passing(&app, &parts.method, &headers, body, &line).await.and_then(|passing| {
         if costs {
             // The body was read just now, so the line has the model.
             permission::within_budget(&app, &line, "", &[])?;
         }
-        Ok(body)
+        Ok(passing)
     });
-    let body = match body {
-        Ok(body) => body,
+    let (body, model) = match passing {
+        Ok(passing) => passing,
         Err(error) => return respond::error_as(form, error, &line),
     };
     let path_and_query = parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
     let peer = parts.extensions.get::<Peer>().map(|peer| peer.0);
     let is_head = parts.method == Method::HEAD;
-    let request = Forward { method: parts.method, path_and_query, headers, body, peer };
+    let request = Forward { method: parts.method, path_and_query, headers, body, model, peer };
     let sent = tokio::select! {
         sent = app.relay.forward(request, &line) => sent,
         () = app.abort.cancelled() => {
@@ -83,47 +84,60 @@ fn no_route(path: &str) -> ApiError {
     ApiError::new(404, ErrorCode::NotFound, what)
 }
 
-/// The body as it goes up. JSON is read whole: it may name a model, which decides where it goes, and may be another name for
-/// the model that is meant.
+/// The body as it goes up, and the model that it names, which decides where it goes and may be another name for the model that is
+/// meant. JSON is read whole, and a form as far as it must be.
 async fn passing(
     app: &App,
     method: &Method,
     headers: &HeaderMap,
     body: Body,
     line: &SharedLine,
-) -> Result<Passing, ApiError> {
+) -> Result<(Passing, String), ApiError> {
     if http_body::Body::is_end_stream(&body) {
-        return Ok(Passing::Whole(Bytes::new()));
+        return Ok((Passing::Whole(Pieces::default()), String::new()));
     }
-    let is_json = headers
-        .get(header::CONTENT_TYPE)
-        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+    let content_type =
+        headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let is_plain = headers.get(header::CONTENT_ENCODING).is_none_or(|encoding| encoding == "identity");
+    let is_read = method == Method::POST && is_plain;
+    if let Some(reader) = FormReader::of_content_type(content_type).filter(|_| is_read) {
+        return form::passing(app, reader, body, line).await;
+    }
     let length = http_body::Body::size_hint(&body).exact();
     let max = app.limits.max_body;
     // What is larger than a chat request may be is left to the server.
-    if !(method == Method::POST && is_json && is_plain && length.is_none_or(|length| length <= max.0)) {
-        let pieces = pieces(body, app.limits.client_timeout);
-        return Ok(Passing::Streamed(Some(Outgoing::streamed(pieces, length))));
+    let is_json = content_type.starts_with("application/json") && length.is_none_or(|length| length <= max.0);
+    if !(is_read && is_json) {
+        let pieces = pieces(BodyExt::into_data_stream(body), app.limits.client_timeout);
+        let body = Some(Outgoing::streamed(pieces, length));
+        return Ok((Passing::Streamed { body, beginning: Bytes::new() }, String::new()));
     }
     let whole = body::read(body, &app.limits, &app.bodies).await?;
     let named = app.relay.named_model(&whole);
+    line.with(|line| line.stream = named.stream);
+    note_model(app, named.model, line);
+    Ok((Passing::Whole(named.body.into()), named.target))
+}
+
+/// The line of a request for this model.
+pub(super) fn note_model(app: &App, model: String, line: &SharedLine) {
+    let is_known = app.relay.knows_model(&model);
     line.with(|line| {
-        line.stream = named.stream;
-        if named.is_known {
-            line.known_model.clone_from(&named.model);
+        if is_known {
+            line.known_model.clone_from(&model);
         }
-        line.model = named.model;
+        line.model = model;
     });
-    Ok(Passing::Whole(named.body))
 }
 
 /// The client's body, until nothing of it comes for too long.
-fn pieces(body: Body, patience: Duration) -> impl Stream<Item = Result<Bytes, axum::BoxError>> {
+pub(super) fn pieces(
+    mut body: BodyDataStream<Body>,
+    patience: Duration,
+) -> impl Stream<Item = Result<Bytes, axum::BoxError>> {
     async_stream::stream! {
-        let mut pieces = body.into_data_stream();
         loop {
-            match tokio::time::timeout(patience, pieces.next()).await {
+            match tokio::time::timeout(patience, body.next()).await {
                 Ok(Some(piece)) => yield piece.map_err(Into::into),
                 Ok(None) => break,
                 Err(_) => break yield Err(format!("nothing of it came for {patience:?} (`limits.client_timeout`)").into()),

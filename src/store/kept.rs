@@ -5,7 +5,8 @@ use super::write::Job;
 use super::{Store, StoreError};
 
 impl Store {
-    /// Keeps a response; `items`: the ids of those that the model made. `at`: milliseconds since 1970.
+    /// Keeps a response; `items`: the ids of those that the model made. `at`: milliseconds since 1970. False when it is still to be
+    /// made, and all of these would take more than half of `responses.max_size`: none of them is deleted before it has ended.
     ///
     /// # Errors
     /// When the store cannot be written; nothing of it then is in the store.
@@ -14,8 +15,11 @@ impl Store {
         response: KeptResponse,
         items: Vec<String>,
         at: u64,
-    ) -> Result<(), StoreError> {
-        self.change_responses(ResponseChange::Keep { response, items, at }).await.map(drop)
+    ) -> Result<bool, StoreError> {
+        let most_unfinished = self.responses.max_size.0 / 2;
+        let kept =
+            self.change_responses(ResponseChange::Keep { response, items, at, most_unfinished }).await?;
+        Ok(kept > 0)
     }
 
     /// Ends a response that was made in the background. False when it was ended or deleted meanwhile.
@@ -112,7 +116,7 @@ impl Store {
     }
 
     /// Deletes responses that were not used for `responses.keep`, and those that were used longest ago while all take more than
-    /// `responses.max_size`; tells how many. `now`: milliseconds since 1970.
+    /// `responses.max_size`; tells how many. Those that are still to be made stay. `now`: milliseconds since 1970.
     ///
     /// # Errors
     /// When the store cannot be written.

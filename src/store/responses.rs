@@ -64,8 +64,9 @@ pub(super) struct Conversation {
 /// A change of what is kept.
 #[derive(Clone, Debug)]
 pub(super) enum ResponseChange {
-    /// A new one, with the ids of the items that the model made.
-    Keep { response: KeptResponse, items: Vec<String>, at: u64 },
+    /// A new one, with the ids of the items that the model made. Nothing happens where it is still to be made and all of these would
+    /// take more than `most_unfinished` bytes.
+    Keep { response: KeptResponse, items: Vec<String>, at: u64, most_unfinished: u64 },
     /// One that was made in the background has ended. Nothing happens where it was ended or deleted meanwhile.
     Finish { id: String, status: String, body: String, items: Vec<String>, at: u64 },
     /// This process works on it from now on, if it was the other one's.
@@ -76,13 +77,15 @@ pub(super) enum ResponseChange {
     Remove { id: String, client: String },
     /// Those that were not used since.
     Expire { before: u64 },
-    /// Those that were used longest ago, as long as all take more than this.
+    /// Those that were used longest ago, as long as all take more than this. What is still to be made counts and stays.
     Shrink { most: u64 },
 }
 
 pub(super) fn apply(change: &Transaction<'_>, what: &ResponseChange, owner: &str) -> rusqlite::Result<usize> {
     match what {
-        ResponseChange::Keep { response, items, at } => keep(change, response, items, *at, owner),
+        ResponseChange::Keep { response, items, at, most_unfinished } => {
+            keep(change, response, items, *at, (owner, *most_unfinished))
+        }
         ResponseChange::Finish { id, status, body, items, at } => {
             finish(change, id, (status, body), items, *at)
         }
@@ -113,11 +116,14 @@ fn keep(
     response: &KeptResponse,
     items: &[String],
     at: u64,
-    owner: &str,
+    (owner, most_unfinished): (&str, u64),
 ) -> rusqlite::Result<usize> {
     let KeptResponse { id, client, previous, status, input, body, request } = response;
     let bytes = input.len() + body.len() + request.as_ref().map_or(0, String::len);
     let owner = request.is_some().then_some(owner);
+    if request.is_some() && unfinished_bytes(change)?.saturating_add(bytes as u64) > most_unfinished {
+        return Ok(0);
+    }
     let kept = change
         .prepare_cached(
             "INSERT OR IGNORE INTO responses (id, client, previous, status, used, bytes, input, body, request, owner)
@@ -183,6 +189,16 @@ fn shrink(change: &Transaction<'_>, most: u64) -> rusqlite::Result<usize> {
         over = over.saturating_sub(bytes.unsigned_abs());
     }
     Ok(deleted)
+}
+
+/// The bytes of those that are still to be made.
+fn unfinished_bytes(connection: &Connection) -> rusqlite::Result<u64> {
+    let sum: i64 = connection.query_row(
+        "SELECT coalesce(sum(bytes), 0) FROM responses WHERE request IS NOT NULL",
+        [],
+        |row| row.get(0),
+    )?;
+    Ok(sum.unsigned_abs())
 }
 
 /// The bytes of all that is kept.

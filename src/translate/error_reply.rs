@@ -32,7 +32,8 @@ pub(super) fn retry_headers(error: &ApiError) -> Vec<(&'static str, String)> {
 
 /// True when respool is busy, or about to be started again: the same request may succeed later.
 pub(super) fn is_busy(error: &ApiError) -> bool {
-    matches!(error.code, Some(ErrorCode::ShuttingDown | ErrorCode::QueueFull | ErrorCode::BodiesFull))
+    use ErrorCode::{BodiesFull, QueueFull, ResponsesFull, ShuttingDown};
+    matches!(error.code, Some(ShuttingDown | QueueFull | BodiesFull | ResponsesFull))
 }
 
 /// True when repeating the same request is of no use: the request is at fault, or respool has repeated it, and waited for the
@@ -56,7 +57,9 @@ mod tests {
             .filter(|status| is_final(&ApiError::new(*status, None, "")))
             .collect();
         assert_eq!(finals, [400, 401, 404, 413, 422, 500, 502, 503, 504, 529]);
-        for code in [ErrorCode::ShuttingDown, ErrorCode::QueueFull, ErrorCode::BodiesFull] {
+        for code in
+            [ErrorCode::ShuttingDown, ErrorCode::QueueFull, ErrorCode::BodiesFull, ErrorCode::ResponsesFull]
+        {
             assert!(!is_final(&ApiError::new(503, code, "")), "{code}");
         }
         let given_up = ApiError { is_final: true, ..ApiError::new(429, ErrorCode::RateLimitExceeded, "") };

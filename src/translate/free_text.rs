@@ -2,12 +2,12 @@
 //! not match; a model here may.
 //!
 //! Grammars in Lark's notation are not checked, and neither is an expression that this library cannot read. Called by
-//! `responses`, which declares the tools, and by `relay` once a whole reply has been read.
+//! `responses`, which declares the tools, by `relay` once a whole reply has been read, and by `live` for each call.
 
 use regex::{Regex, RegexBuilder};
 
 use super::synthesize::Reply;
-use crate::turn::{Dropped, Note, ToolCall};
+use crate::turn::{Dropped, Note, ToolCall, TurnEvent};
 use crate::wire::Object;
 
 /// A request may declare so many that are checked; each takes memory as long as its request is answered.
@@ -36,15 +36,22 @@ impl FreeTextPatterns {
     /// Takes out the calls whose text does not match.
     pub fn hold(&self, reply: &mut Reply) {
         for turn in reply.choices.iter_mut().map(|choice| &mut choice.turn).filter(|_| !self.0.is_empty()) {
-            let (kept, broken): (Vec<_>, Vec<_>) =
-                std::mem::take(&mut turn.calls).into_iter().partition(|call| self.permits(call));
-            turn.calls = kept;
-            turn.notes.extend(broken.into_iter().map(|call| Note::Dropped {
-                name: call.name,
-                why: Dropped::Unreadable,
-                arguments: Some(call.arguments),
-            }));
+            for call in std::mem::take(&mut turn.calls) {
+                turn.apply(self.checked(call));
+            }
         }
+    }
+
+    /// The call, or the note in its place where its text does not match.
+    pub(super) fn checked(&self, call: ToolCall) -> TurnEvent {
+        if self.permits(&call) {
+            return TurnEvent::ToolCall(call);
+        }
+        TurnEvent::Note(Note::Dropped {
+            name: call.name,
+            why: Dropped::Unreadable,
+            arguments: Some(call.arguments),
+        })
     }
 
     fn permits(&self, call: &ToolCall) -> bool {

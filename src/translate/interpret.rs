@@ -79,6 +79,7 @@ fn read_choice(
         logprobs: choice.logprobs.map(|text| pruned_logprobs(&text).into_owned()),
         kept: choice.kept,
         message_kept: choice.message_kept,
+        fills_window: false,
     }
 }
 

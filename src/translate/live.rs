@@ -10,6 +10,7 @@ use std::sync::Arc;
 use bytes::BufMut;
 
 use super::fault::Fault;
+use super::free_text::FreeTextPatterns;
 use super::ids::Ids;
 use super::interpret::ReplyRules;
 use super::synthesize::{Ending, Head, Spool};
@@ -31,6 +32,8 @@ pub struct LiveRules {
     pub keep: Vec<String>,
     /// What earlier attempts cost; the client is told of it too.
     pub spent: Usage,
+    /// What the free text of custom tools must match.
+    pub free_text: Arc<FreeTextPatterns>,
 }
 
 /// Follows one live reply.
@@ -227,6 +230,9 @@ impl LiveTurn {
 
     fn emit(&mut self, index: u64, events: Vec<TurnEvent>, out: &mut impl BufMut) {
         for mut event in events {
+            if let TurnEvent::ToolCall(call) = event {
+                event = self.rules.free_text.checked(call);
+            }
             if !self.choice(index).holds_gap(&mut event) {
                 self.send(index, event, out);
             }
@@ -421,6 +427,7 @@ mod tests {
             usage: true,
             keep: vec![],
             spent: Usage::default(),
+            free_text: Arc::default(),
         };
         LiveTurn::new(rules, Ids::new(1, std::collections::HashSet::new()), 5, "m".into())
     }

@@ -51,6 +51,8 @@ pub struct ReplyChoice {
     pub kept: Vec<(String, String)>,
     /// The same, of its message.
     pub message_kept: Vec<(String, String)>,
+    /// It was cut where the model's window ends, and not at a limit that the client set.
+    pub fills_window: bool,
 }
 
 impl Reply {

@@ -108,6 +108,8 @@ codes! {
     RequestTooLarge = "request_too_large",
     /// There is no such response, or not for this key.
     ResponseNotFound = "response_not_found",
+    /// The responses that are still to be made fill their room.
+    ResponsesFull = "responses_full",
     /// There is no such run.
     RunNotFound = "run_not_found",
     /// A run came into a wrong state, and respool ended it.

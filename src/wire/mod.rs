@@ -6,6 +6,7 @@
 mod controls;
 mod error;
 mod error_code;
+mod form;
 mod known;
 mod object;
 mod pieces;
@@ -17,6 +18,7 @@ mod scan;
 pub use controls::escape_controls;
 pub use error::{ApiError, Cause};
 pub use error_code::ErrorCode;
+pub use form::{FormField, FormReader};
 pub use known::{Known, KnownMessage, KnownTools};
 pub use object::{Object, array, decode_string, encode_string, first_of_array, is_empty_array};
 pub use pieces::Pieces;

@@ -1,5 +1,5 @@
 //! A body in pieces: what stays as it is of a large request is shared with the text that it was read from, and not copied. Made by
-//! `object`, sent by `upstream`.
+//! `object` and of forms, sent by `upstream`.
 
 use std::borrow::Cow;
 
@@ -23,6 +23,11 @@ impl Pieces {
         self.len() == 0
     }
 
+    /// Its beginning: the first piece.
+    pub fn first(&self) -> &[u8] {
+        self.0.first().map_or(&[], |piece| piece)
+    }
+
     /// The text in one piece; copied only where it has several.
     pub fn joined(&self) -> Bytes {
         if let [only] = &self.0[..] {
@@ -37,6 +42,12 @@ impl Pieces {
 impl From<Bytes> for Pieces {
     fn from(text: Bytes) -> Self {
         Self(vec![text])
+    }
+}
+
+impl From<Vec<Bytes>> for Pieces {
+    fn from(pieces: Vec<Bytes>) -> Self {
+        Self(pieces)
     }
 }
 

@@ -598,6 +598,85 @@ async fn a_custom_call_matches_its_expression_or_is_asked_for_again() {
     fake.finish();
 }
 
+/// The same where the reply is read as it streams: nothing of a call leaves before it is whole.
+#[tokio::test]
+async fn a_custom_calls_expression_holds_on_the_live_route_too() {
+    let call = |text: &str| {
+        let function = json!({"name": "when", "arguments": json!({"input": text}).to_string()});
+        let call = json!([{"index": 0, "id": "chatcmpl-tool-1", "type": "function", "function": function}]);
+        let chunks = [
+            replies::chunk(&json!({"tool_calls": call}), None),
+            replies::chunk(&json!({}), Some("tool_calls")),
+        ];
+        let frames = chunks.iter().map(replies::frame);
+        Script::sse(frames.chain([replies::usage_frame(), replies::DONE.to_owned()]).collect::<Vec<_>>())
+    };
+    for stream in [false, true] {
+        let fake = FakeVllm::start([call("abc"), call("42")]).await;
+        let respool = Respool::with(&fake, crate::live::LIVE).await;
+        let mut body = response_request(stream, false);
+        let format = json!({"type": "grammar", "syntax": "regex", "definition": "\\d+"});
+        body["tools"] = json!([{"type": "custom", "name": "when", "format": format}]);
+        let reply = text(&post(&respool, "/v1/responses", &body).await);
+        assert!(reply.contains("\"input\":\"42\"") && !reply.contains("abc"), "{reply}");
+        assert_eq!(fake.requests().len(), 2);
+        fake.finish();
+    }
+}
+
+/// A reply that the window cut is not one that `max_tokens` cut: a larger limit would not help.
+#[tokio::test]
+async fn a_reply_that_fills_the_window_says_so_on_messages() {
+    let finish = || replies::frame(&replies::chunk(&json!({}), Some("length")));
+    let usage = |completion: u64| {
+        let usage =
+            json!({"prompt_tokens": 131, "completion_tokens": completion, "total_tokens": 131 + completion});
+        let chunk = json!({"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [], "usage": usage});
+        replies::frame(&chunk)
+    };
+    let text_of = || replies::frame(&replies::chunk(&json!({"content": "Hello"}), None));
+    let streamed = |completion: u64| {
+        Script::sse([replies::role_frame(), text_of(), finish(), usage(completion), replies::DONE.to_owned()])
+    };
+    let whole = |completion: u64| {
+        let mut reply = replies::text("Hello");
+        reply["choices"][0]["finish_reason"] = "length".into();
+        reply["usage"] =
+            json!({"prompt_tokens": 131, "completion_tokens": completion, "total_tokens": 131 + completion});
+        Script::json(200, &reply)
+    };
+    let window = "[models.\"gpt-oss-20b\"]\ncontext_window = 2000";
+    for (completion, reason) in [
+        (1869, "model_context_window_exceeded"),
+        (1865, "model_context_window_exceeded"),
+        (1000, "max_tokens"),
+    ] {
+        for live in ["", crate::live::LIVE] {
+            let buffered = if live.is_empty() { whole(completion) } else { streamed(completion) };
+            let fake = FakeVllm::start([streamed(completion), streamed(completion), buffered]).await;
+            let respool = Respool::with(&fake, &format!("{live}\n{window}")).await;
+            let told = post(&respool, "/v1/messages", &message_request(true, false)).await;
+            assert_eq!(other_wires::messages(&text(&told)).end, reason, "{completion}");
+            for tools in [false, true] {
+                let object = post(&respool, "/v1/messages", &message_request(false, tools)).await.json();
+                assert_eq!(object["stop_reason"], reason, "{completion} {tools} {live}");
+            }
+            fake.finish();
+        }
+    }
+    // The client's own limit was reached.
+    let fake = FakeVllm::start([streamed(1869)]).await;
+    let respool = Respool::with(&fake, window).await;
+    let mut body = message_request(false, false);
+    body["max_tokens"] = 1869.into();
+    assert_eq!(post(&respool, "/v1/messages", &body).await.json()["stop_reason"], "max_tokens");
+    // Other APIs know no such end.
+    let fake = FakeVllm::start([streamed(1869)]).await;
+    let respool = Respool::with(&fake, window).await;
+    let object = post(&respool, "/v1/responses", &response_request(false, false)).await.json();
+    assert_eq!(object["incomplete_details"]["reason"], "max_output_tokens");
+}
+
 #[tokio::test]
 async fn a_refusal_without_tools_is_one_on_messages() {
     let frames = || {

@@ -82,8 +82,14 @@ async fn a_stream_that_has_spoken_lets_go_of_its_request() {
     let mut body = passthrough::request();
     body["messages"][0]["content"] = "x".repeat(700 << 10).into();
     let mut streams = Vec::new();
-    for _ in 0..3 {
-        let mut client = Client::sending(respool.address, &Request::chat(&body)).await;
+    // Claude Code sends a request again whose stream has failed: it is known again by a digest.
+    let mut message = body.clone();
+    message["max_tokens"] = 9.into();
+    let claude =
+        Request::post("/v1/messages", message.to_string()).header("user-agent", "claude-cli/2.1.330");
+    for request in [Request::chat(&body), Request::chat(&body), claude.clone(), claude, Request::chat(&body)]
+    {
+        let mut client = Client::sending(respool.address, &request).await;
         assert_eq!(client.head().await.status, 200);
         let mut seen = String::new();
         while !seen.contains("Par") {

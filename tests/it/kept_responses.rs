@@ -230,6 +230,24 @@ async fn a_response_in_the_background_is_made_while_nobody_waits() {
     fake.finish();
 }
 
+/// What is still to be made is never deleted, so there is not more of it than the room permits.
+#[tokio::test]
+async fn responses_in_the_background_take_half_of_the_room_at_most() {
+    let fake = FakeVllm::always(Script::silence()).await;
+    let state = tempfile::tempdir().unwrap();
+    let respool = started(&fake, state.path(), "[responses]\nmax_size = \"128KiB\"").await;
+    let large = json!({"input": "x".repeat(20 << 10), "background": true});
+    let (status, first) = ask(&respool, "a", large.clone()).await;
+    assert_eq!((status, &first["status"]), (200, &json!("queued")));
+    let (status, refused) = ask(&respool, "b", large.clone()).await;
+    assert_eq!((status, &refused["error"]["code"]), (503, &json!("responses_full")));
+    assert_eq!(get(&respool, "a", &id(&first)).await.1["status"], "in_progress");
+    assert_eq!(ask(&respool, "b", in_background()).await.0, 200, "a small one has room");
+    let cancel = Request::post(&format!("/v1/responses/{}/cancel", id(&first)), "");
+    assert_eq!(send(&respool, "a", cancel).await.0, 200);
+    assert_eq!(ask(&respool, "b", large).await.0, 200);
+}
+
 #[tokio::test]
 async fn a_response_in_the_background_survives_a_restart() {
     let fake = FakeVllm::start([Script::silence(), says("Alpha")]).await;

@@ -51,7 +51,7 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    fn start(upstream: &str) -> Self {
+    pub(crate) fn start(upstream: &str) -> Self {
         Self::configured(upstream, &[])
     }
 

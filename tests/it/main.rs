@@ -32,6 +32,7 @@ mod experts_killed;
 mod experts_run;
 mod faults;
 mod first_minute;
+mod forms;
 mod hooks;
 mod kept_responses;
 mod keys;

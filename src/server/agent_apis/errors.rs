@@ -8,7 +8,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderMap, Method, header, request};
 
-use super::given_up::GivenUp;
+use super::given_up::{self, GivenUp};
 use super::writer::Writer;
 use super::{Api, Call, now};
 use crate::agent::client_digest;
@@ -29,8 +29,30 @@ pub(super) struct Client {
     pub(super) request_id: String,
     /// Stands for the key.
     pub(super) owner: String,
-    /// The chat request, of a client that sends it again when its stream fails.
-    repeated: Option<(Bytes, Arc<GivenUp>)>,
+    /// Of a client that sends its request again when its stream fails.
+    repeated: Option<(Repeated, Arc<GivenUp>)>,
+}
+
+/// A chat request that may come again.
+#[derive(Clone, Debug)]
+enum Repeated {
+    /// All of it, which is there anyway while the relay may ask again.
+    Chat(Bytes),
+    /// What stands for it.
+    Key(u64),
+}
+
+impl Repeated {
+    fn is_whole(&self) -> bool {
+        matches!(self, Self::Chat(_))
+    }
+
+    fn key(&self, owner: &str) -> Option<u64> {
+        match self {
+            Self::Chat(chat) => given_up::key(owner, chat),
+            Self::Key(key) => Some(*key),
+        }
+    }
 }
 
 impl Client {
@@ -50,10 +72,17 @@ impl Client {
         Self { errors, request_id: line.with(|line| line.id.clone()), owner, repeated: None }
     }
 
-    /// The same client with its chat request, where that is worth keeping until the stream has ended.
+    /// The same client with its chat request, where it may come again.
     pub(super) fn asking(mut self, app: &App, chat: Bytes, stream: bool) -> Self {
-        self.repeated = (stream && self.repeats()).then(|| (chat, Arc::clone(&app.given_up)));
+        self.repeated = (stream && self.repeats()).then(|| (Repeated::Chat(chat), Arc::clone(&app.given_up)));
         self
+    }
+
+    /// The stream has begun and may last for an hour: of its request only a digest is kept.
+    pub(super) fn release_request(&mut self) {
+        if let Some((Repeated::Chat(chat), given_up)) = self.repeated.take_if(|(it, _)| it.is_whole()) {
+            self.repeated = given_up::key(&self.owner, &chat).map(|key| (Repeated::Key(key), given_up));
+        }
     }
 
     /// Claude Code sends a request again without `stream` when its stream has failed.
@@ -110,8 +139,10 @@ impl Client {
 
     /// The error as the end of a stream.
     pub(super) fn end(&self, error: ApiError, writer: &mut Writer, out: &mut Vec<u8>, line: &SharedLine) {
-        if let Some((chat, given_up)) = self.repeated.as_ref().filter(|_| is_final(&error)) {
-            given_up.note(&self.owner, chat, &error);
+        if let Some((repeated, given_up)) = self.repeated.as_ref().filter(|_| is_final(&error))
+            && let Some(key) = repeated.key(&self.owner)
+        {
+            given_up.note(key, &error);
         }
         let (error, code) = self.errors.at_end(error);
         respond::failed(&error, line);

@@ -22,9 +22,8 @@ const MOST: usize = 256;
 pub struct GivenUp(Mutex<HashMap<u64, (Instant, ApiError)>>);
 
 impl GivenUp {
-    /// The stream of this chat request has ended with this error.
-    pub(super) fn note(&self, owner: &str, chat: &[u8], error: &ApiError) {
-        let Some(key) = key(owner, chat) else { return };
+    /// The stream of the chat request that `key` stands for has ended with this error.
+    pub(super) fn note(&self, key: u64, error: &ApiError) {
         let mut errors = self.errors();
         errors.retain(|_, (at, _)| at.elapsed() < KEEP);
         if errors.len() < MOST {
@@ -47,7 +46,7 @@ impl GivenUp {
 }
 
 /// Stands for whose conversation it is, and what was said in it so far.
-fn key(owner: &str, chat: &[u8]) -> Option<u64> {
+pub(super) fn key(owner: &str, chat: &[u8]) -> Option<u64> {
     let chat = Object::parse(std::str::from_utf8(chat).ok()?).ok()?;
     let mut hasher = DefaultHasher::new();
     (owner, chat.get("messages")?).hash(&mut hasher);
@@ -64,12 +63,12 @@ mod tests {
         let (given_up, error) = (GivenUp::default(), ApiError::new(500, ErrorCode::UpstreamError, "no"));
         let chat =
             |text: &str, stream: bool| format!(r#"{{"messages":["{text}"],"stream":{stream}}}"#).into_bytes();
-        given_up.note("a", &chat("x", true), &error);
+        given_up.note(key("a", &chat("x", true)).unwrap(), &error);
         assert_eq!(given_up.take("b", &chat("x", false)), None);
         assert_eq!(given_up.take("a", &chat("y", false)), None);
         assert_eq!(given_up.take("a", &chat("x", false)), Some(error.clone()));
         assert_eq!(given_up.take("a", &chat("x", false)), None);
-        given_up.note("a", &chat("x", true), &error);
+        given_up.note(key("a", &chat("x", true)).unwrap(), &error);
         tokio::time::advance(KEEP).await;
         assert_eq!(given_up.take("a", &chat("x", false)), None);
     }

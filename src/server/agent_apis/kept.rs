@@ -20,6 +20,8 @@ use crate::translate::responses::{
 use crate::units::Size;
 use crate::wire::{ApiError, ErrorCode};
 
+/// What a client is told that found no room for a response in the background, in seconds.
+const RETRY_AFTER: u64 = 30;
 /// The pause between clearings of a store that no agent uses.
 const EVERY: Duration = Duration::from_hours(1);
 
@@ -98,20 +100,33 @@ impl KeptResponses {
         let FinishedResponse { id, previous, status, input, items, body } = response;
         let kept =
             KeptResponse { id, client: client.to_owned(), previous, status, input, body, request: None };
-        if let Err(error) = self.put(kept, items).await {
+        if let Err(error) = self.put(kept, items).await.map(drop) {
             tracing::error!(target: "respool::store", error = error.message, "a response could not be kept");
         }
     }
 
     /// Keeps a response that is still to be made.
     pub(super) async fn begin(&self, response: KeptResponse) -> Result<(), ApiError> {
-        self.put(response, Vec::new()).await
+        let is_kept = self.put(response, Vec::new()).await?;
+        if is_kept { Ok(()) } else { Err(self.full()) }
     }
 
-    async fn put(&self, response: KeptResponse, items: Vec<String>) -> Result<(), ApiError> {
+    fn full(&self) -> ApiError {
+        let what = format!(
+            "the responses that are still to be made fill half of the room for responses ({}, `responses.max_size` in respool.toml): send \
+             this one again in {RETRY_AFTER} s, or without `background`",
+            self.config.responses.max_size
+        );
+        let mut error = ApiError::new(503, ErrorCode::ResponsesFull, what);
+        error.retry_after = Some(RETRY_AFTER);
+        error
+    }
+
+    /// False when there is no room for one that is still to be made.
+    async fn put(&self, response: KeptResponse, items: Vec<String>) -> Result<bool, ApiError> {
         let Some(store) = self.store().await else { return Err(no_store()) };
         let bytes = response.input.len() + response.body.len();
-        store.keep_response(response, items, now()).await.map_err(|error| broken(&error))?;
+        let is_kept = store.keep_response(response, items, now()).await.map_err(|error| broken(&error))?;
         // More than a sixteenth beyond the limit never lies there.
         let most = self.config.responses.max_size.0;
         if self.uncounted.fetch_add(bytes as u64, Ordering::Relaxed) >= most / 16 {
@@ -119,7 +134,7 @@ impl KeptResponses {
             let store = Arc::clone(store);
             tokio::spawn(async move { clear(&store).await });
         }
-        Ok(())
+        Ok(is_kept)
     }
 
     /// Ends a response that was made in the background.

@@ -51,7 +51,8 @@ pub(super) enum Piece {
     Chunks(Bytes),
     Event(TurnEvent),
     Whole(Box<Reply>),
-    End(Option<Usage>),
+    /// The end of the stream; and whether it has filled the window.
+    End(Option<Usage>, bool),
     Failed(ApiError),
 }
 
@@ -151,6 +152,7 @@ impl Telling {
         match piece {
             Piece::Opened => return false,
             Piece::Chunks(bytes) => {
+                self.client.release_request();
                 self.chunks.tell(bytes, &mut self.writer, out);
                 return false;
             }
@@ -162,9 +164,9 @@ impl Telling {
                 self.line.with(|line| line.outcome = Outcome::Ok);
                 self.writer.tell_reply(&reply, out);
             }
-            Piece::End(usage) => {
+            Piece::End(usage, fills_window) => {
                 self.line.with(|line| (line.outcome, line.usage) = (Outcome::Ok, usage));
-                self.chunks.finish(&mut self.writer, out);
+                self.chunks.finish(&mut self.writer, fills_window, out);
             }
             Piece::Failed(error) => {
                 self.client.end(error, &mut self.writer, out, &self.line);
@@ -238,7 +240,7 @@ impl Source {
             Self::Open(stream) => match stream.batch().await {
                 Batch::Bytes(bytes) => Piece::Chunks(bytes),
                 Batch::Failed(error) => Piece::Failed(error),
-                Batch::End => Piece::End(stream.usage()),
+                Batch::End => Piece::End(stream.usage(), stream.fills_window()),
             },
             Self::Agent(answer) => match answer.next().await {
                 Said::Progress(text) => Piece::Event(TurnEvent::Reasoning(text)),

@@ -136,7 +136,12 @@ impl Chunks {
         self.told
     }
 
-    pub(super) fn finish(&self, writer: &mut Writer, out: &mut Vec<u8>) {
+    pub(super) fn finish(&self, writer: &mut Writer, fills_window: bool, out: &mut Vec<u8>) {
+        if let Writer::Messages(events, _) = &mut *writer
+            && fills_window
+        {
+            events.filled_window();
+        }
         if let (Writer::Messages(events, _), Some(sequence)) = (&mut *writer, self.events.stop_sequence()) {
             events.stopped_by(sequence);
         }

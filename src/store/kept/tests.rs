@@ -108,6 +108,25 @@ async fn what_was_not_used_for_long_goes_and_then_what_was_used_longest_ago() {
 }
 
 #[tokio::test]
+async fn what_is_still_to_be_made_takes_half_of_the_room_at_most() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = keeping(dir.path(), ResponsesConfig { max_size: Size(60), ..ResponsesConfig::default() });
+    let begun = |id: &str| KeptResponse { request: Some("{}".to_owned()), ..response(id, None) };
+    let mut kept = Vec::new();
+    for id in ["a", "b", "c", "d"] {
+        kept.push(store.keep_response(begun(id), vec![], 1).await.unwrap());
+    }
+    assert_eq!(kept, [true, true, true, false], "nine bytes each");
+    assert!(store.keep_response(response("whole", None), vec![], 2).await.unwrap());
+    store.clear_responses(3).await.unwrap();
+    for id in ["a", "b", "c", "whole"] {
+        assert!(store.response(id, "me").await.unwrap().is_some(), "{id}");
+    }
+    assert!(store.finish_response("a", "completed", "{}".into(), vec![], 4).await.unwrap());
+    assert!(store.keep_response(begun("d"), vec![], 5).await.unwrap());
+}
+
+#[tokio::test]
 async fn the_room_of_responses_is_not_taken_from_runs() {
     let dir = tempfile::tempdir().unwrap();
     let runs = crate::store::RunsConfig { max_size: Size::mib(1), ..crate::store::RunsConfig::default() };

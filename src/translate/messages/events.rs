@@ -42,6 +42,8 @@ pub struct MessageEvents {
     refused: bool,
     /// The stop sequence that the model wrote.
     stopped_by: Option<String>,
+    /// The reply was cut where the model's window ends.
+    fills_window: bool,
     /// Nothing leaves any more.
     closed: bool,
     ended: Option<String>,
@@ -60,6 +62,7 @@ impl MessageEvents {
             open: None,
             refused: false,
             stopped_by: None,
+            fills_window: false,
             closed: false,
             ended: None,
         }
@@ -116,12 +119,18 @@ impl MessageEvents {
         turn.calls.iter().for_each(|call| self.call(call, out));
         let said = choice.kept.iter().find(|(key, _)| key == STOP_REASON);
         self.stopped_by = said.and_then(|(_, json)| decode_string(json));
+        self.fills_window = choice.fills_window;
         self.finish(turn.finish.unwrap_or(FinishReason::Stop), reply.usage.as_ref(), out);
     }
 
     /// The model has written this one of the request's stop sequences: the server says so.
     pub fn stopped_by(&mut self, sequence: &str) {
         self.stopped_by = Some(sequence.to_owned());
+    }
+
+    /// The reply was cut where the model's window ends: a larger `max_tokens` would not have helped.
+    pub fn filled_window(&mut self) {
+        self.fills_window = true;
     }
 
     /// What the model has said is a refusal.
@@ -141,6 +150,7 @@ impl MessageEvents {
             (FinishReason::Stop, Some(_)) => "\"stop_sequence\"",
             (FinishReason::Stop, None) => "\"end_turn\"",
             (FinishReason::ToolCalls, _) => "\"tool_use\"",
+            (FinishReason::Length, _) if self.fills_window => "\"model_context_window_exceeded\"",
             (FinishReason::Length, _) => "\"max_tokens\"",
             (FinishReason::ContentFilter, _) => "\"refusal\"",
         };

@@ -80,6 +80,8 @@ struct Record {
     seen: Vec<Seen>,
     problems: Vec<String>,
     connections: usize,
+    /// The targets of the requests of which a piece of the body has come.
+    begun: Vec<String>,
     cut_requests: usize,
     cut_requests_allowed: bool,
 }
@@ -224,6 +226,12 @@ impl FakeVllm {
         self.wait(&format!("{bytes} bytes of reply {index}"), enough).await;
     }
 
+    /// Waits until a piece of a request's body to this route has come.
+    pub async fn wait_until_begun(&self, target: &str) {
+        let what = format!("a request to {target} to begin");
+        self.wait(&what, |record| record.begun.iter().any(|begun| begun == target)).await;
+    }
+
     /// Waits until so many requests were broken off by the peer, or were no HTTP.
     pub async fn wait_for_cut_requests(&self, count: usize) {
         self.wait(&format!("{count} requests to be cut"), |record| record.cut_requests >= count).await;
@@ -343,6 +351,9 @@ impl Connection {
         let mut framing = head.framing(Framing::Done)?;
         let mut body = Vec::new();
         while let Some(piece) = self.incoming.piece(&mut framing).await? {
+            if body.is_empty() {
+                self.shared.change(|record| record.begun.push(target.clone()));
+            }
             body.extend(piece);
         }
         if !self.incoming.ahead().is_empty() {

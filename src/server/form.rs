@@ -1,0 +1,154 @@
+//! A form on its way up, as the routes for audio take it: the model in it decides where it goes, and an alias becomes its target. It is
+//! read ahead up to that field and no further, and its file streams: nearly all clients write the small fields first.
+//!
+//! Where the model decides nothing, nothing is read ahead. Called by `transparent`.
+
+use std::ops::Range;
+
+use axum::body::Body;
+use bytes::Bytes;
+use futures::{Stream, StreamExt as _};
+use http_body_util::{BodyDataStream, BodyExt};
+
+use super::App;
+use super::body::{next, refused};
+use super::transparent::{note_model, pieces};
+use crate::observe::SharedLine;
+use crate::relay::Passing;
+use crate::upstream::Outgoing;
+use crate::wire::{ApiError, FormField, FormReader, Pieces};
+
+/// A form as far as it was read.
+struct Ahead {
+    pieces: Vec<Bytes>,
+    size: usize,
+    model: Option<FormField>,
+    /// Nothing follows.
+    is_whole: bool,
+}
+
+/// The form as it goes up, and the model that it names there.
+///
+/// # Errors
+/// 408 when nothing of it comes for too long, 400 when it breaks off, 503 when there is no room for what must be read ahead.
+pub(super) async fn passing(
+    app: &App,
+    mut reader: FormReader,
+    body: Body,
+    line: &SharedLine,
+) -> Result<(Passing, String), ApiError> {
+    let declared = http_body::Body::size_hint(&body).exact();
+    let mut rest = BodyExt::into_data_stream(body);
+    let mut ahead = Ahead { pieces: Vec::new(), size: 0, model: None, is_whole: false };
+    // Budgets tell which model a refused request was for.
+    if app.relay.depends_on_model() || app.usage.has_budgets() {
+        ahead = match ahead.read(app, &mut reader, &mut rest, line).await {
+            Ok(ahead) => ahead,
+            Err(error) if error.status == 503 => return Err(refused(error, rest).await),
+            Err(error) => return Err(error),
+        };
+    }
+    let Ahead { mut pieces, size, model, is_whole } = ahead;
+    let target = model.as_ref().map(|field| app.relay.target(&field.value).to_owned()).unwrap_or_default();
+    let mut length = declared;
+    if let Some(field) = model.filter(|field| field.value != target) {
+        pieces = replaced(&pieces, &field.place, &target);
+        length = declared.map(|length| length - field.place.len() as u64 + target.len() as u64);
+    }
+    if is_whole && size > 0 {
+        return Ok((Passing::Whole(Pieces::from(pieces)), target));
+    }
+    let beginning = pieces.first().cloned().unwrap_or_default();
+    let rest = watched(app.clone(), reader, rest, line.clone());
+    let body = futures::stream::iter(pieces.into_iter().map(Ok)).chain(rest);
+    Ok((Passing::Streamed { body: Some(Outgoing::streamed(body, length)), beginning }, target))
+}
+
+impl Ahead {
+    /// Reads until the model is known. A form that is larger than a chat request may be, and names it late, is left to the server.
+    async fn read(
+        mut self,
+        app: &App,
+        reader: &mut FormReader,
+        rest: &mut BodyDataStream<Body>,
+        line: &SharedLine,
+    ) -> Result<Self, ApiError> {
+        let mut room = app.bodies.piecemeal();
+        while self.model.is_none() && self.size <= app.limits.max_body.bytes() {
+            let Some(piece) = next(rest, app.limits.client_timeout).await? else {
+                self.is_whole = true;
+                break;
+            };
+            let fields = reader.push(&piece);
+            note(app, &fields, line);
+            self.size += piece.len();
+            self.pieces.push(room.keep_piece(piece)?);
+            self.model = fields.into_iter().find(|field| field.name == "model");
+        }
+        Ok(self)
+    }
+}
+
+/// The pieces of a form with another value in the place of one.
+fn replaced(pieces: &[Bytes], place: &Range<usize>, value: &str) -> Vec<Bytes> {
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    let mut begin = 0;
+    for piece in pieces {
+        let cut = |at: usize| at.saturating_sub(begin).min(piece.len());
+        before.push(piece.slice(..cut(place.start)));
+        after.push(piece.slice(cut(place.end)..));
+        begin += piece.len();
+    }
+    before.push(Bytes::copy_from_slice(value.as_bytes()));
+    before.extend(after);
+    before.retain(|piece| !piece.is_empty());
+    before
+}
+
+/// The rest of a form, read for the log as it passes.
+fn watched(
+    app: App,
+    mut reader: FormReader,
+    rest: BodyDataStream<Body>,
+    line: SharedLine,
+) -> impl Stream<Item = Result<Bytes, axum::BoxError>> {
+    let patience = app.limits.client_timeout;
+    pieces(rest, patience).inspect(move |piece| {
+        if let Ok(piece) = piece {
+            note(&app, &reader.push(piece), &line);
+        }
+    })
+}
+
+/// The line of a request with these fields.
+fn note(app: &App, fields: &[FormField], line: &SharedLine) {
+    for field in fields {
+        match field.name.as_str() {
+            "model" => note_model(app, field.value.clone(), line),
+            "stream" => line.with(|line| line.stream = field.value.eq_ignore_ascii_case("true")),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_replaced_however_the_form_is_cut() {
+        let form = "before the value behind";
+        for size in 1..=form.len() {
+            let pieces: Vec<Bytes> = form.as_bytes().chunks(size).map(Bytes::copy_from_slice).collect();
+            for (place, value, expected) in [
+                (11..16, "name", "before the name behind"),
+                (11..11, "new ", "before the new value behind"),
+                (0..6, "", " the value behind"),
+                (17..23, "x", "before the value x"),
+            ] {
+                let replaced = Pieces::from(replaced(&pieces, &place, value));
+                assert_eq!(replaced.joined(), expected.as_bytes(), "{size} {place:?}");
+            }
+        }
+    }
+}

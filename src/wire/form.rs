@@ -1,0 +1,248 @@
+//! The small fields of a form (`multipart/form-data`, RFC 7578), found as the form comes, each with its place in the body: a form
+//! names its model in a field, and its file must neither wait nor be written anew.
+//!
+//! Crates for forms give the values of a form and not where they stand, so that the whole form would have to be written again.
+//! Called by `server`.
+
+use std::ops::Range;
+
+use memchr::memmem;
+
+/// The head of a part may have so many bytes; a form with a longer one is not read on.
+const LONGEST_HEAD: usize = 16 << 10;
+/// A value may have so many bytes; a longer one is passed over like a file.
+const LONGEST_VALUE: usize = 4 << 10;
+/// The end of a line, which belongs to the delimiter behind it.
+const LINE_END: &[u8] = b"\r\n";
+
+/// A field whose value is no file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FormField {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+    /// Where the value stands in the body.
+    pub place: Range<usize>,
+}
+
+/// Reads one form.
+#[derive(Debug)]
+pub struct FormReader {
+    /// What stands before each part, the line end before it included.
+    delimiter: Vec<u8>,
+    /// What was not passed over yet. The body is read as if a line end stood before it.
+    window: Vec<u8>,
+    /// How many bytes were passed over, of that line end too.
+    passed: usize,
+    within: Within,
+}
+
+/// What the window begins with.
+#[derive(Debug)]
+enum Within {
+    /// The head of a part, or the end of the form.
+    Head,
+    /// The value of this field.
+    Value(String),
+    /// A file, a long value, or what stands before the first part.
+    Other,
+    /// Nothing that is read.
+    Rest,
+}
+
+impl FormReader {
+    /// Reads a body of this content type; `None` when that is no form.
+    pub fn of_content_type(content_type: &str) -> Option<Self> {
+        let (kind, _) = content_type.split_once(';')?;
+        if !kind.trim().eq_ignore_ascii_case("multipart/form-data") {
+            return None;
+        }
+        let boundary = parameter(content_type, "boundary").filter(|boundary| !boundary.is_empty())?;
+        let delimiter = [LINE_END, b"--", boundary.as_bytes()].concat();
+        Some(Self { delimiter, window: LINE_END.to_vec(), passed: 0, within: Within::Other })
+    }
+
+    /// Takes the next piece of the body, and gives the fields that end in it.
+    pub fn push(&mut self, piece: &[u8]) -> Vec<FormField> {
+        let mut found = Vec::new();
+        if !matches!(self.within, Within::Rest) {
+            self.window.extend_from_slice(piece);
+            while self.step(&mut found) {}
+        }
+        found
+    }
+
+    /// Reads one part of a part; false when more bytes are needed, or none are any more.
+    fn step(&mut self, found: &mut Vec<FormField>) -> bool {
+        match &mut self.within {
+            Within::Rest => false,
+            Within::Head => self.head(),
+            Within::Value(name) => match memmem::find(&self.window, &self.delimiter) {
+                Some(end) if end <= LONGEST_VALUE => {
+                    let begin = self.passed.saturating_sub(LINE_END.len());
+                    found.push(FormField {
+                        name: std::mem::take(name),
+                        value: String::from_utf8_lossy(&self.window[..end]).into_owned(),
+                        place: begin..begin + end,
+                    });
+                    self.pass(end + self.delimiter.len(), Within::Head)
+                }
+                None if self.window.len() <= LONGEST_VALUE + self.delimiter.len() => false,
+                _ => self.pass(0, Within::Other),
+            },
+            Within::Other => {
+                let end = memmem::find(&self.window, &self.delimiter);
+                // What may be the beginning of a delimiter stays.
+                let kept = self.window.len().min(self.delimiter.len() - 1);
+                match end {
+                    Some(end) => self.pass(end + self.delimiter.len(), Within::Head),
+                    None => self.pass(self.window.len() - kept, Within::Other) && end.is_some(),
+                }
+            }
+        }
+    }
+
+    fn head(&mut self) -> bool {
+        let end = memmem::find(&self.window, b"\r\n\r\n").filter(|end| *end <= LONGEST_HEAD);
+        match end {
+            _ if self.window.starts_with(b"--") => self.ends(),
+            Some(end) => {
+                let name = field_name(&self.window[..end]);
+                self.pass(end + 4, name.map_or(Within::Other, Within::Value))
+            }
+            None if self.window.len() > LONGEST_HEAD + 4 => self.ends(),
+            None => false,
+        }
+    }
+
+    fn ends(&mut self) -> bool {
+        self.window = Vec::new();
+        self.within = Within::Rest;
+        false
+    }
+
+    fn pass(&mut self, bytes: usize, within: Within) -> bool {
+        self.window.drain(..bytes);
+        self.passed += bytes;
+        self.within = within;
+        true
+    }
+}
+
+/// The name of the field that a part with this head is; `None` for a file.
+fn field_name(head: &[u8]) -> Option<String> {
+    let head = String::from_utf8_lossy(head);
+    let disposition = head.split("\r\n").find(|line| {
+        line.split_once(':').is_some_and(|(name, _)| name.trim().eq_ignore_ascii_case("content-disposition"))
+    })?;
+    let is_file = ["filename", "filename*"].iter().any(|name| parameter(disposition, name).is_some());
+    parameter(disposition, "name").filter(|_| !is_file)
+}
+
+/// The value of one of a header's parameters. What stands in quotes is no parameter.
+fn parameter(header: &str, wanted: &str) -> Option<String> {
+    let (_, mut rest) = header.split_once(';')?;
+    loop {
+        let (name, behind) = rest.split_once('=')?;
+        let (value, behind) = behind.strip_prefix('"').map_or_else(|| bare_value(behind), quoted_value);
+        if name.trim().eq_ignore_ascii_case(wanted) {
+            return Some(value);
+        }
+        rest = behind.split_once(';')?.1;
+    }
+}
+
+/// A value without quotes, and what stands behind it.
+fn bare_value(value: &str) -> (String, &str) {
+    let (value, behind) = value.split_at(value.find(';').unwrap_or(value.len()));
+    (value.trim().to_owned(), behind)
+}
+
+/// A value up to its closing quote, and what stands behind that.
+fn quoted_value(quoted: &str) -> (String, &str) {
+    let mut value = String::new();
+    let mut chars = quoted.char_indices();
+    while let Some((at, char)) = chars.next() {
+        match char {
+            '"' => return (value, &quoted[at + 1..]),
+            // Browsers escape nothing with it but the quote itself.
+            '\\' if quoted[at + 1..].starts_with('"') => value.extend(chars.next().map(|(_, quote)| quote)),
+            char => value.push(char),
+        }
+    }
+    (value, "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TYPE: &str = "multipart/form-data; charset=utf-8; boundary=\"b 1\"";
+
+    fn form(parts: &[(&str, &str)]) -> String {
+        let parts = parts.iter().map(|(head, value)| {
+            format!("--b 1\r\nContent-Disposition: form-data; {head}\r\n\r\n{value}\r\n")
+        });
+        format!("{}--b 1--\r\n", parts.collect::<String>())
+    }
+
+    /// The fields are the same however the form is cut, and stand where they say.
+    fn check(body: &str, expected: &[(&str, &str)]) {
+        for size in [1, 2, 3, 7, 64, body.len().max(1)] {
+            let mut reader = FormReader::of_content_type(TYPE).unwrap();
+            let fields: Vec<FormField> =
+                body.as_bytes().chunks(size).flat_map(|piece| reader.push(piece)).collect();
+            let found: Vec<(&str, &str)> =
+                fields.iter().map(|field| (field.name.as_str(), field.value.as_str())).collect();
+            assert_eq!(found, expected, "in pieces of {size}: {body}");
+            for field in &fields {
+                assert_eq!(body[field.place.clone()], field.value);
+            }
+            assert!(reader.window.len() <= LONGEST_HEAD + 4);
+        }
+    }
+
+    #[test]
+    fn the_fields_of_a_form() {
+        check(
+            &form(&[("name=\"model\"", "fast"), ("name=language", "de")]),
+            &[("model", "fast"), ("language", "de")],
+        );
+        let file = format!("\r\n--b\r\n{}\r\n--b 2", "x".repeat(30_000));
+        check(
+            &form(&[
+                ("name=\"file\"; filename=\"a; name=\\\"model\\\".wav\"", &file),
+                ("name=\"model\"", "m"),
+            ]),
+            &[("model", "m")],
+        );
+        check(&form(&[("filename=x; name=\"model\"", "m"), ("name=\"model\"", "")]), &[("model", "")]);
+        check(&form(&[("name=\"prompt\"", &"x".repeat(9_000)), ("name=\"model\"", "m")]), &[("model", "m")]);
+        check(
+            &format!("a preamble\r\n{}--b 1\r\n", form(&[("name=\"model\"", "m\r\nn")])),
+            &[("model", "m\r\nn")],
+        );
+        check(&format!("--b 1\r\n{}", "x".repeat(20_000)), &[]);
+        check("", &[]);
+        check("{\"model\": \"m\"}", &[]);
+        check(
+            "--b 1\r\n\r\nx\r\n--b 1\r\nX: y\r\nCONTENT-disposition:form-data;name=model\r\n\r\nm\r\n--b 1--",
+            &[("model", "m")],
+        );
+    }
+
+    #[test]
+    fn only_a_form_is_read_as_one() {
+        for (content_type, is_form) in [
+            ("multipart/form-data; boundary=x", true),
+            ("Multipart/Form-Data;boundary=x", true),
+            ("multipart/form-data", false),
+            ("multipart/form-data; boundary=", false),
+            ("multipart/mixed; boundary=x", false),
+            ("application/json", false),
+        ] {
+            assert_eq!(FormReader::of_content_type(content_type).is_some(), is_form, "{content_type}");
+        }
+    }
+}
