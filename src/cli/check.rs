@@ -84,7 +84,8 @@ pub(super) fn check(loaded: &Loaded) -> Result<(), Failure> {
     runtime()?.block_on(check_upstreams(loaded, &mut findings))?;
     match findings.failures {
         0 => Ok(()),
-        count => Err(format!("{count} check(s) failed").into()),
+        1 => Err("one check failed".to_owned().into()),
+        count => Err(format!("{count} checks failed").into()),
     }
 }
 
@@ -226,13 +227,13 @@ async fn counting_of(upstream: &Upstream, model: &str, findings: &mut Findings) 
     let body = json!({"model": model, "messages": [{"role": "user", "content": "ping"}]}).to_string();
     let Ok(request) = Object::parse(&body) else { return };
     let way = if upstream.model_facts(model).is_harmony {
-        "by respool, with gpt-oss's own tokens (o200k_harmony)"
+        "counted by respool, with gpt-oss's own tokens (o200k_harmony)"
     } else if upstream.tokenize(&request, &HeaderMap::new()).await.is_some() {
-        "by the server (/tokenize)"
+        "counted by the server (/tokenize)"
     } else {
-        "not exactly: the server has no /tokenize, so respool learns from its replies and refusals"
+        "estimated, because the server has no /tokenize; respool learns from its replies and refusals"
     };
-    findings.ok(&format!("model {model}: prompt tokens are counted {way}"));
+    findings.ok(&format!("model {model}: prompt tokens are {way}"));
 }
 
 /// Which forms of calls are tried first.

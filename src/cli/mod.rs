@@ -224,7 +224,11 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
         Err(Failure::Misconfigured(problems)) => {
-            say::tell(&format!("respool: the configuration has {} problem(s):\n{problems}", problems.len()));
+            let count = match problems.len() {
+                1 => "a problem".to_owned(),
+                count => format!("{count} problems"),
+            };
+            say::tell(&format!("respool: the configuration has {count}:\n{problems}"));
             ExitCode::from(BAD_CONFIG)
         }
     }

@@ -100,11 +100,10 @@ pub(super) fn usage(loaded: &Loaded, arguments: &UsageArgs) -> Result<(), Failur
         say(&format!("{:#}", report.json(arguments.costs)));
     } else if arguments.csv {
         csv(&report, arguments.costs).iter().for_each(|line| say(line));
+    } else if report.lines.is_empty() {
+        tell("No requests in this period. `respool serve` records them unless `[usage] keep` is 0s.");
     } else {
         table(&report, arguments.costs).iter().for_each(|line| say(&flat(line)));
-        if report.lines.is_empty() {
-            tell("No requests in this period. `respool serve` records them unless `[usage] keep` is 0s.");
-        }
     }
     Ok(())
 }
