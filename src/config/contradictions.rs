@@ -173,7 +173,7 @@ impl Check<'_> {
             } else {
                 (
                     hardware,
-                    "a model has input, cached_input and output; write what one's own hardware costs in [prices.own]",
+                    "a model has input, cached_input and output; write what your own hardware costs in [prices.own]",
                 )
             };
             for (key, _) in wrong.into_iter().filter(|(_, value)| value.is_some()) {
