@@ -45,6 +45,8 @@ pub(super) struct ActiveRuns {
     parked: Mutex<Vec<Parked>>,
     tasks: TaskTracker,
     pub(super) shutdown: CancellationToken,
+    /// Calls in flight are cut off too.
+    cut: CancellationToken,
 }
 
 /// A suspended run that is not in the store.
@@ -102,6 +104,7 @@ impl ActiveRuns {
             parked: Mutex::default(),
             tasks: TaskTracker::new(),
             shutdown,
+            cut: CancellationToken::new(),
         }
     }
 
@@ -221,7 +224,7 @@ impl ActiveRuns {
     pub(super) fn work(self: &Arc<Self>, agent: &Arc<Agent>, work: Work) -> Watch {
         let (progress, subscribed) = broadcast::channel(PROGRESS_BUFFER);
         let (ended, end) = watch::channel(None);
-        let stops = Stops { shutdown: self.shutdown.clone(), ..Stops::default() };
+        let stops = Stops { shutdown: self.shutdown.clone(), cut: self.cut.clone(), ..Stops::default() };
         let guard = Arc::new(stops.gone.clone().drop_guard());
         let run = ActiveRun {
             client: work.client.clone(),
@@ -344,10 +347,16 @@ impl ActiveRuns {
         self.tasks.spawn(work);
     }
 
-    /// Waits until nothing is worked on any more. Call it after the shutdown token.
-    pub(super) async fn ended(&self) {
+    /// Waits until nothing is worked on any more, and cuts calls off that are still in flight after this time. Call it after the shutdown
+    /// token.
+    pub(super) async fn ended(&self, within: Duration) {
         self.tasks.close();
-        self.tasks.wait().await;
+        if tokio::time::timeout(within, self.tasks.wait()).await.is_err() {
+            let runs = self.ids().join(",");
+            tracing::warn!(target: "respool::agent", runs, "calls of these runs have not ended in time and are cut off; their outcome is unknown");
+            self.cut.cancel();
+            self.tasks.wait().await;
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use http::HeaderValue;
+use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::active::{ActiveRuns, MOST_PARKED, RunOptions, Work};
@@ -25,6 +26,8 @@ use crate::store::{
     ApprovalRow, ApprovalState, LateDecision, NewRun, Status, Store, StoreError, Whose, WokenRun,
 };
 
+/// The environment variable from which people at a terminal give their operator's key.
+pub const OPERATOR_KEY: &str = "RESPOOL_OPERATOR_KEY";
 /// How often it is looked whether an approval has been decided by another process, or its time is over.
 const APPROVALS_EVERY: Duration = Duration::from_secs(1);
 
@@ -277,7 +280,7 @@ impl Agents {
     pub async fn cancel(&self, id: &str) -> Result<bool, StoreError> {
         match self.store() {
             _ if self.active.cancel(id) => Ok(true),
-            Some(store) => store.request_cancel(id).await,
+            Some(store) => store.request_cancel(id, now()).await,
             None => Ok(false),
         }
     }
@@ -354,14 +357,37 @@ impl Agents {
         }
     }
 
-    /// Waits until nothing is worked on any more. Call it after the shutdown token.
-    pub async fn ended(&self) {
-        self.active.ended().await;
+    /// Waits until nothing is worked on any more. Call it after the shutdown token: no run begins anything new then, but calls that must not
+    /// be made twice may end `within` this time.
+    pub async fn ended(&self, within: Duration) {
+        self.active.ended(within).await;
     }
 }
 
 fn by_name(agents: Vec<Agent>) -> ByName {
     agents.into_iter().map(|agent| (agent.name.to_string(), Arc::new(agent))).collect()
+}
+
+/// The name under which a decision made at `place` is recorded, for the operator with this key.
+///
+/// # Errors
+/// Why the key does not count, for people.
+pub async fn operator_name(store: &Store, key: Option<&str>, place: &str) -> Result<String, String> {
+    let Some(key) = key else {
+        return Err(format!("deciding needs an operator's key: put one into the variable {OPERATOR_KEY}"));
+    };
+    let digest: String = Sha256::digest(key.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+    let failed = |error: crate::store::StoreError| error.0;
+    if let Some(name) = store.operator(&digest).await.map_err(failed)? {
+        return Ok(format!("{name}, {place}"));
+    }
+    Err(if store.has_operators().await.map_err(failed)? {
+        format!(
+            "the key in {OPERATOR_KEY} is not one of the operators' keys that `respool serve` was started with"
+        )
+    } else {
+        "no operator is known: set `operator_keys_env` in respool.toml and start `respool serve`, which remembers its operators' keys".to_owned()
+    })
 }
 
 /// Records a decision about a request; a process that serves the run's agent lets it go on.

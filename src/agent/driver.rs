@@ -61,8 +61,10 @@ pub(super) struct Stops {
     pub(super) cancel: CancellationToken,
     /// Nobody waits for it any more.
     pub(super) gone: CancellationToken,
-    /// The process ends.
+    /// The process ends: nothing new begins.
     pub(super) shutdown: CancellationToken,
+    /// The process ends now: a call in flight is cut off too.
+    pub(super) cut: CancellationToken,
 }
 
 /// How work on a run ended.
@@ -154,20 +156,26 @@ impl Driver {
                     self.report(run, &done, &kind);
                 }
                 Some(ActionEnd::Nothing) => {}
+                Some(ActionEnd::Stop(WorkEnd::Left)) if self.stops.shutdown.is_cancelled() => {
+                    return self.leave(run).await;
+                }
                 Some(ActionEnd::Stop(end)) => return end,
                 None => return self.leave(run).await,
             }
         }
     }
 
-    /// Executes an action; `None` when the run is to be left where it is.
+    /// Executes an action; `None` when the run is to be left where it is. When the process ends, a call that must not be made twice is
+    /// awaited, because nobody could tell afterwards whether it was made.
     async fn until_stopped(&mut self, run: &mut Run, action: Action) -> Option<ActionEnd> {
         let (stops, is_detached) = (self.stops.clone(), self.is_detached);
+        let may_finish = !stops.shutdown.is_cancelled() && is_effect(&action);
+        let ends = if may_finish { &stops.cut } else { &stops.shutdown };
         tokio::select! {
             biased;
             () = stops.cancel.cancelled() => Some(ActionEnd::Event(EventKind::Cancelled)),
             () = stops.gone.cancelled(), if !is_detached => None,
-            () = stops.shutdown.cancelled() => None,
+            () = ends.cancelled() => None,
             end = self.execute(run, action) => Some(end),
         }
     }
@@ -363,6 +371,15 @@ fn too_long(limit: Duration) -> String {
 }
 
 /// What the store is told of a run.
+/// Whether an action makes a call that must not be made twice, itself or in a child run.
+fn is_effect(action: &Action) -> bool {
+    match action {
+        Action::CallTool(step) => !step.repeatable,
+        Action::RunChild(_) => true,
+        _ => false,
+    }
+}
+
 fn status_of(run: &Run) -> Status {
     match run.outcome() {
         _ if !run.awaited().is_empty() => Status::Suspended,

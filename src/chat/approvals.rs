@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::agent::{ApprovalRequest, DecideError, Decision, record_decision, report};
+use crate::agent::{ApprovalRequest, DecideError, Decision, operator_name, record_decision, report};
 use crate::store::{ApprovalRow, ApprovalState, Store};
 use crate::visible::{one_line, visible};
 
@@ -27,8 +27,8 @@ pub(super) enum Wanted {
 pub(super) struct Approvals {
     /// `None` where nothing is kept.
     pub(super) store: Option<Arc<Store>>,
-    /// The name under which decisions are recorded, or why there are none.
-    pub(super) operator: Result<String, String>,
+    /// The operator's key of the person, if they gave one.
+    pub(super) operator_key: Option<String>,
 }
 
 impl Approvals {
@@ -69,11 +69,11 @@ impl Approvals {
         id: &str,
         make: impl FnOnce(&ApprovalRequest, &str) -> Decision,
     ) -> Result<(), String> {
-        let by = self.operator.as_ref().map_err(Clone::clone)?;
+        let by = operator_name(store, self.operator_key.as_deref(), "terminal chat").await?;
         let row = find(store, id).await?;
         let request = serde_json::from_str(&row.body);
         let request = request.map_err(|_| format!("the approval {id} was written by another version"))?;
-        record_decision(store, &make(&request, by)).await.map_err(|error| match error {
+        record_decision(store, &make(&request, &by)).await.map_err(|error| match error {
             DecideError::Store(error) => error.0,
             DecideError::NotWaiting(state) => format!("the approval {id} is {} already", state.as_str()),
             _ => format!("the approval {id} cannot be decided any more"),
@@ -110,7 +110,7 @@ async fn find(store: &Store, id: &str) -> Result<ApprovalRow, String> {
 mod tests {
     use super::*;
     use crate::agent::RequestedCall;
-    use crate::store::{Append, ApprovalChange, NewRun, Status, StoreConfig};
+    use crate::store::{Append, ApprovalChange, NewRun, OperatorKey, Status, StoreConfig};
 
     async fn waiting(dir: &std::path::Path) -> Arc<Store> {
         let config = StoreConfig { state_dir: dir.to_owned(), ..StoreConfig::default() };
@@ -146,15 +146,23 @@ mod tests {
     async fn the_person_lists_sees_and_decides_with_an_operators_key() {
         let dir = tempfile::tempdir().unwrap();
         let store = waiting(dir.path()).await;
-        let with = |operator: Result<String, String>| Approvals { store: Some(Arc::clone(&store)), operator };
-        let (operator, nobody) = (with(Ok("anna".into())), with(Err("no operator's key".into())));
+        let with = |key: Option<&str>| Approvals {
+            store: Some(Arc::clone(&store)),
+            operator_key: key.map(str::to_owned),
+        };
+        let (operator, nobody, guesser) = (with(Some("sk-anna")), with(None), with(Some("sk-mine")));
         let listed = nobody.obey(Wanted::Show(None)).await.unwrap();
         assert!(listed.contains("one  expert/desk  crm__move") && !listed.contains('\u{1b}'), "{listed}");
         let shown = nobody.obey(Wanted::Show(Some("one".into()))).await.unwrap();
         assert!(shown.contains("\"reason\": \"why\"") && !shown.contains('\u{1b}'), "{shown}");
         for wanted in [Wanted::Approve(Some("one".into())), Wanted::Reject(Some("one".into()))] {
-            assert_eq!(nobody.obey(wanted).await.unwrap_err(), "no operator's key");
+            assert!(nobody.obey(wanted.clone()).await.unwrap_err().contains("RESPOOL_OPERATOR_KEY"));
+            assert!(guesser.obey(wanted.clone()).await.unwrap_err().contains("no operator is known"));
         }
+        let digest = "6cb9b97054a7581b061237873eaaf81333879847f2769ca5d6b9b59b9618a213".to_owned();
+        store.set_operators(vec![OperatorKey { digest, name: "anna".into() }]).await.unwrap();
+        let refused = guesser.obey(Wanted::Approve(Some("one".into()))).await.unwrap_err();
+        assert!(refused.contains("is not one of the operators' keys"), "{refused}");
         assert!(operator.obey(Wanted::Approve(None)).await.unwrap_err().contains("/approve ID"));
         operator.obey(Wanted::Approve(Some("one".into()))).await.unwrap();
         operator.obey(Wanted::Reject(Some("two  not now".into()))).await.unwrap();
@@ -164,7 +172,7 @@ mod tests {
             serde_json::from_str(&store.approval(id).await.unwrap().unwrap().decision.unwrap()).unwrap()
         };
         let (one, two) = (decision("one").await, decision("two").await);
-        assert_eq!((one.approved, one.by.as_str()), (vec!["c1".to_owned()], "anna"));
+        assert_eq!((one.approved, one.by.as_str()), (vec!["c1".to_owned()], "anna, terminal chat"));
         assert_eq!((two.approved.len(), two.comment.as_deref()), (0, Some("not now")));
         assert!(
             operator.obey(Wanted::Approve(Some("other".into()))).await.unwrap_err().contains("there is no")

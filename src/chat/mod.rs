@@ -77,8 +77,8 @@ pub struct Setting {
     pub yes: bool,
     /// Take up the last conversation of this directory.
     pub resume: bool,
-    /// The name under which the person decides about what agents and experts ask, or why that is not possible here.
-    pub operator: Result<String, String>,
+    /// The operator's key with which the person decides about what agents and experts ask.
+    pub operator_key: Option<String>,
     /// Answer this and end.
     pub prompt: Option<String>,
 }
@@ -127,7 +127,7 @@ async fn begin(setting: Setting, screen: Screen, terminal: bool) -> Result<Sessi
     let journal = Arc::new(Journal::new(Arc::new(tools), root.clone()));
     let agent = agent(&setting, model, Arc::clone(&journal));
     let place = format!("{NAME} {}", root.display());
-    let approvals = Approvals { store: setting.store.clone(), operator: setting.operator };
+    let approvals = Approvals { store: setting.store.clone(), operator_key: setting.operator_key };
     let conversation = Conversation::new(agent, setting.store, setting.report, setting.log_content, place);
     let mut session = Session::new(conversation, approvals, journal, screen, root);
     session.greeting = greeting::lines(&setting.sources, &setting.tools.policy, setting.yes);

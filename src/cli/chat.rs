@@ -8,11 +8,11 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _};
 use tokio_util::sync::CancellationToken;
 
-use super::expert::operator;
 use super::say::tell;
 use super::serve::{bounds, runtime};
 use super::upstreams::ServedUpstreams;
 use super::{Failure, log_problem, unread_note};
+use crate::agent::OPERATOR_KEY;
 use crate::chat::{self, SYSTEM_PROMPT, Setting, Sources};
 use crate::config::{Flags, Loaded, Problems, Settings};
 use crate::observe::{self, ErrorReport};
@@ -135,7 +135,7 @@ fn begin(
         relay: runtime.block_on(relay(&loaded.settings, &abort)).map_err(|found| loaded.problems(found))?,
         tools: loaded.settings.tools.clone(),
         store: store(&loaded.settings),
-        operator: operator(loaded, "terminal chat"),
+        operator_key: std::env::var(OPERATOR_KEY).ok(),
         report: ErrorReport::new(loaded.settings.log.errors_dir.clone()),
         log_content: loaded.settings.log.content,
         state_dir: loaded.settings.store.state_dir.clone(),

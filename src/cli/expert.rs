@@ -11,8 +11,6 @@ mod run;
 mod update;
 mod validate;
 
-pub(super) use approvals::operator;
-
 use super::say::tell_piece;
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::Path;
@@ -98,6 +96,11 @@ pub(super) enum ExpertCommand {
         /// Only of this expert
         name: Option<String>,
     },
+    /// Cancel an invocation that is queued, in progress, or waiting for a person.
+    Cancel {
+        /// The invocation, as `queue` shows it
+        id: String,
+    },
     /// List tasks that failed for good; execute them again, or delete them.
     DeadLetters {
         #[command(subcommand)]
@@ -179,6 +182,7 @@ pub(super) fn expert(flags: Configured, command: ExpertCommand) -> Result<(), Fa
             run::process(&flags.load(None)?, wanted)
         }
         ExpertCommand::Queue { name } => queue::queue(&flags.load(None)?, name.as_deref()),
+        ExpertCommand::Cancel { id } => queue::cancel(&flags.load(None)?, &id),
         ExpertCommand::DeadLetters { command } => queue::dead_letters(&flags.load(None)?, command),
         ExpertCommand::Outbox { command } => queue::outbox(&flags.load(None)?, command),
         ExpertCommand::Drafts { name } => queue::drafts(&flags.load(None)?, name),

@@ -2,7 +2,7 @@
 //! server that also uses it.
 
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Subcommand;
 use tokio_util::sync::CancellationToken;
@@ -13,7 +13,7 @@ use super::{Failure, log_problem};
 use crate::agent::{WatchEvent, WorkEnd, report};
 use crate::config::Loaded;
 use crate::observe;
-use crate::store::{RunRow, Store, Whose};
+use crate::store::{RunRow, Status, Store, Whose};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum RunsCommand {
@@ -132,8 +132,13 @@ async fn show(store: &Store, id: &str) -> Result<(), String> {
     Ok(())
 }
 
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
 async fn cancel(store: &Store, id: &str) -> Result<(), String> {
-    if store.request_cancel(id).await.map_err(|error| error.0)? {
+    if store.request_cancel(id, now()).await.map_err(|error| error.0)? {
         return Ok(());
     }
     let run = store.run(id).await.map_err(|error| error.0)?.ok_or_else(|| unknown(id))?;
@@ -145,7 +150,13 @@ async fn delete(store: &Store, id: &str) -> Result<(), String> {
         return Ok(());
     }
     match store.run(id).await.map_err(|error| error.0)? {
-        Some(_) => Err(format!("a process works on {id}; end it first: respool runs cancel {id}")),
+        Some(run) if run.row.status == Status::Running => {
+            Err(format!("a process works on {id}; end it first: respool runs cancel {id}"))
+        }
+        Some(_) => Err(format!(
+            "{id} was made for an invocation that may be executed again and must then know what the run did; end that first: \
+             `respool expert cancel` for one in `respool expert queue`, or `respool expert dead-letters drop`"
+        )),
         None => Err(unknown(id)),
     }
 }

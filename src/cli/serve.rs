@@ -91,13 +91,14 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
         stop: stop.abort.clone(),
     };
     tokio::spawn(reloading.watch(hangup));
+    tokio::spawn(Arc::clone(&access).keep_operators(stop.abort.clone()));
     agents.start().await;
     if let Some(experts) = &experts {
         experts.start(&stop.abort);
     }
-    run(listener, routes, stop.clone()).await;
+    let left = run(listener, routes, stop.clone()).await;
     stop.abort.cancel();
-    agents.ended().await;
+    agents.ended(left).await;
     if let Some(experts) = &experts {
         experts.ended().await;
     }

@@ -63,7 +63,7 @@ pub use config::{ExpertConfig, ExpertsConfig};
 pub use delivery::{MessageKind, message_json};
 pub use diagnostic::{At, Code, Diagnostic, Severity, Spanned, visible};
 pub use duration::Length;
-pub use execution::{DryRun, Worker};
+pub use execution::{DryRun, Goal, Worker};
 pub use experts::{Expert, Experts, MODEL_PREFIX};
 pub use fields::Listing;
 pub use grants::{LEARNS_ALONE, VersionStep, learns_alone};

@@ -95,6 +95,23 @@ impl Access {
         let _ = self.store.set(store);
     }
 
+    /// Keeps in the store who the operators are, for the command line, until `stop`. Only for `serve`: other commands can be started with any
+    /// configuration.
+    pub async fn keep_operators(self: Arc<Self>, stop: CancellationToken) {
+        let Some(store) = self.store.get() else { return };
+        let mut kept = None;
+        loop {
+            let keys = self.ring().operator_keys();
+            if kept.as_ref() != Some(&keys) && store.set_operators(keys.clone()).await.is_ok() {
+                kept = Some(keys);
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(EVERY) => {}
+            }
+        }
+    }
+
     /// Reads the file of keys again when it changes, and writes what clients use, until `stop`.
     pub async fn watch(self: Arc<Self>, stop: CancellationToken) {
         let mut is_saved = true;

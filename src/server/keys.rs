@@ -11,6 +11,7 @@ use super::key_file::{KeyList, NamedKey};
 use super::key_limits::KeyLimits;
 use super::meter::{Meter, Meters};
 use crate::agent::client_digest;
+use crate::store::OperatorKey;
 
 /// The header of Anthropic's clients.
 const X_API_KEY: &str = "x-api-key";
@@ -103,6 +104,17 @@ impl KeyRing {
     pub(super) fn operators(&self) -> impl Iterator<Item = (&[u8], &Arc<ClientKey>)> {
         let operators = self.by_digest.iter().filter(|(_, key)| key.is_operator);
         operators.map(|(digest, key)| (&digest[..], key))
+    }
+
+    /// The same as they are stored, in order.
+    pub(super) fn operator_keys(&self) -> Vec<OperatorKey> {
+        let hexadecimal = |digest: &[u8]| digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let operators = self.operators();
+        let mut keys: Vec<_> = operators
+            .map(|(digest, key)| OperatorKey { digest: hexadecimal(digest), name: key.name.clone() })
+            .collect();
+        keys.sort_unstable_by(|one, other| one.digest.cmp(&other.digest));
+        keys
     }
 
     /// How many there are.

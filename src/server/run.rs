@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -22,8 +23,8 @@ pub struct Stop {
     pub abort: CancellationToken,
 }
 
-/// Serves until `stop.drain`, then waits for what is in flight: at most `limits.drain`, or until `stop.abort`.
-pub async fn run(listener: TcpListener, routes: Routes, stop: Stop) {
+/// Serves until `stop.drain`, then waits for what is in flight: at most `limits.drain`, or until `stop.abort`. Gives what is left of that time.
+pub async fn run(listener: TcpListener, routes: Routes, stop: Stop) -> Duration {
     let connections = TaskTracker::new();
     tokio::spawn(agent_apis::resume(routes.current().app()));
     loop {
@@ -44,13 +45,15 @@ pub async fn run(listener: TcpListener, routes: Routes, stop: Stop) {
     }
     drop(listener);
     connections.close();
+    let end = Instant::now() + routes.current().app().limits.drain;
     tokio::select! {
-        () = connections.wait() => return,
-        () = tokio::time::sleep(routes.current().app().limits.drain) => {}
+        () = connections.wait() => return end.saturating_duration_since(Instant::now()),
+        () = tokio::time::sleep_until(end) => {}
         () = stop.abort.cancelled() => {}
     }
     stop.abort.cancel();
     let _ = tokio::time::timeout(LAST_WORDS, connections.wait()).await;
+    end.saturating_duration_since(Instant::now())
 }
 
 async fn serve(socket: TcpStream, routes: Routes, drain: CancellationToken) {

@@ -80,9 +80,10 @@ fn remove_some(change: &Transaction<'_>, query: &str, before: u64, most: u64) ->
     Ok(deleted)
 }
 
-/// Deletes one run that nobody works on.
+/// Deletes one run that nobody works on and whose work is not executed again.
 pub(super) fn remove(change: &Transaction<'_>, run: &str) -> rusqlite::Result<usize> {
-    change.prepare_cached("DELETE FROM runs WHERE id = ?1 AND status <> 'running'")?.execute(params![run])
+    let query = format!("DELETE FROM runs WHERE id = ?1 AND status <> 'running' AND NOT {IS_NEEDED}");
+    change.prepare_cached(&query)?.execute(params![run])
 }
 
 /// Gives a few free pages back to the disk; tells how many.

@@ -13,6 +13,7 @@ mod key_usage;
 mod lease;
 mod numbers;
 mod open;
+mod operators;
 mod outbox;
 mod posting;
 mod queue;
@@ -32,6 +33,7 @@ pub use clearing::{Cleared, Usage};
 pub use config::{ResponsesConfig, RunsConfig, StoreConfig};
 pub use key_usage::KeyUsage;
 use lease::Lease;
+pub use operators::OperatorKey;
 pub use outbox::{MessageFilter, MessageRow, NewMessage};
 pub use queue::{
     Backoff, BackoffKind, ClaimRequest, Claimed, Clock, ClockTime, DedupeKey, Enqueued, EntryEnd, EntryLease,
@@ -210,13 +212,14 @@ impl Store {
         self.ask(|answer| Job::Claim { run, owner, scope, answer }).await
     }
 
-    /// Asks whoever works on a run to end it; where nobody does, it is ended here. False when it is over or not known.
+    /// Asks whoever works on a run to end it; where nobody does, it is ended here, at `at` (milliseconds since 1970), and with it the queue's
+    /// entry that it worked on. False when it is over or not known.
     ///
     /// # Errors
     /// When the store cannot be written.
-    pub async fn request_cancel(&self, run: &str) -> Result<bool, StoreError> {
+    pub async fn request_cancel(&self, run: &str, at: u64) -> Result<bool, StoreError> {
         let run = run.to_owned();
-        self.ask(|answer| Job::Cancel { run, answer }).await
+        self.ask(|answer| Job::Cancel { run, at, answer }).await
     }
 
     /// Marks the runs whose process is gone as interrupted.
@@ -246,7 +249,7 @@ impl Store {
         Ok(Cleared { old, for_room, bytes: self.usage().await?.bytes })
     }
 
-    /// Deletes one run, and what the disk holds of it; false when it is not known, or a process works on it.
+    /// Deletes one run, and what the disk holds of it; false when it is not known, a process works on it, or its work may be executed again.
     ///
     /// # Errors
     /// When the store cannot be written.
@@ -339,6 +342,31 @@ impl Store {
     /// When the store cannot be read.
     pub async fn used_on(&self, day: u64) -> Result<Vec<KeyUsage>, StoreError> {
         self.read(move |connection| key_usage::of_day(connection, day)).await
+    }
+
+    /// From now on these keys, and no others, are operators' on the command line.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub async fn set_operators(&self, keys: Vec<OperatorKey>) -> Result<(), StoreError> {
+        self.ask(|answer| Job::Operators { keys, answer }).await.map(drop)
+    }
+
+    /// The name of the operator's key with this SHA-256 in hexadecimal, if it is one.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn operator(&self, digest: &str) -> Result<Option<String>, StoreError> {
+        let digest = digest.to_owned();
+        self.read(move |connection| operators::name(connection, &digest)).await
+    }
+
+    /// Whether any operator is known.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn has_operators(&self) -> Result<bool, StoreError> {
+        self.read(operators::any).await
     }
 
     /// Forgets what keys used before a day.

@@ -26,7 +26,7 @@ const STATEMENTS: usize = 256;
 /// `auto_vacuum` of a database that can give space back in bites.
 const INCREMENTAL: u32 = 2;
 /// The schema, as the steps from each version to the next.
-const STEPS: [&str; 9] = [
+const STEPS: [&str; 10] = [
     include_str!("schema.sql"),
     include_str!("schema_2.sql"),
     include_str!("schema_3.sql"),
@@ -36,6 +36,7 @@ const STEPS: [&str; 9] = [
     include_str!("schema_outbox.sql"),
     include_str!("schema_responses.sql"),
     include_str!("schema_work.sql"),
+    include_str!("schema_operators.sql"),
 ];
 
 /// An open database.

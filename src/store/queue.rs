@@ -13,8 +13,8 @@ use futures::future::BoxFuture;
 
 pub use plan::{Backoff, BackoffKind, DedupeKey, LaneKey};
 pub(super) use rows::{
-    Change, Changed, apply, at_places, before, check_lease, forget, list, next_due, of_run, one, open_places,
-    set_run, synchronous,
+    Change, Changed, apply, at_places, before, check_lease, forget, give_up_run, list, next_due, of_run, one,
+    open_places, set_run, synchronous,
 };
 pub use rows::{EntryRow, EntryState};
 
@@ -120,6 +120,8 @@ pub struct ClaimRequest {
     pub until: u64,
     /// Entries that the caller works on. It does not take them from itself where it was late to renew its leases.
     pub working: Vec<String>,
+    /// Only this entry, and those of its lane that must end before it.
+    pub towards: Option<String>,
 }
 
 /// A durable queue with lanes, leases and dedupe. A change answers false when the lease is lost: then nothing was changed, and

@@ -170,6 +170,15 @@ impl Store {
         self.changed(Change::Drop { entry: entry.to_owned() }).await
     }
 
+    /// Ends an entry that waits or is held, so that nothing more is done for it; false when it is neither.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub async fn give_up(&self, entry: &str, note: &str, now: u64) -> Result<bool, StoreError> {
+        let (entry, note) = (entry.to_owned(), note.to_owned());
+        self.changed(Change::GiveUp { entry, note, now }).await
+    }
+
     /// Commits a new run that works on an entry; false when the lease is lost: then there is no run.
     ///
     /// # Errors

@@ -186,16 +186,16 @@ async fn an_answer_is_given_once_and_a_cancel_is_told_to_who_works() {
     let store = open(dir.path()).unwrap();
     store.begin(new("a", "f", 1)).await.unwrap();
     assert!(!store.append(event("a", 0, Status::Running)).await.unwrap().cancel);
-    assert!(store.request_cancel("a").await.unwrap());
+    assert!(store.request_cancel("a", 5).await.unwrap());
     assert!(store.append(event("a", 1, Status::Done)).await.unwrap().cancel);
     assert_eq!(store.unanswered("f", 0).await.unwrap().as_deref(), Some("a"));
     assert_eq!(store.unanswered("f", 1_000).await.unwrap(), None, "it is too old");
     assert!(store.answered("a").await.unwrap());
     assert_eq!(store.unanswered("f", 0).await.unwrap(), None);
-    assert!(!store.request_cancel("a").await.unwrap(), "it is over");
+    assert!(!store.request_cancel("a", 5).await.unwrap(), "it is over");
     store.begin(new("b", "g", 1)).await.unwrap();
     store.append(event("b", 0, Status::Suspended)).await.unwrap();
-    assert!(store.request_cancel("b").await.unwrap());
+    assert!(store.request_cancel("b", 5).await.unwrap());
     assert_eq!(store.run("b").await.unwrap().unwrap().row.status, Status::Cancelled, "nobody works on it");
 }
 

@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use super::key_usage::{self, KeyUsage};
 use super::numbers::signed;
 use super::open::failed;
+use super::operators::{self, OperatorKey};
 use super::queue::{self, Change, Changed, EntryLease};
 use super::responses::{self, ResponseChange};
 use super::{ApprovalChange, LateDecision, NewMessage, Status, StoreError, approvals, clearing, outbox};
@@ -109,7 +110,7 @@ pub(super) enum Job {
     Claim { run: String, owner: String, scope: ClaimScope, answer: Answer<Option<u64>> },
     Decide { id: String, decision: String, at: u64, late: LateDecision, answer: Answer<bool> },
     Answered { run: String, answer: Answer<bool> },
-    Cancel { run: String, answer: Answer<bool> },
+    Cancel { run: String, at: u64, answer: Answer<bool> },
     Orphan { owners: Vec<String>, answer: Answer<usize> },
     Remove { run: String, answer: Answer<bool> },
     Expire { before: u64, answer: Answer<usize> },
@@ -117,6 +118,7 @@ pub(super) enum Job {
     GiveBack { answer: Answer<usize> },
     Used { rows: Vec<KeyUsage>, answer: Answer<usize> },
     ForgetUsage { before: u64, answer: Answer<usize> },
+    Operators { keys: Vec<OperatorKey>, answer: Answer<usize> },
     Queue { change: Change, answer: Answer<Changed> },
     Outbox { change: outbox::Change, answer: Answer<outbox::Changed> },
     BeginLeased { run: NewRun, lease: EntryLease, owner: String, answer: Answer<bool> },
@@ -223,7 +225,7 @@ impl Job {
                 .prepare_cached("UPDATE runs SET answered = 1 WHERE id = ?1 AND status <> 'running'")?
                 .execute(params![run])
                 .map(count),
-            Self::Cancel { run, .. } => cancel(change, run).map(count),
+            Self::Cancel { run, at, .. } => cancel(change, run, *at).map(count),
             Self::Orphan { owners, .. } => orphan(change, owners).map(count),
             Self::Remove { run, .. } => clearing::remove(change, run).map(count),
             Self::Expire { before, .. } => clearing::expire(change, *before).map(count),
@@ -231,6 +233,7 @@ impl Job {
             Self::GiveBack { .. } => clearing::give_back(change).map(count),
             Self::Used { rows, .. } => key_usage::add(change, rows).map(count),
             Self::ForgetUsage { before, .. } => key_usage::forget(change, *before).map(count),
+            Self::Operators { keys, .. } => operators::set(change, keys).map(count),
             Self::Queue { change: what, .. } => {
                 queue::apply(change, what).map(|queue| Reply { queue, ..Reply::default() })
             }
@@ -268,6 +271,7 @@ impl Job {
             | Self::Used { answer, .. }
             | Self::Forget { answer, .. }
             | Self::Responses { answer, .. }
+            | Self::Operators { answer, .. }
             | Self::ForgetUsage { answer, .. } => {
                 drop(answer.send(reply.map(|reply| reply.count)));
             }
@@ -388,7 +392,7 @@ fn is_lost(change: &Transaction<'_>, append: &Append) -> rusqlite::Result<bool> 
     Ok(epoch.is_some_and(|epoch| epoch != signed(append.epoch)))
 }
 
-fn cancel(change: &Transaction<'_>, run: &str) -> rusqlite::Result<usize> {
+fn cancel(change: &Transaction<'_>, run: &str, at: u64) -> rusqlite::Result<usize> {
     let found = change.execute(
         "UPDATE runs SET cancel = 1, status = CASE status WHEN 'running' THEN 'running' ELSE 'cancelled' END
          WHERE id = ?1 AND status IN ('running', 'suspended', 'interrupted', 'awaiting_approval')",
@@ -402,6 +406,7 @@ fn cancel(change: &Transaction<'_>, run: &str) -> rusqlite::Result<usize> {
     if is_over {
         close_children(change, run)?;
         approvals::withdraw(change, run)?;
+        queue::give_up_run(change, run, at)?;
     }
     Ok(found)
 }

@@ -18,6 +18,7 @@ use crate::support::fake_vllm::FakeVllm;
 use crate::support::replies;
 use crate::support::respool::Respool;
 use crate::support::script::Script;
+use crate::support::scripted_tools::ScriptedTools;
 
 const EXEC: (&str, &str) = ("exec", r#"{"command":"send it"}"#);
 const WINDOW: &str = "[models.\"gpt-oss-20b\"]\ncontext_window = 32768";
@@ -485,10 +486,16 @@ async fn an_operator_decides_by_the_command_line_and_the_server_goes_on() {
     assert_eq!(command(&config, &["list", "--expert", "other"], None).await.0, "");
     let (shown, ..) = command(&config, &["show", &request.id], None).await;
     assert!(shown.contains("send it") && shown.contains(&run), "{shown}");
-    for (key, expected) in [(None, "takes an operator's key"), (Some("sk-one"), "is not one of")] {
+    for (key, expected) in [(None, "needs an operator's key"), (Some("sk-one"), "is not one of")] {
         let (_, problem, is_done) = command(&config, &["approve", &request.id], key).await;
         assert!(!is_done && problem.contains(expected), "{problem}");
     }
+    // Whoever starts the command chooses its configuration and its environment.
+    let own = state.path().join("own.toml");
+    let text = std::fs::read_to_string(&config).unwrap().replace("\"OPERATORS\"", "\"RESPOOL_OPERATOR_KEY\"");
+    std::fs::write(&own, text).unwrap();
+    let (_, problem, is_done) = command(&own, &["approve", &request.id], Some("sk-made-up")).await;
+    assert!(!is_done && problem.contains("is not one of"), "{problem}");
     let arguments = ["approve", &request.id, "--only", &request.calls[1].id];
     let (said, problem, is_done) = command(&config, &arguments, Some("sk-root")).await;
     assert!(is_done && said.ends_with("approved\n"), "{said}{problem}");
@@ -496,4 +503,26 @@ async fn an_operator_decides_by_the_command_line_and_the_server_goes_on() {
     assert!(!is_done && problem.contains("already"), "{problem}");
     ends_as(&respool, &run, Status::Done).await;
     assert_eq!(tools.asked(), [("read".to_owned(), "a.txt".to_owned())], "only the approved call");
+}
+
+/// A call that a stop cut off was neither made nor known not to be made.
+#[tokio::test]
+async fn a_stop_awaits_a_call_that_has_begun_and_begins_no_other() {
+    let state = tempfile::tempdir().unwrap();
+    let fake = fake(&[replies::calls(&[EXEC]), replies::text("Sent.")]).await;
+    let slow = Arc::new(ScriptedTools::new(|_, _| Ok("sent".into())).slow(Duration::from_millis(500)));
+    let respool = Respool::with_agent(&fake, &slow, state.path(), WINDOW).await;
+    let agent = named("lead", &respool, Supervision::default());
+    let options = RunOptions { is_detached: true, ..RunOptions::default() };
+    let watch = respool.agents.start_run(&agent, AgentRequest::of_task("Do it."), options).await.unwrap();
+    eventually(|| (slow.asked().len() == 1).then_some(())).await;
+    respool.stop.abort.cancel();
+    respool.agents.ended(Duration::from_secs(30)).await;
+    let (run, end) = end(watch).await;
+    assert_eq!(end, WorkEnd::Left);
+    let store = respool.agents.store().unwrap();
+    let stored = store.run(&run).await.unwrap().unwrap();
+    let last = stored.events.last().unwrap();
+    assert!(last.body.contains("ToolFinished") && last.body.contains("sent"), "{}", last.body);
+    assert_eq!((stored.row.status, fake.requests().len()), (Status::Interrupted, 1));
 }

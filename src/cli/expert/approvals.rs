@@ -1,20 +1,20 @@
 //! `respool expert approvals`: calls that wait for a person's consent. Works on the store directly, beside a server that also uses it and
 //! resumes the runs.
 //!
-//! Deciding needs an operator's key in `RESPOOL_OPERATOR_KEY`, because an agent that runs commands could run this one.
+//! Deciding needs an operator's key in `RESPOOL_OPERATOR_KEY`, because an agent that runs commands could run this one. The key is checked against
+//! those that `respool serve` left in the store: the configuration is whatever the caller names.
 
 use crate::cli::say::say;
 use clap::Subcommand;
-use sha2::{Digest as _, Sha256};
 
-use crate::agent::{ApprovalRequest, DecideError, Decision, record_decision, report};
+use crate::agent::{
+    ApprovalRequest, DecideError, Decision, OPERATOR_KEY, operator_name, record_decision, report,
+};
 use crate::cli::Failure;
 use crate::cli::serve::runtime;
 use crate::config::Loaded;
 use crate::store::{ApprovalRow, ApprovalState, Store};
 
-/// Where the operator's key comes from.
-const KEY: &str = "RESPOOL_OPERATOR_KEY";
 /// The most requests that are read.
 const MOST: usize = 10_000;
 
@@ -64,7 +64,7 @@ pub(super) fn approvals(loaded: &Loaded, command: ApprovalsCommand) -> Result<()
             ApprovalsCommand::List { expert } => list(&store, expert.as_deref()).await,
             ApprovalsCommand::Show { approval } => show(&store, &approval).await,
             ApprovalsCommand::Approve { approvals, expert, only } => {
-                let by = operator(loaded, "command line")?;
+                let by = by(&store).await?;
                 let rows = chosen(&store, approvals, expert).await?;
                 for (row, request) in rows {
                     let mut decision = Decision::approve_all(&request, &by);
@@ -76,7 +76,7 @@ pub(super) fn approvals(loaded: &Loaded, command: ApprovalsCommand) -> Result<()
                 Ok(())
             }
             ApprovalsCommand::Reject { approvals, expert, comment } => {
-                let by = operator(loaded, "command line")?;
+                let by = by(&store).await?;
                 for (row, request) in chosen(&store, approvals, expert).await? {
                     let approved = Vec::new();
                     let decision =
@@ -89,21 +89,9 @@ pub(super) fn approvals(loaded: &Loaded, command: ApprovalsCommand) -> Result<()
     })
 }
 
-/// The name under which a decision is recorded. `place`: where it was made.
-pub(in crate::cli) fn operator(loaded: &Loaded, place: &str) -> Result<String, String> {
-    let keys = &loaded.settings.server.operator_keys;
-    if keys.is_empty() {
-        return Err(format!(
-            "no operator is configured: set `operator_keys_env` in respool.toml to a variable with keys, and give one of them in {KEY}"
-        ));
-    }
-    let given = std::env::var(KEY).map_err(|_| {
-        format!("to decide takes an operator's key: give one of `operator_keys_env` in the variable {KEY}")
-    })?;
-    let digest = |key: &str| -> [u8; 32] { Sha256::digest(key.as_bytes()).into() };
-    let number = keys.iter().position(|key| digest(key.expose()) == digest(&given));
-    let number = number.ok_or_else(|| format!("the key in {KEY} is not one of `operator_keys_env`"))?;
-    Ok(format!("operator_keys_env[{number}], {place}"))
+/// The name under which a decision is recorded.
+async fn by(store: &Store) -> Result<String, String> {
+    operator_name(store, std::env::var(OPERATOR_KEY).ok().as_deref(), "command line").await
 }
 
 async fn waiting(store: &Store, expert: Option<&str>) -> Result<Vec<ApprovalRow>, String> {

@@ -102,6 +102,29 @@ pub(super) fn queue(config: &Loaded, expert: Option<&str>) -> Result<(), Failure
     })
 }
 
+/// Ends an invocation, and its run where it has one.
+pub(super) fn cancel(config: &Loaded, id: &str) -> Result<(), Failure> {
+    with_store(config, async |store| {
+        let failed = |error: crate::store::StoreError| error.0;
+        let row = store.entry(id).await.map_err(failed)?;
+        let row = row.ok_or_else(|| {
+            format!("there is no invocation {id:?}; `respool expert queue` shows those that have not ended")
+        })?;
+        let ended = match (row.state, &row.run) {
+            (EntryState::Claimed | EntryState::Held, Some(run)) => store.request_cancel(run, now()).await,
+            (EntryState::Waiting | EntryState::Held, _) => store.give_up(id, "it was cancelled", now()).await,
+            (EntryState::Claimed, None) => return Err(format!("{id} is about to begin; try again")),
+            (state, _) => return Err(format!("{id} has ended already: it is {}", state.as_str())),
+        };
+        if !ended.map_err(failed)? {
+            return Err(format!("{id} has changed in the meantime; try again"));
+        }
+        let is_ending = row.state == EntryState::Claimed;
+        say(&format!("{id} {}", if is_ending { "is being cancelled" } else { "is cancelled" }));
+        Ok(())
+    })
+}
+
 fn line(row: &EntryRow) -> String {
     let process = Invocation::read(&row.payload).map(|invocation| invocation.process).unwrap_or_default();
     let note = row.note.as_ref().map(|note| format!("  {}", visible(note))).unwrap_or_default();

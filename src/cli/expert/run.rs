@@ -11,7 +11,7 @@ use crate::cli::say::{say, tell, tell_piece};
 use crate::cli::serve::{app, runtime};
 use crate::cli::{Failure, log_problem};
 use crate::config::Loaded;
-use crate::expert::{DryRun, Experts, Worker, message_json, visible};
+use crate::expert::{DryRun, Experts, Goal, Worker, message_json, visible};
 use crate::observe;
 use crate::server::App;
 use crate::store::{EntryState, MessageFilter, Queue as _, Store};
@@ -27,7 +27,7 @@ pub(super) fn message(config: &Loaded, name: &str, message: &str) -> Result<(), 
         let app = app(&config.settings, &shutdown).await.map_err(|found| config.problems(found))?;
         let answered = answer(&app, name, message).await;
         shutdown.cancel();
-        app.agents.ended().await;
+        app.agents.ended(app.limits.drain).await;
         answered
     });
     drop(flush);
@@ -91,7 +91,7 @@ pub(super) fn process(config: &Loaded, wanted: Wanted) -> Result<(), Failure> {
             queued(&app, experts, wanted, payload, &shutdown).await
         };
         shutdown.cancel();
-        app.agents.ended().await;
+        app.agents.ended(app.limits.drain).await;
         executed
     });
     drop(flush);
@@ -130,7 +130,7 @@ async fn dry(experts: &Arc<Experts>, wanted: Wanted, payload: Value) -> Result<(
     Ok(())
 }
 
-/// Queues the invocation and drains the expert's queue until the invocation has ended. A server may execute it first.
+/// Queues the invocation, and executes it and what must end before it in its lane. A server may be quicker.
 async fn queued(
     app: &App,
     experts: &Arc<Experts>,
@@ -146,7 +146,8 @@ async fn queued(
     let invocation = experts.invocation(&wanted.expert, &wanted.process, payload)?;
     let id = invocation.id.clone();
     store.enqueue(invocation.into_entry(0), experts.now()).await.map_err(|error| error.0)?;
-    let worker = Worker::new(experts, shutdown.clone(), Some(wanted.expert.clone()));
+    let goal = Goal { expert: wanted.expert.clone(), entry: id.clone() };
+    let worker = Worker::new(experts, shutdown.clone(), Some(goal));
     let worker = worker.ok_or_else(|| "there is no store, so no process is executed".to_owned())?;
     let working = tokio::spawn(worker.work());
     let told = follow(experts, &store, &wanted.expert, &id).await;

@@ -60,7 +60,9 @@ impl Worker {
                 .await
                 .map(drop);
         };
-        if self.hand_to_main_session(claimed, &invocation).await? {
+        // What has begun here goes on here, also when a gateway was configured meanwhile.
+        let is_begun = claimed.run.is_some() || claimed.attempt > 1;
+        if !is_begun && self.hand_to_main_session(claimed, &invocation).await? {
             return Ok(());
         }
         // A resumed attempt uses the package that it began with.

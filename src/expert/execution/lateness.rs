@@ -65,7 +65,7 @@ impl Worker {
     }
 
     fn works_for(&self, expert: &str) -> bool {
-        self.only.as_deref().is_none_or(|only| only == expert)
+        self.goal.as_ref().is_none_or(|goal| goal.expert == expert)
     }
 
     async fn report_late_entry(&self, row: &EntryRow) -> Result<(), StoreError> {

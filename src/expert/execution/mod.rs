@@ -41,8 +41,8 @@ pub struct Worker {
     /// Signals that something may have become due.
     stirred: Arc<Notify>,
     tasks: TaskTracker,
-    /// If set, only this expert's queue is drained.
-    only: Option<String>,
+    /// If set, only this is worked on.
+    goal: Option<Goal>,
     is_failure_logged: AtomicBool,
     /// The entries that this process works on.
     working: Mutex<BTreeSet<String>>,
@@ -54,13 +54,18 @@ pub(super) fn now() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// One entry of an expert's queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Goal {
+    /// The expert's name.
+    pub expert: String,
+    /// The entry's id.
+    pub entry: String,
+}
+
 impl Worker {
-    /// A worker on the experts' store; `None` if there is no store. `only`: for this expert alone.
-    pub fn new(
-        experts: &Arc<Experts>,
-        shutdown: CancellationToken,
-        only: Option<String>,
-    ) -> Option<Arc<Self>> {
+    /// A worker on the experts' store; `None` if there is no store. `goal`: for this entry, and those of its lane that must end before it.
+    pub fn new(experts: &Arc<Experts>, shutdown: CancellationToken, goal: Option<Goal>) -> Option<Arc<Self>> {
         let store = Arc::clone(experts.agents.store()?);
         let most = usize::try_from(experts.config.runs_at_once).unwrap_or(1);
         Some(Arc::new(Self {
@@ -70,7 +75,7 @@ impl Worker {
             free: Arc::new(Semaphore::new(most)),
             stirred: Arc::default(),
             tasks: TaskTracker::new(),
-            only,
+            goal,
             is_failure_logged: AtomicBool::new(false),
             working: Mutex::default(),
         }))
@@ -112,7 +117,7 @@ impl Worker {
     }
 
     async fn claim(&self) -> Result<Vec<Claimed>, StoreError> {
-        let queues = self.experts.ready_queues(self.only.as_deref());
+        let queues = self.experts.ready_queues(self.goal.as_ref().map(|goal| goal.expert.as_str()));
         let most = self.free.available_permits();
         if queues.is_empty() || most == 0 {
             return Ok(Vec::new());
@@ -125,7 +130,10 @@ impl Worker {
         }
         let (now, lease) = (now(), self.lease());
         let working = self.working.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
-        self.store.claim_entries(ClaimRequest { queues, most, now, until: now + lease, working }).await
+        let towards = self.goal.as_ref().map(|goal| goal.entry.clone());
+        self.store
+            .claim_entries(ClaimRequest { queues, most, now, until: now + lease, working, towards })
+            .await
     }
 
     fn lease(&self) -> u64 {

@@ -24,6 +24,7 @@ pub(in crate::store) enum Change {
     Complete { lease: EntryLease, end: EntryEnd, note: String, now: u64 },
     Replay { entry: String, new_id: String, now: u64 },
     Drop { entry: String },
+    GiveUp { entry: String, note: String, now: u64 },
     WatchClock { clock: Clock, now: u64 },
 }
 
@@ -142,6 +143,7 @@ pub(in crate::store) fn apply(change: &Transaction<'_>, what: &Change) -> rusqli
         Change::Complete { lease, end, note, now } => complete(change, lease, *end, note, *now).map(changed),
         Change::Replay { entry, new_id, now } => replay(change, entry, new_id, *now).map(changed),
         Change::Drop { entry } => drop_dead(change, entry).map(changed),
+        Change::GiveUp { entry, note, now } => give_up(change, entry, note, *now).map(changed),
         Change::WatchClock { clock, now } => {
             clocks::mark(change, clock, *now).map(|mark| Changed { mark: Some(mark), ..Changed::default() })
         }
@@ -233,19 +235,24 @@ fn claim(change: &Transaction<'_>, request: &ClaimRequest) -> rusqlite::Result<C
         .execute(params![now, serde_json::Value::from(request.working.clone()).to_string()])?;
     let mut ready: Vec<(i64, i64)> = Vec::new();
     for queue in &request.queues {
+        // Towards an entry lead, in its lane, those before it.
         let mut found = change.prepare_cached(
             "SELECT due, seq FROM queue WHERE queue = ?1 AND state = 'waiting' AND blocked = 0 AND due <= ?2
+                 AND (?4 IS NULL OR id = ?4 OR EXISTS (
+                     SELECT 1 FROM queue AS goal WHERE goal.id = ?4 AND goal.lane = queue.lane AND goal.seq > queue.seq))
              ORDER BY due, seq LIMIT ?3",
         )?;
         let most = i64::try_from(request.most).unwrap_or(i64::MAX);
-        let rows = found.query_map(params![queue, now, most], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let values = params![queue, now, most, request.towards];
+        let rows = found.query_map(values, |row| Ok((row.get(0)?, row.get(1)?)))?;
         ready.extend(rows.collect::<rusqlite::Result<Vec<_>>>()?);
     }
     ready.sort_unstable();
     ready.dedup();
+    // A new attempt has no run yet: the one of the attempt before is not its own.
     let mut take = change.prepare_cached(
         "UPDATE queue SET state = 'claimed', epoch = epoch + 1, lease_until = ?2, attempt = attempt + is_new_attempt,
-             is_new_attempt = 0
+             run = CASE is_new_attempt WHEN 1 THEN NULL ELSE run END, is_new_attempt = 0
          WHERE seq = ?1 RETURNING id, epoch, queue, payload, attempt, claims, run, accepted",
     )?;
     let mut count = change.prepare_cached("UPDATE queue SET claims = attempt WHERE seq = ?1")?;
@@ -295,6 +302,32 @@ fn free_lane(change: &Transaction<'_>, entry: &str) -> rusqlite::Result<usize> {
                  WHERE ended.id = ?1 AND later.state IN ('waiting', 'claimed', 'held'))",
         )?
         .execute(params![entry])
+}
+
+/// Ends an entry that nobody works on, and lets the next one of its lane run.
+fn give_up(change: &Transaction<'_>, entry: &str, note: &str, now: u64) -> rusqlite::Result<usize> {
+    let ended = change
+        .prepare_cached(
+            "UPDATE queue SET state = 'failed', note = ?2, ended = ?3, lease_until = NULL
+             WHERE id = ?1 AND state IN ('waiting', 'held')",
+        )?
+        .execute(params![entry, note, signed(now)])?;
+    if ended > 0 {
+        free_lane(change, entry)?;
+    }
+    Ok(ended)
+}
+
+/// Ends the entry of a run that was cancelled while nobody worked on it: otherwise it would be waited for without end.
+pub(in crate::store) fn give_up_run(change: &Transaction<'_>, run: &str, now: u64) -> rusqlite::Result<()> {
+    let entry: Option<String> = change
+        .prepare_cached(
+            "UPDATE queue SET state = 'failed', note = 'its run was cancelled', ended = ?2, lease_until = NULL
+             WHERE run = ?1 AND state IN ('waiting', 'claimed', 'held') RETURNING id",
+        )?
+        .query_row(params![run, signed(now)], |row| row.get(0))
+        .optional()?;
+    entry.map_or(Ok(()), |entry| free_lane(change, &entry).map(drop))
 }
 
 fn replay(change: &Transaction<'_>, entry: &str, new_id: &str, now: u64) -> rusqlite::Result<usize> {

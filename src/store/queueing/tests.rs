@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::store::{ClockTime, DedupeKey, LaneKey, StoreConfig};
+use crate::store::{Append, ClockTime, DedupeKey, LaneKey, Status, StoreConfig};
 use rusqlite::Connection;
 
 fn open(dir: &Path) -> Store {
@@ -106,7 +106,7 @@ async fn a_run_is_begun_and_claimed_only_with_a_lease_that_holds() {
     assert!(!store.begin_leased(new("run-2"), &asleep.lease).await.unwrap());
     assert_eq!(store.run("run-2").await.unwrap(), None);
     let epoch = store.claim_leased("run-1", &awake.lease).await.unwrap().unwrap();
-    let late = crate::store::Append::status("run-1", Store::FIRST_EPOCH, 1, crate::store::Status::Done);
+    let late = Append::status("run-1", Store::FIRST_EPOCH, 1, Status::Done);
     assert!(store.append(late).await.unwrap().lost, "what the sleeper writes is refused");
     assert!(!store.heartbeat(&asleep.lease, 9_000).await.unwrap());
     assert!(store.heartbeat(&awake.lease, 9_000).await.unwrap());
@@ -263,7 +263,7 @@ async fn nobody_takes_over_from_themselves() {
 /// Issue 13: what earlier attempts did is known as long as a further one may come, also by the replay of a dead letter.
 #[tokio::test]
 async fn runs_of_work_that_may_be_executed_again_are_not_deleted() {
-    use crate::store::{Append, RunsConfig, Status};
+    use crate::store::RunsConfig;
     let dir = tempfile::tempdir().unwrap();
     let runs = RunsConfig { keep: std::time::Duration::from_millis(1), ..RunsConfig::default() };
     let config = StoreConfig { state_dir: dir.path().to_owned(), runs, ..StoreConfig::default() };
@@ -287,8 +287,90 @@ async fn runs_of_work_that_may_be_executed_again_are_not_deleted() {
     assert_eq!(cleared().await, 0, "it may be replayed");
     assert!(store.replay("a", "a-2", 502).await.unwrap());
     assert_eq!(cleared().await, 0, "it is replayed");
+    assert!(!store.delete("first").await.unwrap(), "its note would be made again");
     let lease = fails("third", 600).await;
     assert_eq!(lease.entry, "a-2");
     store.complete(&lease, EntryEnd::Done, String::new(), 601).await.unwrap();
     assert_eq!(cleared().await, 3, "nothing needs them any more");
+}
+
+/// A run that works on a claimed entry.
+async fn begun(store: &Store, id: &str, claimed: &Claimed) {
+    let run = NewRun { id: id.into(), agent: "desk".into(), fingerprint: "work".into(), ..NewRun::default() };
+    assert!(store.begin_leased(run, &claimed.lease).await.unwrap());
+}
+
+async fn ended(store: &Store, run: &str, status: Status) {
+    let append = Append::status(run, Store::FIRST_EPOCH, 6, status);
+    assert!(!store.append(append).await.unwrap().lost);
+}
+
+/// A process that died between the claim and the run lost the attempt: the end of the run before counted for it.
+#[tokio::test]
+async fn the_run_of_an_attempt_is_not_that_of_the_next_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    store.enqueue(entry("a", None), 5).await.unwrap();
+    let first = claim_one(&store, 10).await.unwrap();
+    begun(&store, "run-1", &first).await;
+    ended(&store, "run-1", Status::Failed).await;
+    store.retry_at(&first.lease, 20, "it failed".into()).await.unwrap();
+    let second = claim_one(&store, 20).await.unwrap();
+    assert_eq!((second.attempt, second.is_continued, second.run), (2, false, None));
+    let again = claim_one(&store, 2_000).await.unwrap();
+    assert_eq!((again.attempt, again.is_continued, &again.run), (2, true, &None));
+    begun(&store, "run-2", &again).await;
+    let third = claim_one(&store, 4_000).await.unwrap();
+    assert_eq!((third.attempt, third.run.as_deref()), (2, Some("run-2")));
+}
+
+#[tokio::test]
+async fn an_entry_ends_with_its_cancelled_run_and_frees_its_lane() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    for id in ["a", "b", "c", "d"] {
+        store.enqueue(entry(id, Some("lane")), 5).await.unwrap();
+    }
+    let held = claim_one(&store, 10).await.unwrap();
+    begun(&store, "run-a", &held).await;
+    ended(&store, "run-a", Status::AwaitingApproval).await;
+    store.hold(&held.lease, "a person is asked".into()).await.unwrap();
+    assert!(store.request_cancel("run-a", 11).await.unwrap());
+    let row = store.entry("a").await.unwrap().unwrap();
+    assert_eq!(
+        (row.state, row.ended, row.note.as_deref()),
+        (EntryState::Failed, Some(11), Some("its run was cancelled"))
+    );
+
+    // The process that worked on this one is gone.
+    let left = claim_one(&store, 12).await.unwrap();
+    begun(&store, "run-b", &left).await;
+    ended(&store, "run-b", Status::Interrupted).await;
+    assert!(store.request_cancel("run-b", 13).await.unwrap());
+    assert!(!store.heartbeat(&left.lease, 5_000).await.unwrap(), "nobody goes on with it");
+
+    assert!(store.give_up("c", "it was cancelled", 14).await.unwrap());
+    assert!(!store.give_up("c", "it was cancelled", 15).await.unwrap(), "it has ended");
+    assert_eq!(claim_one(&store, 16).await.unwrap().lease.entry, "d");
+}
+
+/// `respool expert run --process` left others' invocations behind when it ended.
+#[tokio::test]
+async fn a_worker_with_a_goal_claims_only_what_leads_to_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    for (id, lane) in
+        [("a", Some("lane")), ("b", None), ("c", Some("other")), ("d", Some("lane")), ("e", Some("lane"))]
+    {
+        store.enqueue(entry(id, lane), 5).await.unwrap();
+    }
+    let towards = |goal: &str| ClaimRequest { towards: Some(goal.to_owned()), ..request(10, 10) };
+    let mut order = Vec::new();
+    for _ in 0..3 {
+        for claimed in store.claim_entries(towards("d")).await.unwrap() {
+            order.push(claimed.lease.entry.clone());
+            store.complete(&claimed.lease, EntryEnd::Done, String::new(), 11).await.unwrap();
+        }
+    }
+    assert_eq!(order, ["a", "d"]);
 }

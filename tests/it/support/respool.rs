@@ -26,7 +26,7 @@ pub struct Respool {
     /// How to end it.
     pub stop: Stop,
     /// Done when it has ended.
-    pub ended: Option<JoinHandle<()>>,
+    pub ended: Option<JoinHandle<std::time::Duration>>,
     /// Its agents.
     pub agents: Arc<Agents>,
     /// Its keys, and what they use.
@@ -120,6 +120,7 @@ impl Respool {
         let (agents, access, experts) =
             (Arc::clone(&app.agents), Arc::clone(&app.access), app.experts.clone());
         let usage = Arc::clone(&app.usage);
+        tokio::spawn(Arc::clone(&access).keep_operators(stop.abort.clone()));
         agents.start().await;
         if let Some(experts) = &experts {
             experts.start(&stop.abort);
@@ -139,7 +140,7 @@ impl Respool {
         if let Some(ended) = self.ended.take() {
             ended.await.unwrap();
         }
-        self.agents.ended().await;
+        self.agents.ended(std::time::Duration::ZERO).await;
         if let Some(experts) = &self.experts {
             experts.ended().await;
         }
