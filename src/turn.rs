@@ -1,7 +1,7 @@
 //! The turn: what one model reply means, whatever form it arrived in.
 //!
-//! Sources (a whole reply, a live stream, an agent run, a canned answer) produce [`TurnEvent`]s; sinks (SSE chunks, a JSON
-//! completion, a terminal) consume them. This module is plain data: no serde, no I/O, no clock, no randomness. Calls and
+//! Sources (a whole reply, a live stream, an agent run, a canned answer) produce [`TurnEvent`]s; sinks (chat chunks, a chat
+//! completion, the Responses API, Messages, a terminal) consume them, each in its own form. This module is plain data: no serde, no I/O, no clock, no randomness. Calls and
 //! notes are the tool-call parser's own.
 
 use tool_call_parser::Event;
@@ -85,13 +85,93 @@ impl Usage {
     }
 }
 
+/// Fields that leave although OpenAI's API has none of their names, as key and JSON text: the owner asks to keep them, or a wire needs
+/// them. Those of the reply, of the choice, and of its message.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeptFields {
+    /// Of the reply.
+    pub reply: Vec<(String, String)>,
+    /// Of the choice.
+    pub choice: Vec<(String, String)>,
+    /// Of the message.
+    pub message: Vec<(String, String)>,
+}
+
+/// How a turn ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TurnEnd {
+    /// Why it ended.
+    pub reason: FinishReason,
+    /// Token counts, when known: those of all attempts.
+    pub usage: Option<Usage>,
+    /// It was cut where the model's window ends, and not at a limit that the client set.
+    pub fills_window: bool,
+    /// Fields to keep.
+    pub kept: KeptFields,
+}
+
+impl TurnEnd {
+    /// An end of which no more is known.
+    pub fn new(reason: FinishReason, usage: Option<Usage>) -> Self {
+        Self { reason, usage, fills_window: false, kept: KeptFields::default() }
+    }
+}
+
+/// What a client keeps of a turn as one thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ItemKind {
+    /// Reasoning.
+    Reasoning,
+    /// A text.
+    Text,
+    /// A refusal.
+    Refusal,
+    /// A call.
+    Call,
+}
+
+/// How an item ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ItemEnd {
+    /// What proves that reasoning comes back as it left: a signature of it, or the reasoning itself, sealed.
+    pub signature: Option<String>,
+    /// Nothing cut it.
+    pub is_whole: bool,
+}
+
+/// One step of one of a reply's choices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChoiceEvent {
+    /// The choice's index.
+    pub choice: u64,
+    /// The step.
+    pub event: TurnEvent,
+    /// The log probabilities of its text as JSON text, when the client asked for them.
+    pub logprobs: Option<String>,
+}
+
+impl ChoiceEvent {
+    /// A step without log probabilities.
+    pub fn new(choice: u64, event: TurnEvent) -> Self {
+        Self { choice, event, logprobs: None }
+    }
+}
+
 /// One step of a turn, in the order in which a client may see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TurnEvent {
+    /// The model has begun, and said nothing yet.
+    Begun,
+    /// An item begins that has this id; what follows belongs to it.
+    ItemBegun(ItemKind, String),
+    /// The item ends.
+    ItemEnded(ItemEnd),
     /// A piece of the model's reasoning.
     Reasoning(String),
     /// A piece of the answer.
     Content(String),
+    /// A piece of a refusal to answer.
+    Refusal(String),
     /// One whole call.
     ToolCall(ToolCall),
     /// What respool itself is doing meanwhile.
@@ -99,28 +179,27 @@ pub enum TurnEvent {
     /// For the log, never for the client.
     Note(Note),
     /// The end of the turn.
-    Finish {
-        /// Why it ended.
-        reason: FinishReason,
-        /// Token counts, when known.
-        usage: Option<Usage>,
-    },
+    Finish(TurnEnd),
 }
 
 impl TurnEvent {
     /// The bytes of text that it holds.
     pub fn text_len(&self) -> usize {
         match self {
-            Self::Reasoning(text) | Self::Content(text) | Self::Progress(text) => text.len(),
+            Self::Reasoning(text) | Self::Content(text) | Self::Refusal(text) | Self::Progress(text) => {
+                text.len()
+            }
             Self::ToolCall(call) => call.name.len() + call.arguments.len(),
-            Self::Note(_) | Self::Finish { .. } => 0,
+            Self::Begun | Self::ItemBegun(..) | Self::ItemEnded(_) | Self::Note(_) | Self::Finish(_) => 0,
         }
     }
 
     /// Takes in the next event where both are pieces of the same text; else gives it back.
     pub fn join(&mut self, next: Self) -> Option<Self> {
         match (self, next) {
-            (Self::Content(text), Self::Content(more)) | (Self::Reasoning(text), Self::Reasoning(more)) => {
+            (Self::Content(text), Self::Content(more))
+            | (Self::Reasoning(text), Self::Reasoning(more))
+            | (Self::Refusal(text), Self::Refusal(more)) => {
                 text.push_str(&more);
                 None
             }
@@ -158,17 +237,22 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Adds one event. Progress leaves no trace: it is not part of what the model said.
+    /// Adds one event. Progress leaves no trace: it is not part of what the model said. A refusal has no place here: it stands beside
+    /// the turn.
     pub fn apply(&mut self, event: TurnEvent) {
         match event {
             TurnEvent::Reasoning(text) => self.reasoning.push_str(&text),
             TurnEvent::Content(text) => self.content.push_str(&text),
             TurnEvent::ToolCall(call) => self.calls.push(call),
             TurnEvent::Note(note) => self.notes.push(note),
-            TurnEvent::Progress(_) => {}
-            TurnEvent::Finish { reason, usage } => {
-                self.finish = Some(reason);
-                self.usage = usage;
+            TurnEvent::Begun
+            | TurnEvent::ItemBegun(..)
+            | TurnEvent::ItemEnded(_)
+            | TurnEvent::Progress(_)
+            | TurnEvent::Refusal(_) => {}
+            TurnEvent::Finish(end) => {
+                self.finish = Some(end.reason);
+                self.usage = end.usage;
             }
         }
     }
@@ -216,7 +300,7 @@ mod tests {
             TurnEvent::Reasoning("b".into()),
             TurnEvent::Progress("…".into()),
             TurnEvent::Content("c".into()),
-            TurnEvent::Finish { reason: FinishReason::Stop, usage: None },
+            TurnEvent::Finish(TurnEnd::new(FinishReason::Stop, None)),
         ]
         .into_iter()
         .collect();

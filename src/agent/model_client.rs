@@ -19,9 +19,8 @@ use super::reading;
 use super::step::{CallPurpose, ModelStep};
 use crate::observe::{Account, Outcome as LineOutcome, Recording, RequestLine, RowFacts, SharedLine};
 use crate::relay::{Batch, Opened, Origin, Relay, ReplyStream, WaitClock};
-use crate::sse::Frames;
 use crate::translate::Reply;
-use crate::turn::{FinishReason, Note, Turn};
+use crate::turn::{FinishReason, Note, Turn, TurnEvent};
 use crate::wire::{ApiError, ErrorCode};
 
 /// A model as one run asks it.
@@ -158,9 +157,6 @@ async fn within_model_time<T>(
     }
 }
 
-/// The relay bounds its own frames; these are those that it wrote.
-const LARGEST_FRAME: usize = usize::MAX;
-
 /// The first choice of a reply, with what the reply cost.
 ///
 /// # Errors
@@ -180,31 +176,23 @@ fn of_reply(reply: Reply) -> Turn {
 }
 
 async fn of_stream(mut stream: ReplyStream, observer: &Observer) -> Result<Option<Turn>, ApiError> {
-    let mut frames = Frames::new(LARGEST_FRAME);
     loop {
         match stream.batch().await {
-            Batch::Bytes(bytes) => frames.push(bytes),
+            Batch::Steps(steps) => steps.iter().for_each(|step| report(&step.event, observer)),
+            // An engine reads all replies to a run.
+            Batch::Frames(_) => {}
             Batch::Failed(error) => return Err(error),
             Batch::End => return Ok(stream.turn().map(|turn| Turn { usage: stream.usage(), ..turn })),
-        }
-        while let Ok(Some(frame)) = frames.next_frame() {
-            if let Ok(Some(data)) = frame.data() {
-                report(&data, observer);
-            }
         }
     }
 }
 
-/// Reports the text of a chunk.
-fn report(data: &str, observer: &Observer) {
-    // The end mark is no JSON.
-    let chunk: Value = serde_json::from_str(data).unwrap_or_default();
-    let text = |name: &str| chunk["choices"][0]["delta"][name].as_str().filter(|text| !text.is_empty());
-    if let Some(text) = text("reasoning_content").or_else(|| text("reasoning")) {
-        observer(Activity::Reasoning(text));
-    }
-    if let Some(text) = text("content") {
-        observer(Activity::Content(text));
+/// Reports the text of a step.
+fn report(event: &TurnEvent, observer: &Observer) {
+    match event {
+        TurnEvent::Reasoning(text) => observer(Activity::Reasoning(text)),
+        TurnEvent::Content(text) => observer(Activity::Content(text)),
+        _ => {}
     }
 }
 

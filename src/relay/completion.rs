@@ -1,19 +1,16 @@
 //! Whole replies: reads them as turns where the engine is wanted, and else prunes them on their way through. Called by
 //! `exchange`.
 
-use std::borrow::Cow;
-
 use bytes::{Buf as _, Bytes};
 
 use super::Relay;
 use super::request::{ClientRequest, Facts};
-use crate::translate::{Fault, Ids, Reply, ReplyRules, correctable_calls, interpret, usage_json};
+use crate::translate::{
+    Fault, Ids, Reply, ReplyRules, correctable_calls, interpret, prune_completion, usage_json,
+};
 use crate::turn::{FinishReason, Usage};
 use crate::upstream::{Answer, UpstreamError, in_few_words};
-use crate::wire::{
-    Completion, Edit, Editor, ErrorCode, Object, REPLY, Tag, escape_controls, is_empty_array, prune,
-    usage_from,
-};
+use crate::wire::{Completion, ErrorCode, Object, is_empty_array};
 
 /// Some servers begin a JSON text with it, which RFC 8259 forbids them and lets a reader forgive.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -127,24 +124,14 @@ pub(super) fn forwarded(
     facts: &Facts,
 ) -> Result<(Bytes, Option<Usage>), UpstreamError> {
     let text = text_of(&body, name)?;
-    let valid = escape_controls(text);
-    let mut editor = CompletionEditor { facts, reasoning_seen: false, has_choices: false, usage: None };
-    let mut out = String::with_capacity(text.len());
-    let pruned =
-        prune(&valid, &REPLY, &mut editor, &mut out).map_err(|fault| not_json(name, &fault.to_string()))?;
+    let pruned = prune_completion(text, facts.reasoning, &facts.keep)
+        .map_err(|fault| not_json(name, &fault.to_string()))?;
     // What has a choice is no error in disguise, and need not be read again.
-    let suspicious = !editor.has_choices || text.contains("\"error\"");
+    let suspicious = !pruned.has_choices || text.contains("\"error\"");
     match suspicious.then(|| UpstreamError::from_success(name, text)).flatten() {
         Some(error) => Err(error),
-        None if !editor.has_choices => Err(without_choices(text, name, "it holds no choices")),
-        None => {
-            let leaves = match valid {
-                _ if pruned => out.into(),
-                Cow::Owned(valid) => valid.into(),
-                Cow::Borrowed(_) => body,
-            };
-            Ok((leaves, editor.usage))
-        }
+        None if !pruned.has_choices => Err(without_choices(text, name, "it holds no choices")),
+        None => Ok((pruned.text.map_or(body, Bytes::from), pruned.usage)),
     }
 }
 
@@ -171,48 +158,4 @@ fn without_choices(text: &str, name: &str, fault: &str) -> UpstreamError {
         return UpstreamError::broken(name, 502, ErrorCode::NoAnswer, "sent a reply without a choice", "");
     }
     not_json(name, fault)
-}
-
-/// Edits a completion on its way through.
-struct CompletionEditor<'a> {
-    facts: &'a Facts,
-    reasoning_seen: bool,
-    has_choices: bool,
-    usage: Option<Usage>,
-}
-
-impl Editor for CompletionEditor<'_> {
-    fn field(&mut self, tag: Tag, value: &str) -> Edit {
-        match tag {
-            Tag::Reasoning => {
-                match self.facts.reasoning.filter(|_| !self.reasoning_seen && value != "null") {
-                    Some(name) => {
-                        self.reasoning_seen = true;
-                        Edit::Rename(name)
-                    }
-                    None => Edit::Drop,
-                }
-            }
-            Tag::Index => {
-                self.reasoning_seen = false;
-                self.has_choices = true;
-                Edit::Keep
-            }
-            // vLLM up to 0.22 writes an empty array, which OpenAI never does.
-            Tag::ToolCalls if value == "[]" => Edit::Drop,
-            Tag::FinishReason if !FinishReason::is_openai(value.trim_matches('"')) => {
-                let mapped = FinishReason::resolve(Some(value.trim_matches('"')), false);
-                Edit::Replace(format!("\"{}\"", mapped.as_str()))
-            }
-            Tag::Usage => {
-                self.usage = usage_from(value);
-                Edit::Keep
-            }
-            _ => Edit::Keep,
-        }
-    }
-
-    fn keeps(&self, key: &str) -> bool {
-        self.facts.keep.iter().any(|kept| kept == key)
-    }
 }

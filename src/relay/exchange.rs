@@ -1,30 +1,30 @@
-//! Executes what `decide` says for one request: makes attempts, sends them, judges what comes back, waits, looks up what the
-//! next decision depends on. The same loop serves whole replies, streams (which come back here when they break) and agents.
+//! Executes what `decide` says for one request: makes attempts (`sending`), waits, looks up what the next decision depends on
+//! (`changes`), and gives what leaves (`conclusion`). The same loop serves whole replies, streams (which come back here when they
+//! break) and agents.
+
+mod changes;
+mod conclusion;
+mod sending;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use bytes::Bytes;
-use http::{Method, header};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep};
 
+pub(super) use self::sending::finding_of;
 use super::attempt::{Attempt, Changed};
-use super::candidates::{Candidates, Seat, more_telling, no_upstream};
-use super::completion;
+use super::candidates::{Candidates, no_upstream};
 use super::decide::{Change, Decision, Known, Limits, Lookup, Place, When, decide};
 use super::fit::Fit;
-use super::outcome::{AttemptOutcome, Finding, History, Refusal, Whole, with_efforts};
-use super::record::{Record, Sent};
+use super::outcome::{AttemptOutcome, Finding, History, Refusal, Whole};
+use super::record::Record;
 use super::reply_stream::ReplyStream;
-use super::request::{ClientRequest, Route};
+use super::request::ClientRequest;
 use super::{Opened, Relay};
-use crate::observe::{SharedLine, TRACEPARENT};
-use crate::translate::{Fault, Remedy, Reply, ReplyRules, Shows, Situation, learn_refusals, read_overflow};
-use crate::turn::{FinishReason, Turn, Usage};
-use crate::upstream::{
-    Answer, Call, Failure, Health, Place as QueuePlace, Tier, Trial, Upstream, UpstreamError,
-};
-use crate::wire::{ApiError, ChatRequest, Pieces};
+use crate::observe::SharedLine;
+use crate::translate::{Fault, ReplyRules, Shows};
+use crate::turn::Usage;
+use crate::upstream::{Answer, Failure, Health, Place as QueuePlace, Upstream, UpstreamError};
+use crate::wire::{ApiError, Pieces};
 
 /// One request's attempts.
 #[derive(Debug)]
@@ -75,12 +75,6 @@ pub(super) enum Got {
     Whole(Whole),
     /// The current stream's own reply, for want of a better one.
     Current(Shows),
-}
-
-/// An answer of one attempt, before it is known whether it is of any use.
-enum Read {
-    Stream(Box<Answer>),
-    Whole(Whole, Option<Usage>, Option<(Fault, Shows)>),
 }
 
 impl Relay {
@@ -304,143 +298,6 @@ impl Exchange {
         }
     }
 
-    /// Makes one attempt and notes what it came to; gives the stream, when it is one.
-    async fn attempt(&mut self, place: Place) -> Option<Box<Answer>> {
-        let (upstream, trial) = match self.choose(place).await {
-            Ok(chosen) => chosen,
-            Err((upstream, error)) => {
-                self.conclude(upstream, Finding::Refused(Refusal::NotHere)).error = Some(error);
-                return None;
-            }
-        };
-        let read = self.read_in_time().await;
-        // An attempt that was given up says nothing about its upstream.
-        if let Some(read) = &read {
-            self.relay.note(read.as_ref().err(), trial);
-        }
-        match read {
-            None => {
-                self.conclude(upstream, Finding::OutOfTime);
-            }
-            Some(Ok(Read::Stream(answer))) => {
-                self.conclude(upstream, Finding::Useful);
-                return Some(answer);
-            }
-            Some(Ok(Read::Whole(whole, usage, fault))) => {
-                let (finding, error) = match fault {
-                    None => (Finding::Useful, None),
-                    Some((fault, shows)) => self.finding_of_fault(fault, shows, usage),
-                };
-                let outcome = self.conclude(upstream, finding);
-                (outcome.reply, outcome.usage, outcome.error) = (Some(whole), usage, error);
-            }
-            Some(Err(error)) => {
-                let finding = finding_of(&error, self.token_limit());
-                self.conclude(upstream, finding).error = Some(error);
-            }
-        }
-        None
-    }
-
-    /// The upstream of the next attempt; the attempt for it is the current one then.
-    async fn choose(
-        &mut self,
-        place: Place,
-    ) -> Result<(Arc<Upstream>, Trial), (Arc<Upstream>, UpstreamError)> {
-        if let (Place::Same, Some(current)) = (place, &mut self.current) {
-            let upstream = Arc::clone(&current.attempt.upstream);
-            if self.learnt.iter().any(|learnt| Arc::ptr_eq(learnt, &upstream)) {
-                current.attempt = Attempt::new(&self.request, self.changed.as_ref(), &upstream);
-                current.size = current.attempt.body.len();
-            }
-            let trial = upstream.begin();
-            return Ok((upstream, trial));
-        }
-        let Seat { upstream, place: queue_place, trial, queued } = match self.candidates.next().await {
-            Some(seat) => seat?,
-            None => return Err((Arc::clone(&self.request.first.upstream), no_upstream())),
-        };
-        self.record.asks(&upstream.name, self.candidates.tried(), queued);
-        if self.history.attempts.is_empty() {
-            upstream.standing.count_request();
-        }
-        let is_first = Arc::ptr_eq(&upstream, &self.request.first.upstream) && self.changed.is_none();
-        let attempt = if is_first && self.learnt.is_empty() {
-            self.request.first.clone()
-        } else {
-            // Boxed as it is rare: every request pays for the size of its future.
-            Box::pin(upstream.probe_version()).await;
-            Attempt::new(&self.request, self.changed.as_ref(), &upstream)
-        };
-        let size = attempt.body.len();
-        self.current = Some(Current { attempt, fit: Fit::default(), size, queue_place });
-        Ok((upstream, trial))
-    }
-
-    /// Sends the attempt; one that follows a mistake ends when `recovery.within` is over (`None`).
-    async fn read_in_time(&mut self) -> Option<Result<Read, UpstreamError>> {
-        let deadline = self.request.received + self.limits().within.min(Duration::from_hours(24));
-        let has_deadline = self.history.mistakes() > 0;
-        let work = Box::pin(self.send_and_read());
-        if has_deadline { timeout_at(deadline, work).await.ok() } else { Some(work.await) }
-    }
-
-    async fn send_and_read(&mut self) -> Result<Read, UpstreamError> {
-        let Some(current) = &mut self.current else { return Err(no_upstream()) };
-        let sent = current.send(&self.request, &self.record).await;
-        let attempt = &mut current.attempt;
-        let model = &self.request.facts.model;
-        if sent.is_ok() && !self.request.facts.model_is_known && attempt.upstream.knows_model(model) {
-            self.record.serves(model);
-        }
-        attempt.token_limit = current.fit.lowered_limit(attempt.token_limit);
-        let answer = sent.map_err(|error| Relay::as_overflow(attempt, error))?;
-        let answer = answer.holding(current.queue_place.take());
-        let upstream = Arc::clone(&attempt.upstream);
-        self.read(answer, &upstream.name).await
-    }
-
-    async fn read(&self, answer: Answer, name: &str) -> Result<Read, UpstreamError> {
-        let request = &self.request;
-        let whole = match request.facts.route {
-            Route::Plain => {
-                let body = self.relay.json_body(answer, name).await?;
-                let (body, usage) = completion::forwarded(body, name, &request.facts)?;
-                self.learn_usage(usage);
-                let fault = completion::fault_of_text(&body, request);
-                // Its bytes are what the client asked for, blank or not.
-                let fault = fault.map(|fault| (fault, Shows::Answer));
-                return Ok(Read::Whole(Whole::Body(body), usage, fault));
-            }
-            Route::Tools => answer,
-            Route::Live | Route::Stream => match answer.media_type().as_str() {
-                "text/event-stream" => return Ok(Read::Stream(Box::new(answer))),
-                "application/json" if !self.expects_stream => answer,
-                other => return Err(Relay::not_a_stream(answer, other).await),
-            },
-        };
-        let body = self.relay.json_body(whole, name).await?;
-        self.record.content("upstream reply", &body);
-        Ok(self.interpret(completion::parse(&body, name, &request.facts.keep)?))
-    }
-
-    fn interpret(&self, read: crate::wire::Completion) -> Read {
-        self.learn_usage(read.usage);
-        if let (Some((_, fingerprint)), Some(current)) =
-            (read.tags.iter().find(|(key, _)| *key == "system_fingerprint"), &self.current)
-        {
-            current.attempt.upstream.learn_fingerprint(fingerprint);
-        }
-        let limit = self.token_limit();
-        let reply = completion::read(read, &self.request, limit);
-        let usage = reply.usage;
-        let fault = Fault::of_reply(&reply).map(|fault| {
-            let shows = fault.shows(&turns(&reply), &self.request.rules.tools);
-            (fault, shows)
-        });
-        Read::Whole(Whole::Reply(Box::new(reply)), usage, fault)
-    }
-
     /// What a reply with this fault means for the attempt.
     pub(super) fn finding_of_fault(
         &self,
@@ -497,101 +354,6 @@ impl Exchange {
         self.history.conclude(upstream, finding, is_changed)
     }
 
-    /// The change that may keep the model from its last mistake.
-    fn remedy(&self) -> Option<Changed> {
-        let (request, attempt) = (&self.request, &self.current.as_ref()?.attempt);
-        let last = self.history.last()?;
-        let Finding::Mistake(fault, _) = &last.finding else { return None };
-        if !may_be_asked_again(fault, request) {
-            return None;
-        }
-        let tools = &request.rules.tools;
-        let situation = Situation {
-            tools,
-            is_free: request.is_free,
-            is_raw: request.wants_raw,
-            is_harmony: attempt.upstream.model_facts(&request.target_model).is_harmony,
-            limit: request.rules.token_limit,
-            room: last.usage.and_then(|usage| request.room(&attempt.upstream, usage.prompt)),
-        };
-        let remedy = Remedy::plan(fault, self.history.mistakes().saturating_sub(1), &situation)?;
-        let version = attempt.upstream.target().version;
-        let apply = |remedy: Remedy| {
-            let body = remedy.apply(&request.body, rand::random(), version, tools)?;
-            Some(Changed { remedy, body: body.into() })
-        };
-        apply(remedy).or_else(|| apply(Remedy::Repeat))
-    }
-
-    async fn next_smaller(&self) -> Option<Fit> {
-        let Current { attempt, fit, .. } = self.current.as_ref()?;
-        let error = self.history.last()?.error.as_ref()?;
-        let sent = fit.apply(&attempt.body).body;
-        let smaller = Relay::fit_again(*fit, &self.request, attempt, &sent.joined(), error).await?;
-        (smaller.apply(&attempt.body).body != sent).then_some(smaller)
-    }
-
-    /// Remembers the parameters that the last error names, if they can be left out; tells whether that changes the request.
-    fn learn_refused_parameters(&mut self) -> bool {
-        let (Some(Current { attempt, .. }), Some(last)) = (&self.current, self.history.last()) else {
-            return false;
-        };
-        let upstream = Arc::clone(&attempt.upstream);
-        let Some(error) = last.error.as_ref().filter(|error| error.status == Some(400)) else { return false };
-        if self.learnt.iter().any(|learnt| Arc::ptr_eq(learnt, &upstream)) {
-            return false;
-        }
-        learn(&upstream, &self.request, error);
-        self.learnt.push(Arc::clone(&upstream));
-        // Another request may have learnt it meanwhile; what counts is that the request can be sent otherwise.
-        Attempt::new(&self.request, self.changed.as_ref(), &upstream).body != attempt.body
-    }
-
-    fn deliver(&mut self, place: usize) -> Got {
-        let is_useful = self.history.attempts.get(place).is_some_and(|past| past.finding == Finding::Useful);
-        Record::rescue(self.history.last_fault(), is_useful);
-        let shows = match self.history.attempts.get(place).map(|past| &past.finding) {
-            Some(Finding::Mistake(_, shows)) => *shows,
-            _ => Shows::Answer,
-        };
-        let usage = self.total_usage(self.history.last().and_then(|last| last.usage));
-        match self.history.attempts.get_mut(place).and_then(|past| past.reply.take()) {
-            None => Got::Current(shows),
-            Some(Whole::Reply(mut reply)) => {
-                if shows == Shows::CorrectableCall {
-                    completion::add_correctable_calls(&mut reply, &self.request);
-                }
-                self.record.usage(reply.usage);
-                let fills_window = self.fills_window(reply.usage);
-                reply.usage = usage.or(reply.usage);
-                for choice in &mut reply.choices {
-                    choice.fills_window = fills_window && choice.turn.finish == Some(FinishReason::Length);
-                    self.record.turn(&choice.turn);
-                    self.request.remember(&choice.turn);
-                }
-                Got::Whole(Whole::Reply(reply))
-            }
-            Some(Whole::Body(body)) => {
-                let last = self.history.attempts.get(place).and_then(|past| past.usage);
-                self.record.usage(last);
-                let changed = usage.and_then(|usage| completion::with_usage(&body, &usage));
-                Got::Whole(Whole::Body(changed.map_or(body, Bytes::from)))
-            }
-        }
-    }
-
-    /// The token counts that the client is told when there was more than one attempt: those of all, except that clients
-    /// which read `prompt_tokens` as the size of the conversation get the last prompt's.
-    fn total_usage(&self, last: Option<Usage>) -> Option<Usage> {
-        let spent = self.history.spent_before_last();
-        if spent == Usage::default() {
-            return None;
-        }
-        let sum = spent.plus(last.unwrap_or_default());
-        let reads_context = self.request.facts.program.reads_prompt_as_context();
-        Some(if reads_context { Usage { prompt: self.history.last_prompt(), ..sum } } else { sum })
-    }
-
     /// What the request says about the reply of the current attempt.
     pub(super) fn reply_rules(&self) -> ReplyRules {
         ReplyRules { token_limit: self.token_limit(), ..self.request.rules.clone() }
@@ -613,134 +375,4 @@ impl Exchange {
         let reads_context = self.request.facts.program.reads_prompt_as_context();
         if reads_context { Usage { prompt: 0, ..spent } } else { spent }
     }
-
-    /// The error that leaves.
-    fn fail(&self) -> ApiError {
-        Record::rescue(self.history.last_fault(), false);
-        let last = self.history.last();
-        let of_mistake = last.is_none_or(|last| match last.finding {
-            Finding::Mistake(..) | Finding::OutOfTime => true,
-            Finding::Refused(_) => last.is_changed && last.error.is_some(),
-            _ => false,
-        });
-        let Some(fault) = self.history.last_fault().filter(|_| of_mistake) else {
-            return self.fail_with(&self.telling_error());
-        };
-        let glitch = last.and_then(|last| last.error.clone()).filter(|_| self.history.mistakes() < 2);
-        let error = glitch.map_or_else(
-            || fault.error(self.history.asked()),
-            |glitch| ApiError { cause: glitch.cause(String::new()), ..glitch.error },
-        );
-        self.record.fails(&error, None);
-        ApiError { is_final: error.status >= 500, ..error }
-    }
-
-    /// The error of which an upstream is the cause.
-    pub(super) fn fail_with(&self, cause: &UpstreamError) -> ApiError {
-        let error = with_efforts(cause, self.history.asked(), self.history.waited);
-        self.record.fails(&error, Some(cause));
-        error
-    }
-
-    /// Of the last round's errors the one that tells the client most.
-    fn telling_error(&self) -> UpstreamError {
-        let round = self.history.round;
-        let last_round = self.history.attempts.iter().filter(|past| past.round == round);
-        let errors = last_round.filter_map(|past| past.error.clone());
-        errors.reduce(more_telling).unwrap_or_else(no_upstream)
-    }
-}
-
-impl Current {
-    /// Sends the attempt; its answer's head is a success and its body has begun when this returns.
-    async fn send(&mut self, request: &ClientRequest, record: &Record) -> Result<Answer, UpstreamError> {
-        let attempt = &self.attempt;
-        let counted = if self.fit == Fit::default() {
-            let (fit, counted) = Relay::fit_ahead(request, attempt).await;
-            self.fit = fit;
-            counted
-        } else {
-            None
-        };
-        let fitted = self.fit.apply(&attempt.body);
-        record.sends(
-            &Sent { edits: [&attempt.edits, &fitted.edits], counted, trimmed: fitted.trimmed.as_deref() },
-            &fitted.body,
-        );
-        let mut headers = request.headers.clone();
-        if let Some(part_of) = record.traceparent() {
-            headers.insert(TRACEPARENT, part_of);
-        }
-        let call = Call {
-            method: Method::POST,
-            path_and_query: request.path_and_query.clone(),
-            headers,
-            body: fitted.body.into(),
-            verbatim: false,
-        };
-        Relay::learn_models(request, attempt);
-        let mut answer = attempt.upstream.send(call).await?;
-        let status = answer.status();
-        record.status(status.as_u16());
-        if status.is_success() {
-            // Nothing has left yet: an upstream that breaks off before the first byte can be replaced.
-            answer.begun().await?;
-            return Ok(answer);
-        }
-        let retry_after = retry_after(&answer);
-        let text = Box::pin(answer.excerpt()).await;
-        record.content("upstream error", text.as_bytes());
-        let mut error = UpstreamError::from_answer(&attempt.upstream.name, status.as_u16(), &text);
-        error.error.retry_after = retry_after;
-        Err(error)
-    }
-}
-
-/// What an upstream's error means for the attempt. `limit`: the one on the reply that was sent, in tokens.
-pub(super) fn finding_of(error: &UpstreamError, limit: Option<u64>) -> Finding {
-    if error.tier == Tier::Glitch {
-        return Finding::Mistake(Fault::Glitch, Shows::Nothing);
-    }
-    if let Some(failure) = error.failure() {
-        return Finding::Failed(failure, error.error.retry_after.map(Duration::from_secs));
-    }
-    Finding::Refused(match (error.tier, error.error.status) {
-        (Tier::ContextOverflow, _) => Refusal::TooLarge,
-        (_, 404 | 429) => Refusal::NotHere,
-        (_, 400) if read_overflow(&error.said, limit).is_some() => Refusal::TooLarge,
-        (_, 400) => Refusal::Form,
-        _ => Refusal::Final,
-    })
-}
-
-fn turns(reply: &Reply) -> Vec<&Turn> {
-    reply.choices.iter().map(|choice| &choice.turn).collect()
-}
-
-/// A stop sequence may end a reply before it begins; and without tools, a limit that the client set is the client's business.
-fn may_be_asked_again(fault: &Fault, request: &ClientRequest) -> bool {
-    match fault {
-        Fault::Empty | Fault::OnlyReasoning => !request.has_stop,
-        Fault::CutReasoning => request.has_tools,
-        _ => true,
-    }
-}
-
-fn learn(upstream: &Upstream, request: &ClientRequest, error: &UpstreamError) {
-    let Ok(parsed) = ChatRequest::parse(&request.body) else { return };
-    let learnt =
-        upstream.learn(|target| learn_refusals(&error.said, error.param.as_deref(), &parsed, target));
-    if !learnt.is_empty() {
-        tracing::warn!(
-            target: "respool::upstream",
-            upstream = upstream.name,
-            parameters = learnt.join(","),
-            "this upstream refuses these parameters; they are left out from now on"
-        );
-    }
-}
-
-/// The seconds of a `Retry-After` header; a date is not read.
-fn retry_after(answer: &Answer) -> Option<u64> {
-    answer.headers().get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()
 }

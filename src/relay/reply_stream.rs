@@ -1,9 +1,9 @@
-//! A streaming upstream: takes what it has sent, and gives out the frames that may leave.
+//! A streaming upstream: takes what it has sent, and gives out what may leave: frames on the passthrough, else the steps of its turns,
+//! which the client's sink writes.
 //!
-//! On the passthrough each chunk is forwarded, changed where it must be; on the live route the tool-call engine reads them
-//! and new ones are written. No frame waits for a later one, except for text that may still become a call; what has arrived
-//! together leaves in one piece. The stream always has an end that says whether it was whole. One that fails before it has
-//! said anything goes back to its exchange, which may ask again.
+//! What is read and how is `translate`'s `ReplyReader`. No frame waits for a later one, except for text that may still become a call;
+//! what has arrived together leaves in one piece. The stream always has an end that says whether it was whole. One that fails
+//! before it has said anything goes back to its exchange, which may ask again.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,20 +11,22 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
 
+use super::client::Wire;
 use super::exchange::{Exchange, Got, finding_of};
 use super::outcome::Finding;
 use super::record::Record;
 use super::request::Route;
-use crate::sse::{DONE, Frame, Frames, write_data};
+use crate::sse::{DONE, Frame, Frames};
 use crate::translate::{
-    ChunkRules, Fault, Head, Ids, LiveRules, LiveTurn, Passed, Shows, StreamState, correctable_calls,
+    ChunkRules, Head, Ids, LiveRules, LiveTurn, PlainRules, PlainTurn, ReplyPart, ReplyReader, Shows,
+    StreamState,
 };
-use crate::turn::{Turn, Usage};
+use crate::turn::{ChoiceEvent, Turn, Usage};
 use crate::upstream::{Answer, UpstreamError};
-use crate::wire::{ApiError, ErrorCode, Malformed, escape_controls};
+use crate::wire::{ApiError, ErrorCode, escape_controls};
 
 /// At most so many bytes are taken in, or leave, in one piece: a fast upstream cannot fill the memory, nor keep others waiting.
 const LARGEST_BATCH: usize = 64 << 10;
@@ -38,7 +40,7 @@ const END_WITHIN: Duration = Duration::from_secs(2);
 pub struct ReplyStream {
     answer: Option<Answer>,
     frames: Frames,
-    reader: Reader,
+    reader: ReplyReader,
     upstream: String,
     record: Record,
     /// `None` while it is making another attempt.
@@ -47,9 +49,7 @@ pub struct ReplyStream {
     /// Bytes of the reply's chunks so far.
     received: usize,
     largest: usize,
-    out: BytesMut,
-    /// The end of a reply that said nothing: it leaves only when asking again does not help.
-    held: BytesMut,
+    out: ReplyPart,
     sent: bool,
     /// What another attempt would need has been let go.
     is_released: bool,
@@ -74,32 +74,16 @@ impl fmt::Debug for Reconsidering {
     }
 }
 
-/// Who judges the chunks.
-#[derive(Debug)]
-enum Reader {
-    /// They go through.
-    Passthrough(Box<StreamState>),
-    /// They are read for calls.
-    Live(Box<LiveTurn>),
-}
-
-impl Reader {
-    fn head_was_sent(&mut self, head: &Head) {
-        match self {
-            Self::Passthrough(state) => state.head_was_sent(&head.id, head.created, &head.model),
-            Self::Live(turn) => turn.head_was_sent(head),
-        }
-    }
-}
-
 /// What there is to send.
 #[derive(Debug)]
 pub enum Batch {
-    /// Whole frames.
-    Bytes(Bytes),
+    /// Whole frames of a chat stream that goes through, the last of which is `[DONE]`.
+    Frames(Bytes),
+    /// Steps of its turns.
+    Steps(Vec<ChoiceEvent>),
     /// The stream failed; nothing follows.
     Failed(ApiError),
-    /// The stream is complete; `[DONE]` has left.
+    /// The stream is complete.
     End,
 }
 
@@ -117,8 +101,7 @@ impl ReplyStream {
             reconsidering: None,
             received: 0,
             largest,
-            out: BytesMut::new(),
-            held: BytesMut::new(),
+            out: ReplyPart::default(),
             sent: false,
             is_released: false,
             is_useless: false,
@@ -134,57 +117,32 @@ impl ReplyStream {
         self.reader.head_was_sent(head);
     }
 
-    /// A chunk that carries nothing; `None` before the stream has an id.
+    /// True when frames go through as they came; else the turns are told as steps.
+    pub fn passes_frames(&self) -> bool {
+        matches!(self.reader, ReplyReader::Passed(_))
+    }
+
+    /// The head of a reply that is told as steps; `None` before the upstream has begun.
+    pub fn upstream_head(&self) -> Option<&Head> {
+        self.reader.head()
+    }
+
+    /// A chunk that carries nothing, for a stream that goes through; `None` before it has an id.
     pub fn heartbeat(&self) -> Option<String> {
-        match &self.reader {
-            Reader::Passthrough(state) => state.heartbeat(),
-            Reader::Live(turn) => turn.heartbeat(),
-        }
+        self.reader.heartbeat()
     }
 
     /// Token counts, once they are known.
     pub fn usage(&self) -> Option<Usage> {
-        match &self.reader {
-            Reader::Passthrough(state) => state.usage(),
-            Reader::Live(turn) => turn.usage(),
-        }
+        self.reader.usage()
     }
 
-    /// True when a reply that was cut has filled the model's window.
-    pub fn fills_window(&self) -> bool {
-        self.exchange.as_ref().is_some_and(|exchange| exchange.fills_window(self.usage()))
-    }
-
-    /// The first choice's turn as far as it came; `None` on the passthrough, which reads none.
+    /// The first choice's turn as far as it came; `None` where no engine reads it.
     pub fn turn(&self) -> Option<Turn> {
-        match &self.reader {
-            Reader::Passthrough(_) => None,
-            Reader::Live(turn) => turn.turns().next().cloned(),
-        }
+        self.reader.turns().into_iter().next()
     }
 
-    fn has_spoken(&self) -> bool {
-        match &self.reader {
-            Reader::Passthrough(state) => state.has_spoken(),
-            Reader::Live(turn) => turn.has_spoken(),
-        }
-    }
-
-    fn has_begun(&self) -> bool {
-        match &self.reader {
-            Reader::Passthrough(state) => state.has_begun(),
-            Reader::Live(turn) => turn.has_begun(),
-        }
-    }
-
-    fn is_finished(&self) -> bool {
-        match &self.reader {
-            Reader::Passthrough(state) => state.is_finished(),
-            Reader::Live(turn) => turn.is_finished(),
-        }
-    }
-
-    /// Waits for the next frames. Safe to cancel: what has been read is kept, and so is another attempt under way.
+    /// Waits for what may leave next. Safe to cancel: what has been read is kept, and so is another attempt under way.
     pub async fn batch(&mut self) -> Batch {
         let mut fruitless = false;
         loop {
@@ -198,7 +156,7 @@ impl ReplyStream {
             if !self.out.is_empty() && self.reconsidering.is_none() {
                 self.sent = true;
                 self.release_request();
-                return Batch::Bytes(self.out.split().freeze());
+                return self.part();
             }
             if let Some(end) = self.end.clone() {
                 self.answer = None;
@@ -215,7 +173,7 @@ impl ReplyStream {
                 tokio::task::yield_now().await;
             }
             fruitless = true;
-            if self.is_finished() {
+            if self.reader.is_finished() {
                 self.end_at.get_or_insert_with(|| Instant::now() + END_WITHIN);
             }
             let Some(answer) = &mut self.answer else { return Batch::End };
@@ -227,10 +185,19 @@ impl ReplyStream {
         }
     }
 
+    /// What waits to leave: the frames of a reply or its steps, never both.
+    fn part(&mut self) -> Batch {
+        if self.out.steps.is_empty() {
+            Batch::Frames(self.out.frames.split().freeze())
+        } else {
+            Batch::Steps(std::mem::take(&mut self.out.steps))
+        }
+    }
+
     /// Once something has been said, nothing is asked again.
     fn release_request(&mut self) {
         if !self.is_released
-            && self.has_spoken()
+            && self.reader.has_spoken()
             && let Some(exchange) = &mut self.exchange
         {
             self.is_released = true;
@@ -242,7 +209,7 @@ impl ReplyStream {
     fn reconsider(&mut self, finding: Finding, error: Option<UpstreamError>) {
         let Some(mut exchange) = self.exchange.take() else { return };
         self.answer = None;
-        exchange.has_spoken = self.sent && self.has_spoken();
+        exchange.has_spoken = self.sent && self.reader.has_spoken();
         let usage = self.usage();
         self.reconsidering = Some(Reconsidering(Box::pin(async move {
             let got = exchange.reconsider(finding, usage, error).await;
@@ -270,24 +237,17 @@ impl ReplyStream {
     fn begin_anew(&mut self, mut answer: Answer, exchange: Box<Exchange>) {
         answer.release_headers();
         self.out.clear();
-        self.held.clear();
         self.end_at = None;
         self.is_useless = false;
         self.received = 0;
         self.frames = self.frames.anew();
         answer.upstream().clone_into(&mut self.upstream);
-        self.reader = match &self.reader {
-            Reader::Passthrough(state) if self.sent => {
-                Reader::Passthrough(Box::new(state.anew(exchange.spent())))
-            }
-            _ => {
-                let mut reader = reader(&exchange);
-                if let Some(head) = &self.head {
-                    reader.head_was_sent(head);
-                }
-                reader
-            }
-        };
+        let continued = Some(&self.reader).filter(|_| self.sent).and_then(|it| it.anew(exchange.spent()));
+        self.reader = continued.unwrap_or_else(|| {
+            let mut reader = reader(&exchange);
+            self.head.iter().for_each(|head| reader.head_was_sent(head));
+            reader
+        });
         self.answer = Some(answer);
         self.exchange = Some(exchange);
     }
@@ -295,7 +255,7 @@ impl ReplyStream {
     /// Takes in what has arrived already, without waiting.
     fn take_ready(&mut self) {
         let mut taken = 0;
-        while self.is_reading() && self.out.len().max(taken) < LARGEST_BATCH {
+        while self.is_reading() && self.out.frames.len().max(taken) < LARGEST_BATCH {
             let Some(piece) = self.answer.as_mut().and_then(Answer::ready_piece) else { return };
             taken += piece.as_ref().ok().and_then(Option::as_ref).map_or(0, Bytes::len);
             self.arrived(piece);
@@ -311,7 +271,7 @@ impl ReplyStream {
         match piece {
             Ok(Some(bytes)) => self.frames.push(bytes),
             Ok(None) => self.upstream_ended(),
-            Err(error) if self.is_finished() => {
+            Err(error) if self.reader.is_finished() => {
                 // Everything had been said; only the way it closed was rude.
                 self.record.ended_rudely(&error);
                 self.done();
@@ -352,23 +312,13 @@ impl ReplyStream {
         }
         // A live reply is kept until its end, and is bounded like a whole one.
         self.received = self.received.saturating_add(data.len());
-        if self.received > self.largest && matches!(self.reader, Reader::Live(_)) {
+        if self.received > self.largest && self.reader.keeps_all() {
             let what = format!("sent a reply of more than {} bytes (`limits.max_body`)", self.largest);
             return self.broke(self.broken(ErrorCode::UpstreamReplyTooLong, &what));
         }
         let valid = escape_controls(data);
-        let fault = match &mut self.reader {
-            Reader::Passthrough(state) => {
-                let original =
-                    Some(frame).filter(|frame| frame.is_plain() && matches!(valid, Cow::Borrowed(_)));
-                let fault = pass(state, original, &valid, &mut self.out);
-                if state.has_ended_silent() {
-                    self.held.unsplit(self.out.split());
-                }
-                fault
-            }
-            Reader::Live(turn) => turn.push(&valid, &mut self.out).err(),
-        };
+        let original = Some(frame).filter(|frame| frame.is_plain() && matches!(valid, Cow::Borrowed(_)));
+        let fault = self.reader.push(original, &valid, &mut self.out).err();
         if let Some(fault) = fault {
             let what = format!("sent an event that is not valid JSON ({fault})");
             self.broke(self.broken(ErrorCode::UpstreamInvalidEvent, &what));
@@ -388,7 +338,7 @@ impl ReplyStream {
     }
 
     fn upstream_said_done(&mut self) {
-        if self.has_begun() {
+        if self.reader.has_begun() {
             self.done();
         } else {
             self.broke(
@@ -404,7 +354,7 @@ impl ReplyStream {
         if !self.is_reading() {
             return;
         }
-        match (self.is_finished(), self.has_begun()) {
+        match (self.reader.is_finished(), self.reader.has_begun()) {
             (true, _) => self.done(),
             (false, true) => {
                 self.broke(
@@ -424,28 +374,10 @@ impl ReplyStream {
         if let Some(exchange) = &self.exchange {
             exchange.learn_usage(self.usage());
         }
-        let usage = self.usage();
-        let fault = match &mut self.reader {
-            Reader::Passthrough(state) if state.is_empty() => {
-                (!self.held.is_empty()).then_some((Fault::Empty, Shows::Blank))
-            }
-            // A limit is the client's business, unless it is the window's end.
-            Reader::Passthrough(_) => {
-                let cut = Some(Fault::CutReasoning).filter(|_| !self.held.is_empty());
-                let is_full = |fault: &Fault| {
-                    self.exchange.as_ref().is_some_and(|it| it.filled_window(fault, usage).is_some())
-                };
-                cut.filter(is_full).map(|fault| (fault, Shows::Answer))
-            }
-            Reader::Live(turn) => {
-                let fault = turn.settle(&mut self.out);
-                fault.map(|fault| {
-                    let turns: Vec<Turn> = turn.turns().cloned().collect();
-                    let shows = fault.shows(&turns.iter().collect::<Vec<_>>(), turn.tools());
-                    (fault, shows)
-                })
-            }
-        };
+        let (usage, exchange) = (self.usage(), self.exchange.as_ref());
+        let is_full =
+            |fault: &_| exchange.is_some_and(|exchange| exchange.filled_window(fault, usage).is_some());
+        let fault = self.reader.settle(is_full, &mut self.out);
         if let Some((fault, shows)) = fault {
             self.is_useless = true;
             let (finding, error) = match &self.exchange {
@@ -461,22 +393,10 @@ impl ReplyStream {
 
     /// The end of the current reply leaves.
     fn leave_as_it_is(&mut self, shows: Shows) {
-        self.held.unsplit(self.out.split());
-        self.out = std::mem::take(&mut self.held);
-        match &mut self.reader {
-            Reader::Passthrough(state) => {
-                state.missing_end().iter().for_each(|chunk| write_line(&mut self.out, chunk));
-                self.out.extend_from_slice(b"data: [DONE]\n\n");
-            }
-            Reader::Live(turn) => {
-                if shows == Shows::CorrectableCall {
-                    turn.add_calls(correctable_calls, &mut self.out);
-                }
-                turn.close(&mut self.out);
-                let turns: Vec<Turn> = turn.turns().cloned().collect();
-                turns.iter().for_each(|turn| self.complete(turn));
-            }
-        }
+        let usage = self.usage();
+        let fills_window = self.exchange.as_ref().is_some_and(|exchange| exchange.fills_window(usage));
+        self.reader.close(shows, fills_window, &mut self.out);
+        self.reader.turns().iter().for_each(|turn| self.complete(turn));
         self.end = Some(Ok(()));
     }
 
@@ -497,17 +417,12 @@ impl ReplyStream {
     /// Nothing better is to be had.
     fn fail(&mut self, error: ApiError) {
         if self.sent {
-            if let Reader::Live(turn) = &mut self.reader {
-                turn.give_up(&mut self.out);
-            }
+            self.reader.give_up(&mut self.out);
         } else if self.is_useless {
             // Nothing has left, so the failure can still be a true status.
             self.out.clear();
         }
-        if let Reader::Live(turn) = &self.reader {
-            let turns: Vec<Turn> = turn.turns().cloned().collect();
-            turns.iter().for_each(|turn| self.record.turn(turn));
-        }
+        self.reader.turns().iter().for_each(|turn| self.record.turn(turn));
         self.end = Some(Err(error));
     }
 
@@ -516,52 +431,29 @@ impl ReplyStream {
     }
 }
 
-/// What reads the chunks of this exchange's stream.
-fn reader(exchange: &Exchange) -> Reader {
+/// What reads the chunks of this exchange's stream. The chunks of chat completions go through to a client of those.
+fn reader(exchange: &Exchange) -> ReplyReader {
     let facts = &exchange.request.facts;
-    let keep = facts.keep.clone();
-    if facts.route != Route::Live {
-        let rules =
-            ChunkRules { reasoning: facts.reasoning, usage: facts.usage, keep, spent: exchange.spent() };
-        return Reader::Passthrough(Box::new(StreamState::new(rules)));
-    }
-    let rules = LiveRules {
-        reply: exchange.reply_rules(),
-        reasoning: facts.reasoning,
-        usage: facts.usage,
-        keep,
-        spent: exchange.spent(),
-        free_text: Arc::clone(&facts.free_text),
-    };
-    let ids = Ids::new(rand::random(), exchange.request.taken_ids.clone());
-    Reader::Live(Box::new(LiveTurn::new(rules, ids, facts.created, facts.model.clone())))
-}
-
-/// Forwards a chunk of the passthrough, changed or as it is: in the original frame, where that is one any client reads.
-fn pass(
-    state: &mut StreamState,
-    original: Option<&Frame>,
-    data: &str,
-    out: &mut BytesMut,
-) -> Option<Malformed> {
-    match state.pass(data) {
-        Ok(Passed::Untouched) => match original {
-            Some(frame) => out.extend_from_slice(&frame.bytes),
-            None => write_line(out, data),
-        },
-        Ok(Passed::Changed) => write_line(out, state.text()),
-        Ok(Passed::Withheld) => {}
-        Err(fault) => return Some(fault),
-    }
-    None
-}
-
-/// Writes one frame. A line end outside of its strings means nothing to JSON, and would end the frame.
-fn write_line(out: &mut BytesMut, json: &str) {
-    out.reserve(json.len() + 8);
-    if json.contains('\n') {
-        write_data(out, &json.replace('\n', " "));
-    } else {
-        write_data(out, json);
+    let (keep, spent) = (facts.keep.clone(), exchange.spent());
+    match (facts.route, facts.wire) {
+        (Route::Live, _) => {
+            let rules = LiveRules {
+                reply: exchange.reply_rules(),
+                shows_reasoning: facts.reasoning.is_some(),
+                keep,
+                spent,
+                free_text: Arc::clone(&facts.free_text),
+            };
+            let ids = Ids::new(rand::random(), exchange.request.taken_ids.clone());
+            ReplyReader::Live(Box::new(LiveTurn::new(rules, ids, facts.created, facts.model.clone())))
+        }
+        (_, Wire::Chat) => {
+            let rules = ChunkRules { reasoning: facts.reasoning, usage: facts.usage, keep, spent };
+            ReplyReader::passing(StreamState::new(rules))
+        }
+        (_, Wire::Responses | Wire::Messages) => {
+            let rules = PlainRules { shows_reasoning: facts.reasoning.is_some(), spent };
+            ReplyReader::Plain(Box::new(PlainTurn::new(rules)))
+        }
     }
 }

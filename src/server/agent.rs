@@ -18,8 +18,8 @@ use crate::agent::{
 use crate::expert::MODEL_PREFIX;
 use crate::observe::{Outcome, SharedLine};
 use crate::relay::{ErrorForm, Wire};
-use crate::translate::{ClientProgram, Head, Ids, Reply, ReplyChoice, Spool, completion_json};
-use crate::turn::{FinishReason, ToolCall, Turn, TurnEvent, Usage};
+use crate::translate::{ChatSink, ClientProgram, Head, Ids, Reply, ReplyChoice, completion_json};
+use crate::turn::{ChoiceEvent, FinishReason, ToolCall, Turn, TurnEvent, Usage};
 use crate::wire::{ApiError, ChatRequest};
 
 /// How long a conversation with an expert waits for the first start of its servers.
@@ -192,16 +192,19 @@ impl Answer {
     fn committed(self, seen: Option<WatchEvent>) -> Response {
         let (every, line) = (self.app.limits.heartbeat, self.line.clone());
         let head = self.head();
-        let spool = Spool::new(&head, self.agent.reasoning);
-        let first = frame(&spool.role(0));
-        heartbeat::streamed(Told { answer: self, spool, head, seen, ended: None }, first, every, &line)
+        let (mut sink, mut first) = (ChatSink::new(self.agent.reasoning, self.usage), Vec::new());
+        sink.begin(&head);
+        sink.roles(1, &mut first);
+        heartbeat::streamed(Told { answer: self, sink, head, seen, ended: None }, first.into(), every, &line)
     }
 
-    fn rest(&self, spool: &Spool, ended: &WorkReport, head: Head) -> Bytes {
-        match ended.error() {
-            Some(error) => respond::failed_tail(&self.errors.apply(error), &self.line),
-            None => spool.rest(&self.reply(ended, head), true, self.usage).into(),
+    fn rest(&self, sink: &mut ChatSink, ended: &WorkReport, head: Head) -> Bytes {
+        if let Some(error) = ended.error() {
+            return respond::failed_tail(&self.errors.apply(error), &self.line);
         }
+        let mut out = Vec::new();
+        sink.tell_reply(self.reply(ended, head), &mut out);
+        out.into()
     }
 
     /// The client has it, as far as can be told.
@@ -242,7 +245,7 @@ impl Answer {
 /// A run as it is told: the source of a stream.
 struct Told {
     answer: Answer,
-    spool: Spool,
+    sink: ChatSink,
     head: Head,
     /// What was seen before the head left.
     seen: Option<WatchEvent>,
@@ -263,7 +266,7 @@ impl Source for Told {
         Some(match seen {
             WatchEvent::Progress(text) => self.shown(text).unwrap_or_default(),
             WatchEvent::End(ended) => {
-                let rest = self.answer.rest(&self.spool, &ended, self.head.clone());
+                let rest = self.answer.rest(&mut self.sink, &ended, self.head.clone());
                 self.ended = Some(ended);
                 rest
             }
@@ -271,15 +274,16 @@ impl Source for Told {
     }
 
     fn heartbeat(&mut self) -> Option<Bytes> {
-        self.ended.is_none().then(|| frame(&self.spool.heartbeat()))
+        self.sink.heartbeat().filter(|_| self.ended.is_none()).map(|heartbeat| frame(&heartbeat))
     }
 }
 
 impl Told {
-    fn shown(&self, text: String) -> Option<Bytes> {
-        let event = TurnEvent::Reasoning(text);
-        let chunk = self.answer.shows().then(|| self.spool.event(0, &event, 0, None)).flatten()?;
-        Some(frame(&chunk))
+    fn shown(&mut self, text: String) -> Option<Bytes> {
+        let mut out = Vec::new();
+        let shows = self.answer.shows();
+        shows.then(|| self.sink.tell(&ChoiceEvent::new(0, TurnEvent::Reasoning(text)), &mut out))?;
+        Some(out.into())
     }
 }
 

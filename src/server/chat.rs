@@ -21,8 +21,7 @@ use super::heartbeat::{self, Source, frame};
 use super::{App, agent, body, permission, respond};
 use crate::observe::{Outcome, RequestLine, SharedLine};
 use crate::relay::{Batch, ClientRequest, ErrorForm, Facts, Opened, Origin, ReplyStream, Wire, reply_json};
-use crate::sse::write_data;
-use crate::translate::{ClientProgram, Head, Ids, Reply, Spool};
+use crate::translate::{ChatSink, ClientProgram, Head, Ids, Reply};
 use crate::wire::{ApiError, ErrorCode};
 
 pub(super) type Pending<T> = Pin<Box<dyn Future<Output = Result<T, ApiError>> + Send>>;
@@ -141,7 +140,7 @@ async fn answer(app: App, request: Arc<ClientRequest>, line: SharedLine) -> Resp
     let facts = Arc::clone(&request.facts);
     if let Some(found) = &request.loop_found {
         line.with(|line| (line.outcome, line.loop_stopped) = (Outcome::LoopGuard, Some(found.kind.as_str())));
-        return spooled(&Reply::canned(own_head(&facts), &found.answer()), &facts, &line);
+        return spooled(Reply::canned(own_head(&facts), &found.answer()), &facts, &line);
     }
     let relay = Arc::clone(&app.relay);
     let errors = app.error_form(Wire::Chat, facts.program);
@@ -158,19 +157,20 @@ async fn answer(app: App, request: Arc<ClientRequest>, line: SharedLine) -> Resp
 /// An answer that needs no stream.
 fn whole(opened: Opened, facts: &Facts, line: SharedLine) -> Response {
     match opened {
-        Opened::Reply(reply) => spooled(&reply, facts, &finished(line)),
+        Opened::Reply(reply) => spooled(*reply, facts, &finished(line)),
         Opened::Body(body) => respond::json(StatusCode::OK, body, &finished(line)),
         Opened::Stream(_) => respond::error(&not_a_stream(), &line),
     }
 }
 
 /// A whole reply in the form the client asked for.
-fn spooled(reply: &Reply, facts: &Facts, line: &SharedLine) -> Response {
+fn spooled(reply: Reply, facts: &Facts, line: &SharedLine) -> Response {
     if facts.stream {
-        let spool = Spool::new(&reply.head, facts.reasoning);
-        return respond::stream(Body::from(spool.rest(reply, false, facts.usage)), line);
+        let mut out = Vec::with_capacity(1024);
+        ChatSink::new(facts.reasoning, facts.usage).tell_reply(reply, &mut out);
+        return respond::stream(Body::from(out), line);
     }
-    respond::json(StatusCode::OK, reply_json(reply, facts), line)
+    respond::json(StatusCode::OK, reply_json(&reply, facts), line)
 }
 
 fn finished(line: SharedLine) -> SharedLine {
@@ -226,7 +226,7 @@ impl Committer {
             biased;
             opened = &mut work => opened,
             () = self.app.abort.cancelled() => Err(stopped()),
-            () = &mut deadline => return self.committed(|spool, head| Stage::Opening(work, spool, head)),
+            () = &mut deadline => return self.committed(|head| Stage::Opening(work, head)),
         };
         let mut stream = match opened {
             Ok(Opened::Stream(stream)) => stream,
@@ -237,7 +237,7 @@ impl Committer {
             biased;
             first = stream.batch() => first,
             () = self.app.abort.cancelled() => Batch::Failed(stopped()),
-            () = &mut deadline => return self.committed(|_, head| {
+            () = &mut deadline => return self.committed(|head| {
                 stream.head_was_sent(&head);
                 Stage::Open(stream)
             }),
@@ -258,17 +258,20 @@ impl Committer {
     }
 
     /// The upstream did not speak in time: respool sends the head, and the upstream's chunks are made to fit it.
-    fn committed(self, stage: impl FnOnce(Spool, Head) -> Stage) -> Response {
-        let head = own_head(&self.facts);
-        let spool = Spool::new(&head, self.facts.reasoning);
-        let first = roles(&spool, &self.facts);
-        self.told(stage(spool, head)).streamed(first)
+    fn committed(self, stage: impl FnOnce(Head) -> Stage) -> Response {
+        let (head, choices) = (own_head(&self.facts), self.facts.choices);
+        let mut told = self.told(Stage::Over);
+        let mut first = Vec::new();
+        told.sink.begin(&head);
+        told.sink.roles(choices, &mut first);
+        told.stage = stage(head);
+        told.streamed(first.into())
     }
 
     fn told(self, stage: Stage) -> Told {
         let Self { app, facts, errors, line } = self;
-        let (abort, every, usage) = (app.abort, app.limits.heartbeat, facts.usage);
-        Told { abort, every, usage, errors, line, stage }
+        let sink = ChatSink::new(facts.reasoning, facts.usage);
+        Told { abort: app.abort, every: app.limits.heartbeat, sink, errors, line, stage }
     }
 }
 
@@ -276,7 +279,8 @@ impl Committer {
 struct Told {
     abort: CancellationToken,
     every: Duration,
-    usage: bool,
+    /// Writes what does not go through as it is.
+    sink: ChatSink,
     errors: ErrorForm,
     line: SharedLine,
     stage: Stage,
@@ -285,7 +289,7 @@ struct Told {
 /// How far the upstream is.
 enum Stage {
     /// It has not answered; the role chunk of this head has left.
-    Opening(Pending<Opened>, Spool, Head),
+    Opening(Pending<Opened>, Head),
     Open(Box<ReplyStream>),
     Over,
 }
@@ -299,27 +303,47 @@ impl Told {
     /// The frames of a batch; `None` at the end.
     fn frames(&mut self, batch: Batch) -> Option<Bytes> {
         match batch {
-            Batch::Bytes(bytes) => Some(bytes),
+            Batch::Frames(frames) => Some(frames),
+            Batch::Steps(steps) => {
+                let mut out = Vec::new();
+                self.begin();
+                steps.iter().for_each(|step| self.sink.tell(step, &mut out));
+                Some(out.into())
+            }
             Batch::Failed(error) => Some(self.failed(error)),
             Batch::End => {
-                if let Stage::Open(stream) = std::mem::replace(&mut self.stage, Stage::Over) {
-                    self.line.with(|line| (line.outcome, line.usage) = (Outcome::Ok, stream.usage()));
+                let Stage::Open(stream) = std::mem::replace(&mut self.stage, Stage::Over) else {
+                    return None;
+                };
+                self.line.with(|line| (line.outcome, line.usage) = (Outcome::Ok, stream.usage()));
+                let mut out = Vec::new();
+                if !stream.passes_frames() {
+                    self.sink.end(&mut out);
                 }
-                None
+                Some(out.into())
             }
+        }
+    }
+
+    /// What is told as steps has the upstream's head, unless respool's own has left.
+    fn begin(&mut self) {
+        if let Stage::Open(stream) = &self.stage {
+            stream.upstream_head().into_iter().for_each(|head| self.sink.begin(head));
         }
     }
 
     fn opened(&mut self, opened: Result<Opened, ApiError>) -> Bytes {
         match (std::mem::replace(&mut self.stage, Stage::Over), opened) {
-            (Stage::Opening(_, _, head), Ok(Opened::Stream(mut stream))) => {
+            (Stage::Opening(_, head), Ok(Opened::Stream(mut stream))) => {
                 stream.head_was_sent(&head);
                 self.stage = Stage::Open(stream);
                 Bytes::new()
             }
-            (Stage::Opening(_, spool, _), Ok(Opened::Reply(reply))) => {
+            (Stage::Opening(..), Ok(Opened::Reply(reply))) => {
                 self.line.with(|line| line.outcome = Outcome::Ok);
-                spool.rest(&reply, true, self.usage).into()
+                let mut out = Vec::new();
+                self.sink.tell_reply(*reply, &mut out);
+                out.into()
             }
             (_, Ok(_)) => self.failed(not_a_stream()),
             (_, Err(error)) => self.failed(error),
@@ -356,18 +380,12 @@ impl Source for Told {
     }
 
     fn heartbeat(&mut self) -> Option<Bytes> {
+        self.begin();
         let heartbeat = match &self.stage {
-            Stage::Opening(_, spool, _) => Some(spool.heartbeat()),
-            Stage::Open(stream) => stream.heartbeat(),
+            Stage::Open(stream) if stream.passes_frames() => stream.heartbeat(),
+            Stage::Opening(..) | Stage::Open(_) => self.sink.heartbeat(),
             Stage::Over => None,
         };
         heartbeat.map(|heartbeat| frame(&heartbeat))
     }
-}
-
-/// The role chunk of every choice.
-fn roles(spool: &Spool, facts: &Facts) -> Bytes {
-    let mut out = Vec::new();
-    (0..facts.choices).for_each(|index| write_data(&mut out, &spool.role(index)));
-    out.into()
 }

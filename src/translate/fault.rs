@@ -5,7 +5,7 @@
 //! here too. Pure. Called by `relay`, and by `live` for what has not been sent.
 
 use super::correctable::correctable_calls;
-use super::synthesize::Reply;
+use super::reply::Reply;
 use crate::turn::{Dropped, FinishReason, Note, Turn, Usage};
 use crate::wire::{ApiError, ErrorCode};
 use tool_call_parser::Tools;

@@ -6,7 +6,7 @@
 
 use regex::{Regex, RegexBuilder};
 
-use super::synthesize::Reply;
+use super::reply::Reply;
 use crate::turn::{Dropped, Note, ToolCall, TurnEvent};
 use crate::wire::Object;
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::ids::Ids;
-use super::synthesize::{Head, Reply, ReplyChoice};
+use super::reply::{Head, Reply, ReplyChoice};
 use crate::turn::{Dropped, FinishReason, Note, Turn};
 use crate::wire::{Choice, Completion, pruned_logprobs};
 use tool_call_parser::{End, Engine, Field, NativeCall, Options, Tools};

@@ -1,21 +1,21 @@
-//! The live turn: chunks of a streaming upstream go through the tool-call engine, and what is certain leaves at once.
+//! The live turn: chunks of a streaming upstream go through the tool-call engine, and what is certain leaves at once, as the steps of
+//! the turn.
 //!
-//! The same engine, ids and chunks as for a whole reply; only the order is that of arrival. The end of the turn waits for
+//! The same engine and ids as for a whole reply; only the order is that of arrival. The end of the turn waits for
 //! the end of the stream, because only the usage that comes last tells whether the token limit cut a call. Pure. Called by
-//! `relay`.
+//! `reply_reader`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-use bytes::BufMut;
 
 use super::fault::Fault;
 use super::free_text::FreeTextPatterns;
 use super::ids::Ids;
 use super::interpret::ReplyRules;
-use super::synthesize::{Ending, Head, Spool};
-use crate::sse::{DONE, write_data};
-use crate::turn::{Dropped, FinishReason, Note, ToolCall, Turn, TurnEvent, Usage};
+use super::reply::Head;
+use crate::turn::{
+    ChoiceEvent, Dropped, FinishReason, KeptFields, Note, ToolCall, Turn, TurnEnd, TurnEvent, Usage,
+};
 use crate::wire::{Malformed, Object, array, decode_string, pruned_logprobs, text_of, usage_from};
 use tool_call_parser::{End, Engine, Field, NativeCall, Tools};
 
@@ -24,10 +24,8 @@ use tool_call_parser::{End, Engine, Field, NativeCall, Tools};
 pub struct LiveRules {
     /// What the request says about its reply.
     pub reply: ReplyRules,
-    /// The name under which reasoning leaves; `None`: not at all.
-    pub reasoning: Option<&'static str>,
-    /// Whether the client asked for usage.
-    pub usage: bool,
+    /// Reasoning leaves.
+    pub shows_reasoning: bool,
     /// Fields to keep although OpenAI's API has no such field.
     pub keep: Vec<String>,
     /// What earlier attempts cost; the client is told of it too.
@@ -42,11 +40,10 @@ pub struct LiveTurn {
     rules: LiveRules,
     ids: Ids,
     head: Head,
-    spool: Option<Spool>,
+    has_head: bool,
     choices: BTreeMap<u64, LiveChoice>,
     usage: Option<Usage>,
     kept: Vec<(String, String)>,
-    roles_sent: bool,
 }
 
 #[derive(Debug)]
@@ -60,35 +57,18 @@ struct LiveChoice {
     turn: Turn,
     kept: Vec<(String, String)>,
     message_kept: Vec<(String, String)>,
-    began: bool,
 }
 
 impl LiveTurn {
     /// A reply from its beginning. `created` and `model` stand in for what the upstream does not tell.
     pub fn new(rules: LiveRules, ids: Ids, created: u64, model: String) -> Self {
         let head = Head { id: String::new(), created, model, tags: vec![] };
-        Self {
-            rules,
-            ids,
-            head,
-            spool: None,
-            choices: BTreeMap::new(),
-            usage: None,
-            kept: vec![],
-            roles_sent: false,
-        }
+        Self { rules, ids, head, has_head: false, choices: BTreeMap::new(), usage: None, kept: vec![] }
     }
 
-    /// respool itself has sent this head and the role chunks.
-    pub fn head_was_sent(&mut self, head: &Head) {
-        self.spool = Some(Spool::new(head, self.rules.reasoning));
-        self.roles_sent = true;
-        self.choices.values_mut().for_each(|choice| choice.began = true);
-    }
-
-    /// A chunk that carries nothing; `None` before the stream has an id.
-    pub fn heartbeat(&self) -> Option<String> {
-        self.spool.as_ref().map(Spool::heartbeat)
+    /// The reply's id, time and model; `None` before the upstream has begun.
+    pub fn head(&self) -> Option<&Head> {
+        Some(&self.head).filter(|_| self.has_head)
     }
 
     /// Token counts, once they are known.
@@ -113,11 +93,11 @@ impl LiveTurn {
         self.has_begun() && self.choices.values().all(|choice| choice.finish_reason.is_some())
     }
 
-    /// Takes one chunk; appends to `out` the frames that may leave.
+    /// Takes one chunk; appends to `out` the steps that may leave.
     ///
     /// # Errors
     /// When the payload is not a JSON object.
-    pub fn push(&mut self, payload: &str, out: &mut impl BufMut) -> Result<(), Malformed> {
+    pub fn push(&mut self, payload: &str, out: &mut Vec<ChoiceEvent>) -> Result<(), Malformed> {
         let chunk = Object::parse(payload)?;
         self.begin(&chunk);
         self.usage = chunk.get("usage").and_then(usage_from).or(self.usage);
@@ -134,7 +114,7 @@ impl LiveTurn {
     }
 
     /// The stream has ended: settles what was held back. Gives what is wrong with the turns, if anything is.
-    pub fn settle(&mut self, out: &mut impl BufMut) -> Option<Fault> {
+    pub fn settle(&mut self, out: &mut Vec<ChoiceEvent>) -> Option<Fault> {
         let used = self.usage.map(|usage| usage.completion);
         let limit = self.rules.reply.token_limit;
         let spent =
@@ -152,16 +132,20 @@ impl LiveTurn {
         Fault::of_turns(&self.turns().collect::<Vec<_>>(), self.usage)
     }
 
-    /// Ends the turns: appends finish chunks, usage and `[DONE]`. After [`LiveTurn::settle`].
-    pub fn close(&mut self, out: &mut impl BufMut) {
-        for index in self.indexes() {
-            self.end_choice(index, out);
+    /// Ends the turns; `fills_window`: the reply has filled the model's window. After [`LiveTurn::settle`].
+    pub fn close(&mut self, fills_window: bool, out: &mut Vec<ChoiceEvent>) {
+        let usage = self.usage.map(|usage| usage.plus(self.rules.spent));
+        for (index, choice) in &mut self.choices {
+            let reason = choice.turn.finish.unwrap_or_else(|| choice.reason());
+            let kept = KeptFields {
+                reply: self.kept.clone(),
+                choice: std::mem::take(&mut choice.kept),
+                message: std::mem::take(&mut choice.message_kept),
+            };
+            let fills_window = fills_window && reason == FinishReason::Length;
+            let event = TurnEvent::Finish(TurnEnd { reason, usage, fills_window, kept });
+            out.push(ChoiceEvent { choice: *index, event, logprobs: choice.take_logprobs() });
         }
-        let spool = self.spool();
-        if let Some(usage) = self.usage.filter(|_| self.rules.usage) {
-            write_data(out, &spool.usage(&usage.plus(self.rules.spent)));
-        }
-        write_data(out, DONE);
     }
 
     /// The declared tools.
@@ -170,7 +154,7 @@ impl LiveTurn {
     }
 
     /// Adds calls that `of` makes of each turn. After [`LiveTurn::settle`].
-    pub fn add_calls(&mut self, of: impl Fn(&Turn, &Tools) -> Vec<ToolCall>, out: &mut impl BufMut) {
+    pub fn add_calls(&mut self, of: impl Fn(&Turn, &Tools) -> Vec<ToolCall>, out: &mut Vec<ChoiceEvent>) {
         let tools = Arc::clone(&self.rules.reply.tools);
         for index in self.indexes() {
             for call in of(&self.choice(index).turn, &tools) {
@@ -191,7 +175,7 @@ impl LiveTurn {
     }
 
     /// The stream broke: what was held back leaves as the text it is. No call does, as nobody knows whether it is whole.
-    pub fn give_up(&mut self, out: &mut impl BufMut) {
+    pub fn give_up(&mut self, out: &mut Vec<ChoiceEvent>) {
         for index in self.indexes() {
             let mut events = self.choice(index).finish(true, false);
             events.retain(|event| matches!(event, TurnEvent::Content(_) | TurnEvent::Reasoning(_)));
@@ -200,21 +184,17 @@ impl LiveTurn {
     }
 
     fn begin(&mut self, chunk: &Object<'_>) {
-        if self.spool.is_some() {
+        if self.has_head {
             return;
         }
+        self.has_head = true;
         self.head.id = chunk.string("id").filter(|id| !id.is_empty()).unwrap_or_else(|| self.ids.reply_id());
         self.head.created = chunk.number("created").unwrap_or(self.head.created);
         self.head.model = chunk.string("model").unwrap_or_else(|| std::mem::take(&mut self.head.model));
-        self.spool = Some(Spool::new(&self.head, self.rules.reasoning));
-    }
-
-    fn spool(&self) -> Spool {
-        self.spool.clone().unwrap_or_else(|| Spool::new(&self.head, self.rules.reasoning))
     }
 
     fn choice(&mut self, index: u64) -> &mut LiveChoice {
-        let Self { choices, rules, roles_sent, .. } = self;
+        let Self { choices, rules, .. } = self;
         choices.entry(index).or_insert_with(|| LiveChoice {
             engine: Engine::new(Arc::clone(&rules.reply.tools), rules.reply.options),
             native: None,
@@ -224,11 +204,10 @@ impl LiveTurn {
             turn: Turn::default(),
             kept: vec![],
             message_kept: vec![],
-            began: *roles_sent,
         })
     }
 
-    fn emit(&mut self, index: u64, events: Vec<TurnEvent>, out: &mut impl BufMut) {
+    fn emit(&mut self, index: u64, events: Vec<TurnEvent>, out: &mut Vec<ChoiceEvent>) {
         for mut event in events {
             if let TurnEvent::ToolCall(call) = event {
                 event = self.rules.free_text.checked(call);
@@ -239,40 +218,22 @@ impl LiveTurn {
         }
     }
 
-    fn send(&mut self, index: u64, mut event: TurnEvent, out: &mut impl BufMut) {
-        let spool = self.spool();
+    fn send(&mut self, index: u64, mut event: TurnEvent, out: &mut Vec<ChoiceEvent>) {
         if let TurnEvent::ToolCall(call) = &mut event {
             call.id = Some(self.ids.choose(call.id.as_deref()));
         }
+        let shows_reasoning = self.rules.shows_reasoning;
         let choice = self.choice(index);
-        let leaves =
-            matches!(event, TurnEvent::Reasoning(_) | TurnEvent::Content(_) | TurnEvent::ToolCall(_));
-        if leaves && !std::mem::replace(&mut choice.began, true) {
-            write_data(out, &spool.role(index));
-        }
         let logprobs = matches!(event, TurnEvent::Content(_)).then(|| choice.take_logprobs()).flatten();
-        if let Some(chunk) = spool.event(index, &event, choice.turn.calls.len(), logprobs.as_deref()) {
-            write_data(out, &chunk);
+        let leaves = match event {
+            TurnEvent::Reasoning(_) => shows_reasoning,
+            TurnEvent::Content(_) | TurnEvent::ToolCall(_) => true,
+            _ => false,
+        };
+        if leaves {
+            out.push(ChoiceEvent { choice: index, event: event.clone(), logprobs });
         }
         choice.turn.apply(event);
-    }
-
-    fn end_choice(&mut self, index: u64, out: &mut impl BufMut) {
-        let spool = self.spool();
-        let kept = self.kept.clone();
-        let choice = self.choice(index);
-        if !std::mem::replace(&mut choice.began, true) {
-            write_data(out, &spool.role(index));
-        }
-        let logprobs = choice.take_logprobs();
-        let end = Ending {
-            reason: choice.turn.finish.unwrap_or_else(|| choice.reason()),
-            logprobs: logprobs.as_deref(),
-            reply: &kept,
-            choice: &choice.kept,
-            message: &choice.message_kept,
-        };
-        write_data(out, &spool.finish_chunk(index, &end));
     }
 }
 
@@ -414,6 +375,7 @@ fn keep_last(kept: &mut Vec<(String, String)>, object: &Object<'_>, keep: &[Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::translate::ChatSink;
     use tool_call_parser::{Options, Tools};
 
     fn live(token_limit: Option<u64>) -> LiveTurn {
@@ -423,8 +385,7 @@ mod tests {
         let reply = ReplyRules { tools: Arc::new(tools), options: Options::default(), token_limit };
         let rules = LiveRules {
             reply,
-            reasoning: Some("reasoning_content"),
-            usage: true,
+            shows_reasoning: true,
             keep: vec![],
             spent: Usage::default(),
             free_text: Arc::default(),
@@ -439,10 +400,14 @@ mod tests {
     }
 
     fn run(turn: &mut LiveTurn, chunks: &[String]) -> (String, Option<Fault>) {
-        let mut out = Vec::new();
-        chunks.iter().for_each(|chunk| turn.push(chunk, &mut out).unwrap());
-        let fault = turn.settle(&mut out);
-        turn.close(&mut out);
+        let mut steps = Vec::new();
+        chunks.iter().for_each(|chunk| turn.push(chunk, &mut steps).unwrap());
+        let fault = turn.settle(&mut steps);
+        turn.close(false, &mut steps);
+        let (mut sink, mut out) = (ChatSink::new(Some("reasoning_content"), true), Vec::new());
+        sink.begin(turn.head().unwrap());
+        steps.iter().for_each(|step| sink.tell(step, &mut out));
+        sink.end(&mut out);
         (String::from_utf8(out).unwrap(), fault)
     }
 
@@ -452,7 +417,7 @@ mod tests {
         let mut out = Vec::new();
         turn.push(&chunk(r#""role":"assistant","content":"""#, "null"), &mut out).unwrap();
         turn.push(&chunk(r#""reasoning":"why""#, "null"), &mut out).unwrap();
-        assert!(String::from_utf8_lossy(&out).contains("why"));
+        assert_eq!(out, [ChoiceEvent::new(0, TurnEvent::Reasoning("why".into()))]);
         let calls = [
             chunk(
                 r#""tool_calls":[{"index":0,"id":"abcdefghi","type":"function","function":{"name":"read","arguments":"{\"pa"}}]"#,

@@ -3,7 +3,7 @@
 //! Takes out what OpenAI's API does not have, gives reasoning its name, maps odd finish reasons, withholds usage that was
 //! not asked for. Knows at the end whether the stream was whole. Called by `relay`.
 
-use super::synthesize::usage_json;
+use super::chat_sink::usage_json;
 use crate::turn::{FinishReason, Usage};
 use crate::wire::{Edit, Editor, Malformed, REPLY, Tag, encode_string, prune, usage_from};
 

@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::messages::{MessageEvents, ReadMessage, read_message};
 use super::responses::{AskedResponse, ReadResponse, Recalled, ResponseEvents, read_response, wanted_items};
-use super::{ChunkEvents, Ids, PassedBy, Sealer};
-use crate::turn::{FinishReason, ToolCall, TurnEvent, Usage};
+use super::{Ids, PassedBy, PlainRules, PlainTurn, Sealer};
+use crate::turn::{FinishReason, ToolCall, TurnEnd, TurnEvent, Usage};
 use crate::wire::{ApiError, ChatRequest, ErrorCode};
 
 fn sealer() -> Arc<Sealer> {
@@ -45,11 +45,15 @@ pub fn check_message_request(body: &[u8]) {
 
 /// Checks the events of one turn in both APIs, and the chunks that lie in the input.
 pub fn check_wire_events(input: &[u8]) {
-    let mut chunks = ChunkEvents::default();
-    let lines = input.split(|byte| *byte == b'\n').filter_map(|line| std::str::from_utf8(line).ok());
-    let mut read: Vec<TurnEvent> = lines.flat_map(|line| chunks.read(line)).collect();
+    let mut turn = PlainTurn::new(PlainRules { shows_reasoning: true, ..PlainRules::default() });
+    let mut steps = Vec::new();
+    for line in input.split(|byte| *byte == b'\n').filter_map(|line| std::str::from_utf8(line).ok()) {
+        // What is no chunk ends a stream; here the next one follows.
+        let _ = turn.push(line, &mut steps);
+    }
+    turn.close(false, &mut steps);
+    let mut read: Vec<TurnEvent> = steps.into_iter().map(|step| step.event).collect();
     read.retain(|event| !matches!(event, TurnEvent::ToolCall(call) if !is_object(&call.arguments)));
-    read.push(chunks.finish());
     for events in [read, every_event(input)] {
         responses_hold(&events, Arc::default());
         for thinking in [super::messages::ShownThinking::Text, super::messages::ShownThinking::Sealed] {
@@ -96,7 +100,7 @@ fn every_event(input: &[u8]) -> Vec<TurnEvent> {
         cached: Some(3),
         reasoning: None,
     });
-    events.push(TurnEvent::Finish { reason: reason[input.len() % 4], usage });
+    events.push(TurnEvent::Finish(TurnEnd::new(reason[input.len() % 4], usage)));
     events
 }
 
@@ -114,18 +118,35 @@ fn event(kind: u8, text: String) -> TurnEvent {
     }
 }
 
-/// What a client must rebuild: reasoning, content, and the arguments of each call.
-fn expected(events: &[TurnEvent]) -> (String, String, usize) {
-    let (mut reasoning, mut content, mut calls) = (String::new(), String::new(), 0);
+/// What a client must rebuild.
+#[derive(Default)]
+struct Expected {
+    reasoning: String,
+    content: String,
+    refusal: String,
+    /// Content and refusals, in order.
+    text: String,
+    calls: usize,
+}
+
+fn expected(events: &[TurnEvent]) -> Expected {
+    let mut expected = Expected::default();
     for event in events {
         match event {
-            TurnEvent::Reasoning(text) => reasoning += text,
-            TurnEvent::Content(text) => content += text,
-            TurnEvent::ToolCall(_) => calls += 1,
-            TurnEvent::Finish { .. } | TurnEvent::Progress(_) | TurnEvent::Note(_) => {}
+            TurnEvent::Reasoning(text) => expected.reasoning += text,
+            TurnEvent::Content(text) => {
+                expected.content += text;
+                expected.text += text;
+            }
+            TurnEvent::Refusal(text) => {
+                expected.refusal += text;
+                expected.text += text;
+            }
+            TurnEvent::ToolCall(_) => expected.calls += 1,
+            _ => {}
         }
     }
-    (reasoning, content, calls)
+    expected
 }
 
 /// The events of a stream: each frame has one name and one line of JSON of this type.
@@ -160,19 +181,20 @@ fn responses_hold(turn: &[TurnEvent], asked: Arc<AskedResponse>) {
     }
     events.tell(&TurnEvent::Content("after the end".to_owned()), &mut out);
     let frames = frames(&out);
-    let (reasoning, content, calls) = expected(turn);
+    let expected = expected(turn);
     assert!(
         frames.iter().zip(0_u64..).all(|(frame, number)| frame["sequence_number"] == number),
         "{frames:?}"
     );
-    assert_eq!(text_of(&frames, "response.reasoning_text.delta", ["", "delta"]), reasoning);
-    assert_eq!(text_of(&frames, "response.output_text.delta", ["", "delta"]), content);
+    assert_eq!(text_of(&frames, "response.reasoning_text.delta", ["", "delta"]), expected.reasoning);
+    assert_eq!(text_of(&frames, "response.output_text.delta", ["", "delta"]), expected.content);
+    assert_eq!(text_of(&frames, "response.refusal.delta", ["", "delta"]), expected.refusal);
     let done: Vec<&Value> =
         frames.iter().filter(|frame| frame["type"] == "response.output_item.done").collect();
     let called = done
         .iter()
         .filter(|frame| frame["item"]["type"].as_str().is_some_and(|kind| kind.ends_with("_call")));
-    assert_eq!(called.count(), calls);
+    assert_eq!(called.count(), expected.calls);
     let last = frames.last().map_or(&Value::Null, |frame| &frame["response"]);
     assert_eq!(last["output"].as_array().map(Vec::len), Some(done.len()), "{last}");
     assert_eq!(
@@ -192,10 +214,10 @@ fn messages_hold(turn: &[TurnEvent], asked: super::messages::AskedMessage) {
     }
     events.tell(&TurnEvent::Content("after the end".to_owned()), &mut out);
     let frames = frames(&out);
-    let (reasoning, content, calls) = expected(turn);
+    let Expected { reasoning, text, calls, .. } = expected(turn);
     let reasoning = if shown { reasoning } else { String::new() };
     assert_eq!(text_of(&frames, "content_block_delta", ["delta", "thinking"]), reasoning);
-    assert_eq!(text_of(&frames, "content_block_delta", ["delta", "text"]), content);
+    assert_eq!(text_of(&frames, "content_block_delta", ["delta", "text"]), text);
     let begun = frames.iter().filter(|frame| frame["type"] == "content_block_start");
     assert_eq!(begun.filter(|frame| frame["content_block"]["type"] == "tool_use").count(), calls);
     assert_eq!(frames.last().map(|frame| &frame["type"]), Some(&Value::from("message_stop")));

@@ -523,6 +523,6 @@ async fn a_stop_awaits_a_call_that_has_begun_and_begins_no_other() {
     let store = respool.agents.store().unwrap();
     let stored = store.run(&run).await.unwrap().unwrap();
     let last = stored.events.last().unwrap();
-    assert!(last.body.contains("ToolFinished") && last.body.contains("sent"), "{}", last.body);
+    assert!(last.body.contains("Returned") && last.body.contains("sent"), "{}", last.body);
     assert_eq!((stored.row.status, fake.requests().len()), (Status::Interrupted, 1));
 }

@@ -1,7 +1,7 @@
 //! Whatever a turn holds, an independent client rebuilds it from the chunks, and from the JSON.
 
 use proptest::prelude::*;
-use respool::translate::{Head, Reply, ReplyChoice, Spool, completion_json};
+use respool::translate::{ChatSink, Head, Reply, ReplyChoice, completion_json};
 use respool::turn::{FinishReason, ToolCall, Turn, Usage};
 
 use crate::support::accumulate::{self, Accumulated, Rules};
@@ -62,7 +62,8 @@ proptest! {
     #[test]
     fn a_client_rebuilds_the_turn_from_chunks_and_from_json(reply in reply(), usage in any::<bool>()) {
         let rules = Rules { choices: reply.choices.len(), usage: Some(usage), ..Rules::default() };
-        let chunks = Spool::new(&reply.head, Some("reasoning_content")).rest(&reply, false, usage);
+        let mut chunks = Vec::new();
+        ChatSink::new(Some("reasoning_content"), usage).tell_reply(reply.clone(), &mut chunks);
         let streamed = accumulate::stream(&chunks, &rules).map_err(|flaws| TestCaseError::fail(flaws.join("; ")))?;
         is_rebuilt(&reply, &streamed)?;
         let json = serde_json::from_str(&completion_json(&reply, Some("reasoning_content"))).unwrap();

@@ -9,9 +9,9 @@ use proptest::prelude::*;
 use respool::translate::messages::{AskedMessage, MessageEvents, ShownThinking, read_message};
 use respool::translate::responses::{AskedResponse, Recalled, ResponseEvents, read_response};
 use respool::translate::{
-    ChunkEvents, Head, Ids, PassedBy, Reply, ReplyChoice, ReplyRules, Sealer, Spool, interpret,
+    ChatSink, Head, Ids, PassedBy, PlainRules, PlainTurn, Reply, ReplyChoice, ReplyRules, Sealer, interpret,
 };
-use respool::turn::{FinishReason, ToolCall, Turn, TurnEvent, Usage};
+use respool::turn::{FinishReason, ToolCall, Turn, TurnEnd, TurnEvent, Usage};
 use respool::wire::{ApiError, Completion, ErrorCode};
 use serde_json::{Value, json};
 use tool_call_parser::{Options, Tools};
@@ -68,13 +68,25 @@ fn asked_message(thinking: ShownThinking) -> AskedMessage {
     AskedMessage { model: "m".into(), stream: true, thinking }
 }
 
+/// The steps of the first choice of a whole reply.
+fn steps_of(reply: &Reply) -> Vec<TurnEvent> {
+    reply.clone().of_first_choice().into_events().into_iter().map(|step| step.event).collect()
+}
+
+/// A whole reply as the chunks of a stream.
+fn chunks_of(reply: &Reply) -> Vec<u8> {
+    let mut out = Vec::new();
+    ChatSink::new(Some("reasoning_content"), true).tell_reply(reply.clone(), &mut out);
+    out
+}
+
 /// The events of a whole reply on one wire, and the object that is the reply without a stream.
 fn responses_of(reply: &Reply, asked: Arc<AskedResponse>) -> (String, Value) {
     let mut events = ResponseEvents::new(asked, sealer(), ids(), 1);
     let mut out = Vec::new();
     events.begin(&mut out);
     events.heartbeat(&mut out);
-    events.tell_reply(reply, &mut out);
+    steps_of(reply).iter().for_each(|event| events.tell(event, &mut out));
     let object = serde_json::from_str(events.response().expect("it has ended")).unwrap();
     (String::from_utf8(out).unwrap(), object)
 }
@@ -84,7 +96,7 @@ fn messages_of(reply: &Reply, thinking: ShownThinking) -> (String, Value) {
     let mut out = Vec::new();
     events.begin(&mut out);
     events.heartbeat(&mut out);
-    events.tell_reply(reply, &mut out);
+    steps_of(reply).iter().for_each(|event| events.tell(event, &mut out));
     let object = serde_json::from_str(events.message().expect("it has ended")).unwrap();
     (String::from_utf8(out).unwrap(), object)
 }
@@ -102,7 +114,7 @@ fn ends(reason: FinishReason) -> (&'static str, &'static str) {
 /// All three wires tell the same turn, in both forms.
 fn all_wires_agree(reply: &Reply) {
     let rules = Rules { usage: Some(reply.usage.is_some()), ..Rules::default() };
-    let chunks = Spool::new(&reply.head, Some("reasoning_content")).rest(reply, false, true);
+    let chunks = chunks_of(reply);
     let chat = &accumulate::stream(&chunks, &rules).expect("flawless chunks").choices[&0];
     let calls: Vec<_> =
         chat.tool_calls.iter().map(|call| (call.name.clone(), call.arguments.clone())).collect();
@@ -226,7 +238,7 @@ fn as_events(reply: &Reply, cut: usize) -> Vec<TurnEvent> {
     let reasoning = pieces(&turn.reasoning).into_iter().map(TurnEvent::Reasoning);
     let content = pieces(&turn.content).into_iter().map(TurnEvent::Content);
     let calls = turn.calls.iter().cloned().map(TurnEvent::ToolCall);
-    let finish = TurnEvent::Finish { reason: turn.finish.unwrap(), usage: reply.usage };
+    let finish = TurnEvent::Finish(TurnEnd::new(turn.finish.unwrap(), reply.usage));
     reasoning.chain(content).chain(calls).chain([finish]).collect()
 }
 
@@ -256,15 +268,17 @@ proptest! {
     }
 
     #[test]
-    fn chunks_read_back_are_the_turn(reply in reply()) {
-        let chunks = Spool::new(&reply.head, Some("reasoning_content")).rest(&reply, false, true);
-        let text = String::from_utf8(chunks).unwrap();
-        let mut reader = ChunkEvents::default();
-        let mut turn = Turn::default();
+    fn a_servers_chunks_are_the_turn(reply in reply()) {
+        let text = String::from_utf8(chunks_of(&reply)).unwrap();
+        let mut reader = PlainTurn::new(PlainRules { shows_reasoning: true, ..PlainRules::default() });
+        let mut steps = Vec::new();
         for payload in text.split_terminator("\n\n").filter_map(|frame| frame.strip_prefix("data: ")) {
-            reader.read(payload).into_iter().for_each(|event| turn.apply(event));
+            if payload != "[DONE]" {
+                reader.push(payload, &mut steps).unwrap();
+            }
         }
-        turn.apply(reader.finish());
+        reader.close(false, &mut steps);
+        let turn: Turn = steps.into_iter().map(|step| step.event).collect();
         prop_assert_eq!(turn, Turn { usage: reply.usage, ..reply.choices[0].turn.clone() });
     }
 
@@ -400,7 +414,7 @@ fn a_failure_ends_the_stream_and_nothing_follows() {
     events.begin(&mut out);
     events.tell(&TurnEvent::Content("par".into()), &mut out);
     events.fail("server_error", &error, &mut out);
-    events.tell(&TurnEvent::Finish { reason: FinishReason::Stop, usage: None }, &mut out);
+    events.tell(&TurnEvent::Finish(TurnEnd::new(FinishReason::Stop, None)), &mut out);
     let told = other_wires::responses(std::str::from_utf8(&out).unwrap());
     assert_eq!((told.end.as_str(), told.content.as_str()), ("failed:server_error", "par"));
     let mut out = Vec::new();
@@ -409,7 +423,7 @@ fn a_failure_ends_the_stream_and_nothing_follows() {
     events.tell(&TurnEvent::Content("par".into()), &mut out);
     events.fail(&error, "req_1", &mut out);
     events.tell(&TurnEvent::Content("more".into()), &mut out);
-    events.tell(&TurnEvent::Finish { reason: FinishReason::Stop, usage: None }, &mut out);
+    events.tell(&TurnEvent::Finish(TurnEnd::new(FinishReason::Stop, None)), &mut out);
     assert_eq!(other_wires::messages(std::str::from_utf8(&out).unwrap()).end, "failed:api_error");
 }
 

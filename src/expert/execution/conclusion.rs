@@ -153,9 +153,6 @@ impl Worker {
     ) -> Result<(), StoreError> {
         let (entry, process) = (&claimed.lease.entry, &invocation.process);
         tracing::error!(target: "respool::expert", expert = invocation.expert, entry, process, why, "an attempt cannot go on; it is a dead letter now");
-        if let Some(run) = &claimed.run {
-            self.experts.agents.cancel(run).await?;
-        }
         let message = Message {
             id: format!("{entry}:lost"),
             expert: invocation.expert.clone(),
@@ -166,7 +163,12 @@ impl Worker {
                 "recommendation": format!("Start it again with the installed version: respool expert dead-letters replay {entry}")}),
         };
         self.post(message).await?;
-        self.end(claimed, EntryEnd::DeadLetter, why.to_owned()).await
+        self.end(claimed, EntryEnd::DeadLetter, why.to_owned()).await?;
+        // Last, because it would end the entry as cancelled.
+        if let Some(run) = &claimed.run {
+            self.experts.agents.cancel(run).await?;
+        }
+        Ok(())
     }
 
     /// Hands a trigger with `session: main` to the main agent's session, if it can be reached; that agent delegates back to the expert.

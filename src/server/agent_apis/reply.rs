@@ -10,7 +10,7 @@ use http::StatusCode;
 use tokio::time::{Instant, sleep_until};
 
 use super::errors::Client;
-use super::writer::{Chunks, Writer};
+use super::writer::Writer;
 use crate::observe::{Outcome, SharedLine};
 use crate::relay::{Batch, Opened, ReplyStream};
 use crate::server::agent::{Answer, RUN_ID, Said};
@@ -18,7 +18,7 @@ use crate::server::body::Taken;
 use crate::server::chat::{self, Pending};
 use crate::server::{App, heartbeat, respond};
 use crate::translate::Reply;
-use crate::turn::{TurnEvent, Usage};
+use crate::turn::{ChoiceEvent, FinishReason, TurnEnd, TurnEvent, Usage};
 use crate::wire::{ApiError, ErrorCode};
 
 /// A reply in the making.
@@ -27,7 +27,10 @@ pub(super) struct Telling {
     pub(super) writer: Writer,
     pub(super) client: Client,
     pub(super) line: SharedLine,
-    chunks: Chunks,
+    /// Bytes of text that were told.
+    told: usize,
+    /// How the turn ended: that is told once its stream has ended, and the reply is kept.
+    end: Option<TurnEnd>,
     /// The room of what is kept of the request.
     _held: Option<Taken>,
 }
@@ -48,18 +51,16 @@ pub(super) enum Source {
 pub(super) enum Piece {
     /// The source is open now.
     Opened,
-    Chunks(Bytes),
+    Steps(Vec<ChoiceEvent>),
     Event(TurnEvent),
     Whole(Box<Reply>),
-    /// The end of the stream; and whether it has filled the window.
-    End(Option<Usage>, bool),
+    End(Option<Usage>),
     Failed(ApiError),
 }
 
 impl Telling {
     pub(super) fn new(app: App, writer: Writer, client: Client, line: SharedLine) -> Self {
-        let chunks = Chunks::new(app.limits.max_body.bytes());
-        Self { app, writer, client, line, chunks, _held: None }
+        Self { app, writer, client, line, told: 0, end: None, _held: None }
     }
 
     /// The same, holding this room until the reply has ended.
@@ -137,7 +138,7 @@ impl Telling {
 
     /// The next piece, or respool's end. Safe to cancel. The reply is kept until its end, and is bounded like a whole one.
     async fn piece(&self, source: &mut Source) -> Piece {
-        if self.chunks.told() > self.app.limits.max_body.bytes() {
+        if self.told > self.app.limits.max_body.bytes() {
             return Piece::Failed(too_long(&self.app));
         }
         tokio::select! {
@@ -151,9 +152,9 @@ impl Telling {
     fn tell(&mut self, piece: Piece, out: &mut Vec<u8>) -> bool {
         match piece {
             Piece::Opened => return false,
-            Piece::Chunks(bytes) => {
+            Piece::Steps(steps) => {
                 self.client.release_request();
-                self.chunks.tell(bytes, &mut self.writer, out);
+                self.steps(steps, out);
                 return false;
             }
             Piece::Event(event) => {
@@ -162,17 +163,39 @@ impl Telling {
             }
             Piece::Whole(reply) => {
                 self.line.with(|line| line.outcome = Outcome::Ok);
-                self.writer.tell_reply(&reply, out);
+                let usage = reply.usage;
+                self.steps(reply.of_first_choice().into_events(), out);
+                self.end(usage, out);
             }
-            Piece::End(usage, fills_window) => {
+            Piece::End(usage) => {
                 self.line.with(|line| (line.outcome, line.usage) = (Outcome::Ok, usage));
-                self.chunks.finish(&mut self.writer, fills_window, out);
+                self.end(usage, out);
             }
             Piece::Failed(error) => {
                 self.client.end(error, &mut self.writer, out, &self.line);
             }
         }
         true
+    }
+}
+
+impl Telling {
+    /// Writes what the first choice says; these APIs know no other. Its end waits.
+    fn steps(&mut self, steps: Vec<ChoiceEvent>, out: &mut Vec<u8>) {
+        let mut events = Vec::with_capacity(steps.len());
+        for step in steps.into_iter().filter(|step| step.choice == 0) {
+            self.told += step.event.text_len();
+            match step.event {
+                TurnEvent::Finish(end) => self.end = Some(end),
+                event => events.push(event),
+            }
+        }
+        self.writer.tell_all(events, out);
+    }
+
+    fn end(&mut self, usage: Option<Usage>, out: &mut Vec<u8>) {
+        let end = self.end.take().unwrap_or_else(|| TurnEnd::new(FinishReason::Stop, usage));
+        self.writer.tell(&TurnEvent::Finish(end), out);
     }
 }
 
@@ -238,9 +261,11 @@ impl Source {
                 Piece::Opened
             }
             Self::Open(stream) => match stream.batch().await {
-                Batch::Bytes(bytes) => Piece::Chunks(bytes),
+                Batch::Steps(steps) => Piece::Steps(steps),
+                // These go to clients of chat completions only.
+                Batch::Frames(_) => Piece::Failed(chat::not_a_stream()),
                 Batch::Failed(error) => Piece::Failed(error),
-                Batch::End => Piece::End(stream.usage(), stream.fills_window()),
+                Batch::End => Piece::End(stream.usage()),
             },
             Self::Agent(answer) => match answer.next().await {
                 Said::Progress(text) => Piece::Event(TurnEvent::Reasoning(text)),

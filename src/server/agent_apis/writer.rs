@@ -1,15 +1,11 @@
 //! One reply in a client's own form, whichever of the two APIs it is.
 //!
-//! Takes the relay's chunks or its whole reply. Called by `reply`.
-
-use bytes::Bytes;
+//! Takes the steps of its turn. Called by `reply`.
 
 use super::now;
 use crate::relay::Origin;
-use crate::sse::Frames;
 use crate::translate::messages::MessageEvents;
 use crate::translate::responses::{FinishedResponse, ResponseEvents};
-use crate::translate::{ChunkEvents, Reply};
 use crate::turn::TurnEvent;
 use crate::wire::ApiError;
 
@@ -54,21 +50,34 @@ impl Writer {
         }
     }
 
+    /// Tells one step of the turn.
     pub(super) fn tell(&mut self, event: &TurnEvent, out: &mut Vec<u8>) {
         match self {
-            Self::Responses(events) => events.tell(event, out),
+            Self::Responses(events) => {
+                if matches!(event, TurnEvent::Finish(_)) {
+                    events.ends_at(now());
+                }
+                events.tell(event, out);
+            }
             Self::Messages(events, _) => events.tell(event, out),
         }
     }
 
-    pub(super) fn tell_reply(&mut self, reply: &Reply, out: &mut Vec<u8>) {
-        match self {
-            Self::Responses(events) => {
-                events.ends_at(now());
-                events.tell_reply(reply, out);
+    /// Tells steps that came together. Pieces of a text leave together then: an event of these APIs costs more than a chunk. These
+    /// APIs know the first choice only.
+    pub(super) fn tell_all(&mut self, steps: impl IntoIterator<Item = TurnEvent>, out: &mut Vec<u8>) {
+        let mut joined: Option<TurnEvent> = None;
+        for event in steps {
+            let Some(begun) = &mut joined else {
+                joined = Some(event);
+                continue;
+            };
+            if let Some(next) = begun.join(event) {
+                self.tell(begun, out);
+                joined = Some(next);
             }
-            Self::Messages(events, _) => events.tell_reply(reply, out),
         }
+        joined.iter().for_each(|event| self.tell(event, out));
     }
 
     /// `code`: of the event that ends a Responses stream.
@@ -93,66 +102,5 @@ impl Writer {
             Self::Responses(events) => events.response(),
             Self::Messages(events, _) => events.message(),
         }
-    }
-}
-
-/// Reads the relay's chunks for a writer.
-pub(super) struct Chunks {
-    frames: Frames,
-    events: ChunkEvents,
-    told: usize,
-}
-
-impl Chunks {
-    /// `largest`: the most bytes a chunk may have.
-    pub(super) fn new(largest: usize) -> Self {
-        Self { frames: Frames::new(largest), events: ChunkEvents::default(), told: 0 }
-    }
-
-    /// Tells what these bytes hold. The relay wrote them, so each frame is whole and text. Pieces of a text that came together
-    /// leave together: an event of these APIs costs more than a chunk.
-    pub(super) fn tell(&mut self, bytes: Bytes, writer: &mut Writer, out: &mut Vec<u8>) {
-        self.frames.push(bytes);
-        let mut joined: Option<TurnEvent> = None;
-        while let Ok(Some(frame)) = self.frames.next_frame() {
-            let Ok(Some(payload)) = frame.data() else { continue };
-            for event in self.events.read(&payload) {
-                self.told += event.text_len();
-                let Some(begun) = &mut joined else {
-                    joined = Some(event);
-                    continue;
-                };
-                if let Some(next) = begun.join(event) {
-                    writer.tell(begun, out);
-                    joined = Some(next);
-                }
-            }
-        }
-        joined.iter().for_each(|event| writer.tell(event, out));
-    }
-
-    /// The bytes of text that were told.
-    pub(super) fn told(&self) -> usize {
-        self.told
-    }
-
-    pub(super) fn finish(&self, writer: &mut Writer, fills_window: bool, out: &mut Vec<u8>) {
-        if let Writer::Messages(events, _) = &mut *writer
-            && fills_window
-        {
-            events.filled_window();
-        }
-        if let (Writer::Messages(events, _), Some(sequence)) = (&mut *writer, self.events.stop_sequence()) {
-            events.stopped_by(sequence);
-        }
-        if let Writer::Messages(events, _) = &mut *writer
-            && self.events.has_refused()
-        {
-            events.refused();
-        }
-        if let Writer::Responses(events) = &mut *writer {
-            events.ends_at(now());
-        }
-        writer.tell(&self.events.finish(), out);
     }
 }

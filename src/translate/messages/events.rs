@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use bytes::BufMut;
 
-use super::super::chunk_events::STOP_REASON;
 use super::super::ids::Ids;
+use super::super::items::{Around, Items, Proof};
+use super::super::plain_turn::STOP_REASON;
 use super::super::sealed::Sealer;
-use super::super::synthesize::Reply;
 use super::errors::error_json;
 use super::request::{AskedMessage, ShownThinking};
 use crate::sse::write_event;
-use crate::turn::{FinishReason, ToolCall, TurnEvent, Usage};
+use crate::turn::{FinishReason, ItemEnd, ItemKind, ToolCall, TurnEnd, TurnEvent, Usage};
 use crate::wire::{ApiError, decode_string, encode_string};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,17 +33,13 @@ struct OpenBlock {
 #[derive(Debug)]
 pub struct MessageEvents {
     asked: AskedMessage,
-    sealer: Arc<Sealer>,
+    items: Items,
     id: String,
     /// What the prompt is expected to cost, in tokens: Anthropic tells it at the beginning.
     expected_prompt: u64,
     blocks: Vec<String>,
     open: Option<OpenBlock>,
     refused: bool,
-    /// The stop sequence that the model wrote.
-    stopped_by: Option<String>,
-    /// The reply was cut where the model's window ends.
-    fills_window: bool,
     /// Nothing leaves any more.
     closed: bool,
     ended: Option<String>,
@@ -53,16 +49,15 @@ impl MessageEvents {
     /// `expected_prompt`: an estimate of the prompt's tokens, 0 when there is none.
     pub fn new(asked: AskedMessage, sealer: Arc<Sealer>, mut ids: Ids, expected_prompt: u64) -> Self {
         let id = ids.prefixed("msg_");
+        let proof = if asked.thinking == ShownThinking::Text { Proof::Signature } else { Proof::Seal };
         Self {
             asked,
-            sealer,
+            items: Items::new(ids, sealer, proof),
             id,
             expected_prompt,
             blocks: vec![],
             open: None,
             refused: false,
-            stopped_by: None,
-            fills_window: false,
             closed: false,
             ended: None,
         }
@@ -96,66 +91,47 @@ impl MessageEvents {
             return;
         }
         match event {
-            TurnEvent::Reasoning(text) => self.text(Piece::Thinking, text, out),
-            TurnEvent::Content(text) => self.text(Piece::Text, text, out),
+            TurnEvent::Reasoning(_) if self.asked.thinking == ShownThinking::Nothing => return,
+            // Here a refusal is a text, and the reason for the end.
+            TurnEvent::Refusal(text) => {
+                self.refused = true;
+                return self.tell(&TurnEvent::Content(text.clone()), out);
+            }
+            _ => {}
+        }
+        let Around { before, after } = self.items.around(event);
+        before.iter().for_each(|event| self.write(event, out));
+        self.write(event, out);
+        after.iter().for_each(|event| self.write(event, out));
+    }
+
+    fn write(&mut self, event: &TurnEvent, out: &mut impl BufMut) {
+        match event {
+            TurnEvent::ItemBegun(kind, _) => self.begin_item(*kind, out),
+            TurnEvent::ItemEnded(end) => self.close(end, out),
+            TurnEvent::Reasoning(text) | TurnEvent::Content(text) => self.text(text, out),
             TurnEvent::ToolCall(call) => self.call(call, out),
-            TurnEvent::Finish { reason, usage } => self.finish(*reason, usage.as_ref(), out),
-            TurnEvent::Progress(_) | TurnEvent::Note(_) => {}
+            TurnEvent::Finish(end) => self.finish(end, out),
+            TurnEvent::Refusal(_) | TurnEvent::Begun | TurnEvent::Progress(_) | TurnEvent::Note(_) => {}
         }
     }
 
-    /// Tells a whole reply, its end included.
-    pub fn tell_reply(&mut self, reply: &Reply, out: &mut impl BufMut) {
-        let Some(choice) = reply.choices.first() else {
-            return self.finish(FinishReason::Stop, reply.usage.as_ref(), out);
-        };
-        let turn = &choice.turn;
-        self.text(Piece::Thinking, &turn.reasoning, out);
-        self.text(Piece::Text, &turn.content, out);
-        if let Some(refusal) = &choice.refusal {
-            self.text(Piece::Text, refusal, out);
-            self.refused = true;
-        }
-        turn.calls.iter().for_each(|call| self.call(call, out));
-        let said = choice.kept.iter().find(|(key, _)| key == STOP_REASON);
-        self.stopped_by = said.and_then(|(_, json)| decode_string(json));
-        self.fills_window = choice.fills_window;
-        self.finish(turn.finish.unwrap_or(FinishReason::Stop), reply.usage.as_ref(), out);
-    }
-
-    /// The model has written this one of the request's stop sequences: the server says so.
-    pub fn stopped_by(&mut self, sequence: &str) {
-        self.stopped_by = Some(sequence.to_owned());
-    }
-
-    /// The reply was cut where the model's window ends: a larger `max_tokens` would not have helped.
-    pub fn filled_window(&mut self) {
-        self.fills_window = true;
-    }
-
-    /// What the model has said is a refusal.
-    pub fn refused(&mut self) {
-        self.refused = true;
-    }
-
-    fn finish(&mut self, reason: FinishReason, usage: Option<&Usage>, out: &mut impl BufMut) {
-        if std::mem::replace(&mut self.closed, true) {
-            return;
-        }
-        self.close(out);
-        let stopped_by = self.stopped_by.take();
-        let stop_sequence = stopped_by.as_deref().filter(|_| reason == FinishReason::Stop);
-        let reason = match (reason, stop_sequence) {
+    fn finish(&mut self, end: &TurnEnd, out: &mut impl BufMut) {
+        self.closed = true;
+        let said = end.kept.choice.iter().find(|(key, _)| key == STOP_REASON);
+        let stopped_by = said.and_then(|(_, json)| decode_string(json));
+        let stop_sequence = stopped_by.as_deref().filter(|_| end.reason == FinishReason::Stop);
+        let reason = match (end.reason, stop_sequence) {
             _ if self.refused => "\"refusal\"",
             (FinishReason::Stop, Some(_)) => "\"stop_sequence\"",
             (FinishReason::Stop, None) => "\"end_turn\"",
             (FinishReason::ToolCalls, _) => "\"tool_use\"",
-            (FinishReason::Length, _) if self.fills_window => "\"model_context_window_exceeded\"",
+            (FinishReason::Length, _) if end.fills_window => "\"model_context_window_exceeded\"",
             (FinishReason::Length, _) => "\"max_tokens\"",
             (FinishReason::ContentFilter, _) => "\"refusal\"",
         };
         let sequence = stop_sequence.map_or_else(|| "null".to_owned(), encode_string);
-        let usage = usage.copied().unwrap_or(Usage { prompt: self.expected_prompt, ..Usage::default() });
+        let usage = end.usage.unwrap_or(Usage { prompt: self.expected_prompt, ..Usage::default() });
         let told = usage_json(&usage);
         let delta = format!(r#"{{"stop_reason":{reason},"stop_sequence":{sequence}}}"#);
         let data = format!(r#"{{"type":"message_delta","delta":{delta},"usage":{told}}}"#);
@@ -171,22 +147,23 @@ impl MessageEvents {
         }
     }
 
-    fn text(&mut self, piece: Piece, text: &str, out: &mut impl BufMut) {
-        if text.is_empty() || (piece == Piece::Thinking && self.asked.thinking == ShownThinking::Nothing) {
+    fn begin_item(&mut self, kind: ItemKind, out: &mut impl BufMut) {
+        let (piece, block) = match kind {
+            ItemKind::Reasoning => (Piece::Thinking, r#"{"type":"thinking","thinking":"","signature":""}"#),
+            ItemKind::Text | ItemKind::Refusal => (Piece::Text, r#"{"type":"text","text":""}"#),
+            ItemKind::Call => return,
+        };
+        self.started(block, out);
+        self.open = Some(OpenBlock { piece, text: String::new() });
+    }
+
+    fn text(&mut self, text: &str, out: &mut impl BufMut) {
+        if text.is_empty() {
             return;
-        }
-        if self.open.as_ref().is_none_or(|open| open.piece != piece) {
-            self.close(out);
-            let block = match piece {
-                Piece::Thinking => r#"{"type":"thinking","thinking":"","signature":""}"#,
-                Piece::Text => r#"{"type":"text","text":""}"#,
-            };
-            self.started(block, out);
-            self.open = Some(OpenBlock { piece, text: String::new() });
         }
         let Some(open) = &mut self.open else { return };
         open.text.push_str(text);
-        let text = encode_string(text);
+        let (piece, text) = (open.piece, encode_string(text));
         match piece {
             Piece::Text => self.delta(&format!(r#"{{"type":"text_delta","text":{text}}}"#), out),
             Piece::Thinking if self.asked.thinking == ShownThinking::Text => {
@@ -196,16 +173,13 @@ impl MessageEvents {
         }
     }
 
-    fn close(&mut self, out: &mut impl BufMut) {
+    fn close(&mut self, end: &ItemEnd, out: &mut impl BufMut) {
         let Some(OpenBlock { piece, text }) = self.open.take() else { return };
         let block = match piece {
             Piece::Text => format!(r#"{{"type":"text","text":{}}}"#, encode_string(&text)),
             Piece::Thinking => {
-                let (shown, signature) = match self.asked.thinking {
-                    ShownThinking::Text => (text.as_str(), self.sealer.sign(&text)),
-                    _ => ("", self.sealer.seal(&text)),
-                };
-                let signature = encode_string(&signature);
+                let shown = if self.asked.thinking == ShownThinking::Text { text.as_str() } else { "" };
+                let signature = encode_string(end.signature.as_deref().unwrap_or_default());
                 self.delta(&format!(r#"{{"type":"signature_delta","signature":{signature}}}"#), out);
                 format!(
                     r#"{{"type":"thinking","thinking":{},"signature":{signature}}}"#,
@@ -217,7 +191,6 @@ impl MessageEvents {
     }
 
     fn call(&mut self, call: &ToolCall, out: &mut impl BufMut) {
-        self.close(out);
         let id = encode_string(call.id.as_deref().unwrap_or_default());
         let name = encode_string(&call.name);
         let block = |input: &str| format!(r#"{{"type":"tool_use","id":{id},"name":{name},"input":{input}}}"#);

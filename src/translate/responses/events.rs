@@ -11,14 +11,14 @@ use bytes::BufMut;
 
 use super::super::free_text::{FreeTextPatterns, free_text};
 use super::super::ids::Ids;
+use super::super::items::{Around, Items, Proof};
 use super::super::sealed::Sealer;
-use super::super::synthesize::Reply;
 use super::kept::{FinishedResponse, id_of, kept_input};
 use super::names::{NamedTool, ToolKind};
 use super::object::{Head, Status, on_one_line, response_json};
 use super::request::AskedResponse;
 use crate::sse::write_event;
-use crate::turn::{FinishReason, ToolCall, TurnEvent, Usage};
+use crate::turn::{FinishReason, ItemEnd, ItemKind, ToolCall, TurnEvent, Usage};
 use crate::wire::{ApiError, Object, encode_string};
 
 /// The part of an item that is still being written.
@@ -42,12 +42,13 @@ struct OpenItem {
 #[derive(Debug)]
 pub struct ResponseEvents {
     asked: Arc<AskedResponse>,
-    sealer: Arc<Sealer>,
-    ids: Ids,
+    items: Items,
     head: Head,
     sequence: u64,
     output: Vec<String>,
     open: Option<OpenItem>,
+    /// The id of the call that comes next.
+    call_id: String,
     ended: Option<String>,
     failed: bool,
 }
@@ -62,7 +63,18 @@ impl ResponseEvents {
             model: asked.model.clone(),
             store: asked.store,
         };
-        Self { asked, sealer, ids, head, sequence: 0, output: vec![], open: None, ended: None, failed: false }
+        let proof = if asked.sealed_reasoning { Proof::Seal } else { Proof::Nothing };
+        Self {
+            items: Items::new(ids, sealer, proof),
+            asked,
+            head,
+            sequence: 0,
+            output: vec![],
+            open: None,
+            call_id: String::new(),
+            ended: None,
+            failed: false,
+        }
     }
 
     /// The response's id.
@@ -112,7 +124,7 @@ impl ResponseEvents {
 
     /// The request's own items as they are kept.
     pub fn input_to_keep(&mut self) -> String {
-        kept_input(&self.asked.items, &mut self.ids)
+        kept_input(&self.asked.items, &mut self.items.ids)
     }
 
     /// The response as it is kept. Nothing where it is not to be kept or has not ended.
@@ -152,26 +164,23 @@ impl ResponseEvents {
         if self.ended.is_some() {
             return;
         }
-        match event {
-            TurnEvent::Reasoning(text) => self.text(Piece::Reasoning, text, out),
-            TurnEvent::Content(text) => self.text(Piece::Text, text, out),
-            TurnEvent::ToolCall(call) => self.call(call, out),
-            TurnEvent::Finish { reason, usage } => self.finish(*reason, usage.as_ref(), out),
-            TurnEvent::Progress(_) | TurnEvent::Note(_) => {}
-        }
+        let Around { before, after } = self.items.around(event);
+        before.iter().for_each(|event| self.write(event, out));
+        self.write(event, out);
+        after.iter().for_each(|event| self.write(event, out));
     }
 
-    /// Tells a whole reply, its end included.
-    pub fn tell_reply(&mut self, reply: &Reply, out: &mut impl BufMut) {
-        let Some(choice) = reply.choices.first() else {
-            return self.finish(FinishReason::Stop, reply.usage.as_ref(), out);
-        };
-        let turn = &choice.turn;
-        self.text(Piece::Reasoning, &turn.reasoning, out);
-        self.text(Piece::Text, &turn.content, out);
-        self.text(Piece::Refusal, choice.refusal.as_deref().unwrap_or_default(), out);
-        turn.calls.iter().for_each(|call| self.call(call, out));
-        self.finish(turn.finish.unwrap_or(FinishReason::Stop), reply.usage.as_ref(), out);
+    fn write(&mut self, event: &TurnEvent, out: &mut impl BufMut) {
+        match event {
+            TurnEvent::ItemBegun(kind, id) => self.begin_item(*kind, id, out),
+            TurnEvent::ItemEnded(end) => self.close(end, out),
+            TurnEvent::Reasoning(text) | TurnEvent::Content(text) | TurnEvent::Refusal(text) => {
+                self.text(text, out);
+            }
+            TurnEvent::ToolCall(call) => self.call(call, out),
+            TurnEvent::Finish(end) => self.finish(end.reason, end.usage.as_ref(), out),
+            TurnEvent::Begun | TurnEvent::Progress(_) | TurnEvent::Note(_) => {}
+        }
     }
 
     /// The turn failed after its beginning. `code`: see [`super::failure_code`].
@@ -179,7 +188,7 @@ impl ResponseEvents {
         if self.ended.is_some() {
             return;
         }
-        self.close("incomplete", out);
+        self.items.end(false).iter().for_each(|event| self.write(event, out));
         // Of failures those are kept that a client asks for later.
         self.head.store &= self.asked.background;
         let response = self.object(true, Status::Failed(code, &error.message), None);
@@ -189,29 +198,31 @@ impl ResponseEvents {
     }
 
     fn finish(&mut self, reason: FinishReason, usage: Option<&Usage>, out: &mut impl BufMut) {
-        if self.ended.is_some() {
-            return;
-        }
         let (name, status) = match reason {
             FinishReason::Stop | FinishReason::ToolCalls => ("response.completed", Status::Completed),
             FinishReason::Length => ("response.incomplete", Status::Incomplete("max_output_tokens")),
             FinishReason::ContentFilter => ("response.incomplete", Status::Incomplete("content_filter")),
         };
-        self.close(if status == Status::Completed { "completed" } else { "incomplete" }, out);
         let response = self.object(true, status, usage);
         self.event(out, name, &format!(r#","response":{response}"#));
         self.ended = Some(response);
     }
 
-    fn text(&mut self, piece: Piece, text: &str, out: &mut impl BufMut) {
+    fn begin_item(&mut self, kind: ItemKind, id: &str, out: &mut impl BufMut) {
+        match kind {
+            ItemKind::Reasoning => self.start(Piece::Reasoning, format!("rs_{id}"), out),
+            ItemKind::Text => self.start(Piece::Text, format!("msg_{id}"), out),
+            ItemKind::Refusal => self.start(Piece::Refusal, format!("msg_{id}"), out),
+            ItemKind::Call => id.clone_into(&mut self.call_id),
+        }
+    }
+
+    fn text(&mut self, text: &str, out: &mut impl BufMut) {
         if text.is_empty() {
             return;
         }
-        if self.open.as_ref().is_none_or(|open| open.piece != piece) {
-            self.close("completed", out);
-            self.start(piece, out);
-        }
         let Some(open) = &mut self.open else { return };
+        let piece = open.piece;
         open.text.push_str(text);
         // Nearly every event is one of these: it is written straight into the stream, where writing cannot fail.
         let mut out = out.writer();
@@ -222,8 +233,7 @@ impl ResponseEvents {
         self.sequence += 1;
     }
 
-    fn start(&mut self, piece: Piece, out: &mut impl BufMut) {
-        let id = self.ids.prefixed(if piece == Piece::Reasoning { "rs_" } else { "msg_" });
+    fn start(&mut self, piece: Piece, id: String, out: &mut impl BufMut) {
         let item = match piece {
             Piece::Reasoning => {
                 format!(
@@ -242,8 +252,9 @@ impl ResponseEvents {
         self.open = Some(OpenItem { piece, id, text: String::new(), delta });
     }
 
-    fn close(&mut self, status: &str, out: &mut impl BufMut) {
+    fn close(&mut self, end: &ItemEnd, out: &mut impl BufMut) {
         let Some(OpenItem { piece, id, text, .. }) = self.open.take() else { return };
+        let status = if end.is_whole { "completed" } else { "incomplete" };
         let place = place(&id, self.output.len());
         let logprobs = piece.logprobs();
         let (field, encoded) = (piece.field(), encode_string(&text));
@@ -251,22 +262,13 @@ impl ResponseEvents {
         let part = piece.part(&text);
         self.event(out, "response.content_part.done", &format!(r#"{place},"content_index":0,"part":{part}"#));
         let item = match piece {
-            Piece::Reasoning => self.reasoning_item(&id, status, &text, &part),
+            Piece::Reasoning => reasoning_item(&id, status, end.signature.as_deref(), &part),
             _ => message_item(&id, status, &part),
         };
         self.done(item, out);
     }
 
-    fn reasoning_item(&self, id: &str, status: &str, text: &str, part: &str) -> String {
-        let sealed = self.asked.sealed_reasoning.then(|| encode_string(&self.sealer.seal(text)));
-        let sealed = sealed.as_deref().unwrap_or("null");
-        format!(
-            r#"{{"id":"{id}","type":"reasoning","summary":[],"content":[{part}],"encrypted_content":{sealed},"status":"{status}"}}"#
-        )
-    }
-
     fn call(&mut self, call: &ToolCall, out: &mut impl BufMut) {
-        self.close("completed", out);
         let plain = NamedTool { kind: ToolKind::Function, namespace: None, name: call.name.clone() };
         let asked = Arc::clone(&self.asked);
         let tool = asked.tools.original(&call.name).unwrap_or(&plain);
@@ -279,7 +281,7 @@ impl ResponseEvents {
     }
 
     fn function_call(&mut self, tool: &NamedTool, call_id: &str, arguments: &str, out: &mut impl BufMut) {
-        let id = self.ids.prefixed("fc_");
+        let id = format!("fc_{}", self.call_id);
         let (name, arguments) = (encode_string(&tool.name), encode_string(arguments));
         let item = |arguments: &str, status: &str| {
             format!(
@@ -297,7 +299,7 @@ impl ResponseEvents {
     }
 
     fn custom_call(&mut self, tool: &NamedTool, call_id: &str, input: &str, out: &mut impl BufMut) {
-        let id = self.ids.prefixed("ctc_");
+        let id = format!("ctc_{}", self.call_id);
         let (name, input) = (encode_string(&tool.name), encode_string(input));
         let item = |input: &str, status: &str| {
             format!(
@@ -313,7 +315,7 @@ impl ResponseEvents {
     }
 
     fn tool_search_call(&mut self, call_id: &str, arguments: &str, out: &mut impl BufMut) {
-        let (id, arguments) = (self.ids.prefixed("tsc_"), on_one_line(arguments));
+        let (id, arguments) = (format!("tsc_{}", self.call_id), on_one_line(arguments));
         let item = |status: &str| {
             format!(
                 r#"{{"id":"{id}","type":"tool_search_call","call_id":{call_id},"execution":"client","arguments":{arguments},"status":"{status}"}}"#
@@ -388,6 +390,13 @@ fn place(id: &str, index: usize) -> String {
 
 fn message_item(id: &str, status: &str, part: &str) -> String {
     format!(r#"{{"id":"{id}","type":"message","role":"assistant","content":[{part}],"status":"{status}"}}"#)
+}
+
+fn reasoning_item(id: &str, status: &str, sealed: Option<&str>, part: &str) -> String {
+    let sealed = sealed.map_or_else(|| "null".to_owned(), encode_string);
+    format!(
+        r#"{{"id":"{id}","type":"reasoning","summary":[],"content":[{part}],"encrypted_content":{sealed},"status":"{status}"}}"#
+    )
 }
 
 fn namespace_field(tool: &NamedTool) -> String {

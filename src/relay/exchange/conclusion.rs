@@ -1,0 +1,96 @@
+//! What leaves an exchange: the reply of one of its attempts, or the error that tells most.
+
+use bytes::Bytes;
+
+use super::{Exchange, Got};
+use crate::relay::candidates::{more_telling, no_upstream};
+use crate::relay::completion;
+use crate::relay::outcome::{Finding, Whole, with_efforts};
+use crate::relay::record::Record;
+use crate::translate::Shows;
+use crate::turn::{FinishReason, Usage};
+use crate::upstream::UpstreamError;
+use crate::wire::ApiError;
+
+impl Exchange {
+    pub(super) fn deliver(&mut self, place: usize) -> Got {
+        let is_useful = self.history.attempts.get(place).is_some_and(|past| past.finding == Finding::Useful);
+        Record::rescue(self.history.last_fault(), is_useful);
+        let shows = match self.history.attempts.get(place).map(|past| &past.finding) {
+            Some(Finding::Mistake(_, shows)) => *shows,
+            _ => Shows::Answer,
+        };
+        let usage = self.total_usage(self.history.last().and_then(|last| last.usage));
+        match self.history.attempts.get_mut(place).and_then(|past| past.reply.take()) {
+            None => Got::Current(shows),
+            Some(Whole::Reply(mut reply)) => {
+                if shows == Shows::CorrectableCall {
+                    completion::add_correctable_calls(&mut reply, &self.request);
+                }
+                self.record.usage(reply.usage);
+                let fills_window = self.fills_window(reply.usage);
+                reply.usage = usage.or(reply.usage);
+                for choice in &mut reply.choices {
+                    choice.fills_window = fills_window && choice.turn.finish == Some(FinishReason::Length);
+                    self.record.turn(&choice.turn);
+                    self.request.remember(&choice.turn);
+                }
+                Got::Whole(Whole::Reply(reply))
+            }
+            Some(Whole::Body(body)) => {
+                let last = self.history.attempts.get(place).and_then(|past| past.usage);
+                self.record.usage(last);
+                let changed = usage.and_then(|usage| completion::with_usage(&body, &usage));
+                Got::Whole(Whole::Body(changed.map_or(body, Bytes::from)))
+            }
+        }
+    }
+
+    /// The token counts that the client is told when there was more than one attempt: those of all, except that clients
+    /// which read `prompt_tokens` as the size of the conversation get the last prompt's.
+    pub(super) fn total_usage(&self, last: Option<Usage>) -> Option<Usage> {
+        let spent = self.history.spent_before_last();
+        if spent == Usage::default() {
+            return None;
+        }
+        let sum = spent.plus(last.unwrap_or_default());
+        let reads_context = self.request.facts.program.reads_prompt_as_context();
+        Some(if reads_context { Usage { prompt: self.history.last_prompt(), ..sum } } else { sum })
+    }
+
+    /// The error that leaves.
+    pub(super) fn fail(&self) -> ApiError {
+        Record::rescue(self.history.last_fault(), false);
+        let last = self.history.last();
+        let of_mistake = last.is_none_or(|last| match last.finding {
+            Finding::Mistake(..) | Finding::OutOfTime => true,
+            Finding::Refused(_) => last.is_changed && last.error.is_some(),
+            _ => false,
+        });
+        let Some(fault) = self.history.last_fault().filter(|_| of_mistake) else {
+            return self.fail_with(&self.telling_error());
+        };
+        let glitch = last.and_then(|last| last.error.clone()).filter(|_| self.history.mistakes() < 2);
+        let error = glitch.map_or_else(
+            || fault.error(self.history.asked()),
+            |glitch| ApiError { cause: glitch.cause(String::new()), ..glitch.error },
+        );
+        self.record.fails(&error, None);
+        ApiError { is_final: error.status >= 500, ..error }
+    }
+
+    /// The error of which an upstream is the cause.
+    pub(super) fn fail_with(&self, cause: &UpstreamError) -> ApiError {
+        let error = with_efforts(cause, self.history.asked(), self.history.waited);
+        self.record.fails(&error, Some(cause));
+        error
+    }
+
+    /// Of the last round's errors the one that tells the client most.
+    fn telling_error(&self) -> UpstreamError {
+        let round = self.history.round;
+        let last_round = self.history.attempts.iter().filter(|past| past.round == round);
+        let errors = last_round.filter_map(|past| past.error.clone());
+        errors.reduce(more_telling).unwrap_or_else(no_upstream)
+    }
+}
