@@ -376,7 +376,8 @@ pub async fn operator_name(store: &Store, key: Option<&str>, place: &str) -> Res
     let Some(key) = key else {
         return Err(format!("deciding needs an operator's key: put one into the variable {OPERATOR_KEY}"));
     };
-    let digest: String = Sha256::digest(key.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = Sha256::digest(key.as_bytes());
+    let digest = digest.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
     let failed = |error: crate::store::StoreError| error.0;
     if let Some(name) = store.operator(&digest).await.map_err(failed)? {
         return Ok(format!("{name}, {place}"));

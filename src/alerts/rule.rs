@@ -70,7 +70,7 @@ macro_rules! rules {
 
 rules! {
     UpstreamDown = "upstream_down", Critical,
-        "The model server does not answer. Requests to it fail unless another server has the model.",
+        "The model server does not answer. Requests to it fail unless another server has the same model.",
         "Check whether the server is running, read its log, and restart it. `respool check` tries it.";
     CircuitOpen = "circuit_open", Critical,
         "The model server answers, but its replies fail. It is tried again with growing pauses.",
@@ -82,41 +82,41 @@ rules! {
         "No secure connection to the model server can be made: its certificate is not trusted or has expired.",
         "Renew the certificate, or correct the host name in the `url` of this upstream.";
     ErrorRate = "error_rate", Critical,
-        "A large share of the requests fails.",
+        "A large share of the requests is failing.",
         "The page lists the last problems, each with what to do.";
     SecondAttempts = "second_attempts", Warning,
-        "A large share of the turns was useful only at a second attempt: the model writes calls that cannot be used, which costs time and tokens.",
-        "Check the tool parser of the server for this model (docs/dialects.md), its limit of tokens, and its window.";
+        "Many turns need a second attempt: the model writes tool calls that cannot be used, which costs time and tokens.",
+        "Check the server's tool parser for this model (docs/dialects.md), its token limit and its context window.";
     LoopsStopped = "loops_stopped", Warning,
-        "A model repeats itself, and respool ends its loops.",
-        "Look at the runs on the page: the task may be too hard for the model, or a tool always answers the same.";
+        "A model is repeating itself, and respool is ending its loops.",
+        "Look at the runs on the page: the task may be too hard for the model, or a tool may always give the same answer.";
     Overflows = "overflows", Warning,
-        "Conversations are longer than the window of the model.",
+        "Conversations are longer than the model's context window.",
         "Raise --max-model-len of the server, tell the clients the true window, or set `context.on_overflow = \"trim\"`.";
     QueueWaits = "queue_waits", Warning,
-        "Requests wait long for a place at a model server.",
-        "Raise `max_concurrency` of the upstream if the server can take more, or add a server.";
+        "Requests wait a long time for a free slot at a model server.",
+        "Raise `max_concurrency` of the upstream if the server can handle more, or add another server.";
     FirstByteSlow = "first_byte_slow", Warning,
-        "The first byte of replies comes much later than usual.",
-        "Look at the load of the GPU and at the length of the prompts; the prefix cache of the server may be off.";
+        "Replies start much later than usual.",
+        "Look at the load of the GPU and at the length of the prompts; the server's prefix cache may be switched off.";
     RunFailed = "run_failed", Warning,
         "A run of an agent or expert has failed.",
-        "The page shows its steps and the reason.";
+        "Look at its steps and the reason on the page.";
     DeadLetter = "dead_letter", Warning,
-        "Work of an expert was given up after its attempts.",
-        "Look at it on the page under Approvals, and try it again or drop it.";
+        "An expert's task failed for good: all its attempts are used up.",
+        "Look at it on the page under Approvals, then try it again or drop it.";
     ApprovalWaiting = "approval_waiting", Warning,
-        "An agent waits for your consent to a call.",
-        "Approve or reject it on the page, or by `respool expert approvals`.";
+        "An agent is waiting for you to approve a call.",
+        "Approve or reject it on the page, or with `respool expert approvals`.";
     BudgetReached = "budget_reached", Warning,
-        "A budget of this day is nearly spent. When it is, requests are refused until the next UTC day.",
-        "Raise it in `[budgets]`, or check the page to see who spent it.";
+        "A daily budget is nearly used up. When it is, requests are refused until the next UTC day.",
+        "Raise it in `[budgets]`, or see on the page who spent it.";
     StateNotWritable = "state_not_writable", Critical,
-        "Usage records cannot be written to the disk. Requests are answered all the same.",
+        "Usage records cannot be written to disk. Requests are still answered.",
         "Make room on the disk of `state_dir`, or give respool the right to write there.";
     ReloadFailed = "reload_failed", Warning,
-        "The changed configuration is wrong. The old one still holds.",
-        "Correct the file; `respool check` says what is wrong where.";
+        "The changed configuration is wrong. The old one stays in use.",
+        "Correct the file; `respool check` says what is wrong and where.";
 }
 
 impl Rule {
@@ -175,7 +175,11 @@ pub(super) fn findings(signals: &Signals, now: u64) -> Vec<Finding> {
         if upstream.is_down {
             all.push(finding(Rule::UpstreamDown, name, format!("The upstream `{name}` does not answer.")));
         } else if upstream.is_open {
-            all.push(finding(Rule::CircuitOpen, name, format!("The upstream `{name}` fails.")));
+            all.push(finding(
+                Rule::CircuitOpen,
+                name,
+                format!("Replies from the upstream `{name}` are failing."),
+            ));
         }
     }
     all.extend(of_requests(&signals.recent, now));
@@ -192,25 +196,21 @@ pub(super) fn findings(signals: &Signals, now: u64) -> Vec<Finding> {
         all.push(finding(
             Rule::ApprovalWaiting,
             id,
-            format!("The agent `{agent}` waits for consent (`{id}`)."),
+            format!("The agent `{agent}` is waiting for your approval (`{id}`)."),
         ));
     }
     for (id, agent) in &signals.failed_runs {
         all.push(finding(Rule::RunFailed, id, format!("The run `{id}` of `{agent}` has failed.")));
     }
     for (id, expert) in &signals.dead_letters {
-        let what = format!("A task of the expert `{expert}` failed permanently (`{id}`).");
+        let what = format!("A task of the expert `{expert}` failed for good (`{id}`).");
         all.push(finding(Rule::DeadLetter, id, what));
     }
     if signals.is_state_broken {
         all.push(finding(Rule::StateNotWritable, "", "Usage records cannot be written."));
     }
     if let Some(why) = &signals.reload_problem {
-        all.push(finding(
-            Rule::ReloadFailed,
-            "",
-            format!("The configuration was changed and is wrong: {why}"),
-        ));
+        all.push(finding(Rule::ReloadFailed, "", format!("The changed configuration is wrong: {why}")));
     }
     all
 }
@@ -254,7 +254,8 @@ fn of_requests(recent: &[Recent], now: u64) -> Vec<Finding> {
     );
     add(
         Rule::Overflows,
-        often(|it| it.overflowed, 5).map(|n| format!("{n} requests were too long in 15 minutes.")),
+        often(|it| it.overflowed, 5)
+            .map(|n| format!("{n} requests were too long for the model in 15 minutes.")),
     );
     add(Rule::FirstByteSlow, slow(recent, now));
     for (rule, code, what) in [
@@ -276,7 +277,7 @@ fn slow(recent: &[Recent], now: u64) -> Option<String> {
     let (late, early) = (median(&late)?, median(&early)?);
     let seconds = |millis: u64| std::time::Duration::from_millis(millis).as_secs_f64();
     (late > 5_000 && late > 3 * early).then(|| {
-        format!("The first byte comes after {:.1} s; it was {:.1} s before.", seconds(late), seconds(early))
+        format!("Replies start after {:.1} s; before, it was {:.1} s.", seconds(late), seconds(early))
     })
 }
 

@@ -71,7 +71,7 @@ impl Sink {
     pub(super) fn send(&self, message: &Message) {
         if self.sender.try_send(message.clone()).is_err() {
             metrics::alert_lost(&self.name);
-            tracing::error!(target: "respool::alerts", sink = self.name, "an alert was lost: too many wait for this sink");
+            tracing::error!(target: "respool::alerts", sink = self.name, "an alert was lost: too many are waiting for this sink");
         }
     }
 }
@@ -80,11 +80,11 @@ async fn deliver(sender: &Sender, sink: &str, message: &Message) {
     for (attempt, pause) in PAUSES.iter().map(Some).chain([None]).enumerate() {
         let Err(why) = sender.once(message).await else { return };
         if let Some(seconds) = pause {
-            tracing::warn!(target: "respool::alerts", sink, why, attempt, "an alert could not be delivered; it is tried again");
+            tracing::warn!(target: "respool::alerts", sink, why, attempt, "an alert could not be delivered: it will be tried again");
             tokio::time::sleep(Duration::from_secs(*seconds)).await;
         } else {
             metrics::alert_lost(sink);
-            tracing::error!(target: "respool::alerts", sink, why, "an alert could not be delivered, and is given up");
+            tracing::error!(target: "respool::alerts", sink, why, "an alert could not be delivered: it is lost");
         }
     }
 }
@@ -240,7 +240,7 @@ impl Sender {
     async fn email(&self, message: &Message) -> Result<(), String> {
         let address = |text: &Option<String>, key: &str| -> Result<Mailbox, String> {
             let text = text.as_deref().ok_or_else(|| format!("it has no `{key}`"))?;
-            text.parse::<Mailbox>().map_err(|error| format!("`{key}` is no mail address: {error}"))
+            text.parse::<Mailbox>().map_err(|error| format!("`{key}` is not an e-mail address: {error}"))
         };
         let mail = lettre::Message::builder()
             .from(address(&self.config.from, "from")?)

@@ -60,7 +60,7 @@ pub(super) fn read(line: &str) -> Option<Result<Command, String>> {
         "/clear" | "/new" => Command::Clear,
         "/undo" => Command::Undo,
         "/quit" | "/exit" => Command::Quit,
-        _ => return Some(Err(format!("there is no command {name}; /help lists those there are"))),
+        _ => return Some(Err(format!("there is no command {name}; /help lists all of them"))),
     };
     Some(Ok(command))
 }

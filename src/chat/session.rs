@@ -83,7 +83,7 @@ impl Session {
         let text = if taken {
             format!("going on with the last conversation ({}){interrupted}", counted(turns, "turn"))
         } else {
-            "there is no conversation of this directory yet; this is a new one".to_owned()
+            "there is no earlier conversation in this directory; this is a new one".to_owned()
         };
         self.note(&text);
         Ok(())

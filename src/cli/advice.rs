@@ -34,7 +34,7 @@ fn within_reach(settings: &Settings) -> Option<&'static str> {
         (false, false) => None,
         (false, true) => Some("the upstream's key"),
         (true, false) => Some("the agents and experts, and read their runs"),
-        (true, true) => Some("the agents and experts and the upstream's key, and read their runs"),
+        (true, true) => Some("the agents, the experts and the upstream's key, and read the runs"),
     }
 }
 
@@ -50,8 +50,8 @@ pub(super) fn open_to_all(settings: &Settings) -> Vec<Unusable> {
     let what = within_reach(settings).filter(|_| !server.allow_unauthenticated);
     let problem = |what| {
         let why = format!(
-            "whoever reaches {} could use {what}: no key is asked for. Set `client_keys_env` (docs/operating.md), let `listen` be \
-             127.0.0.1, or, if everybody who reaches it may do so, set `allow_unauthenticated = true`",
+            "anybody who can reach {} could use {what}, because clients need no key. Set `client_keys_env` (docs/operating.md), set `listen` to \
+             127.0.0.1, or, if everybody there may do so, set `allow_unauthenticated = true`",
             server.listen
         );
         Unusable::new(&["listen"], why)
@@ -64,10 +64,10 @@ fn open(settings: &Settings) -> Option<Advice> {
     let what = within_reach(settings).filter(|_| settings.server.allow_unauthenticated)?;
     Some(Advice {
         text: format!(
-            "whoever reaches {} can use {what}: no key is asked for, as `allow_unauthenticated` says",
+            "anybody who can reach {} can use {what}: clients need no key, because `allow_unauthenticated` is set",
             settings.server.listen
         ),
-        todo: "set `client_keys_env`, or let `listen` be 127.0.0.1 (a container's port: publish it there)"
+        todo: "set `client_keys_env`, or set `listen` to 127.0.0.1 (in a container, publish the port on 127.0.0.1 only)"
             .to_owned(),
     })
 }
@@ -77,8 +77,8 @@ fn idle(settings: &Settings) -> Option<Advice> {
     let rules = idle_rules(&settings.tools.policy);
     let numbers: Vec<String> = rules.iter().map(ToString::to_string).collect();
     (!rules.is_empty()).then(|| Advice {
-        text: format!("rule {} of tools.policy can allow no command: respool does not read such a pattern", numbers.join(", ")),
-        todo: "a `command` with `*` may hold programs, arguments, `;`, `&&`, `||`, `|`, `&`, `>` and `<`; write anything else without `*`"
+        text: format!("rule {} of tools.policy never allows a command: respool cannot read its pattern", numbers.join(", ")),
+        todo: "in a `command`, `*` can stand beside programs, arguments, `;`, `&&`, `||`, `|`, `&`, `>` and `<`; write everything else without `*`"
             .to_owned(),
     })
 }
@@ -93,9 +93,9 @@ fn denied(settings: &Settings, agent: &str, tools: &[String]) -> Option<Advice> 
     };
     let rules: Vec<String> = never.iter().map(|tool| rule_for(tool)).collect();
     Some(Advice {
-        text: format!("agent `{agent}` {which}: nobody can be asked, and no rule of the policy allows it"),
+        text: format!("agent `{agent}` {which}: there is nobody to ask, and no rule of the policy allows it"),
         todo: format!(
-            "for what it may use, add rules before those that deny it (docs/tools.md), as\n{}",
+            "to allow a tool, add a rule before the ones that deny it (docs/tools.md), such as\n{}",
             rules.join("\n")
         ),
     })
@@ -135,7 +135,7 @@ mod tests {
         let [idle] = &check(&format!("{}{}", rule("git *"), rule("(cd x; make *)")))[..] else {
             panic!("one")
         };
-        assert!(idle.text.starts_with("rule 2 of tools.policy can allow no command"), "{idle:?}");
+        assert!(idle.text.starts_with("rule 2 of tools.policy never allows a command"), "{idle:?}");
         assert_eq!(check(&rule("(cd x; make)")), []);
     }
 
@@ -154,7 +154,7 @@ mod tests {
         let open = "listen = '0.0.0.0:1'\n";
         check(
             &format!("{open}{agent}"),
-            Some("f:1: listen: whoever reaches 0.0.0.0:1 could use the agents"),
+            Some("f:1: listen: anybody who can reach 0.0.0.0:1 could use the agents"),
             false,
         );
         check(&format!("{open}[experts]\nmodel = 'm'\n"), Some("could use the agents and experts"), false);

@@ -177,13 +177,13 @@ fn store(settings: &Settings) -> Option<Arc<Store>> {
                 tracing::error!(
                     target: "respool::store",
                     set_aside = %aside.display(),
-                    "the store of runs was damaged; it was set aside, and a new one begun"
+                    "the store of runs was damaged: it was set aside and a new one created"
                 );
             }
             Some(Arc::new(store))
         }
         Err(error) => {
-            tracing::error!(target: "respool::store", %error, "runs are not kept, and do not survive a restart");
+            tracing::error!(target: "respool::store", %error, "runs are not stored and will not survive a restart");
             None
         }
     }

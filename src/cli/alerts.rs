@@ -14,9 +14,9 @@ use crate::units::parse_duration;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AlertsCommand {
-    /// List the alerts that hold.
+    /// List open alerts.
     List {
-        /// For programs, as JSON
+        /// Print JSON, for programs
         #[arg(long)]
         json: bool,
     },
@@ -24,12 +24,12 @@ pub(super) enum AlertsCommand {
     Test,
     /// Silence an alert for a while.
     Silence {
-        /// The rule, as `list` names it
+        /// The rule, as `list` shows it
         rule: String,
-        /// What it is about, as `list` names it; without it the rule is silent whatever it is about
-        #[arg(long, default_value = "")]
+        /// Only alerts about this subject, as `list` shows it [default: all alerts of the rule]
+        #[arg(long, default_value = "", hide_default_value = true)]
         subject: String,
-        /// How long
+        /// For how long
         #[arg(long = "for", default_value = "8h", value_parser = parse_duration)]
         span: Duration,
     },
@@ -67,7 +67,7 @@ fn list(loaded: &Loaded, json: bool) -> Result<(), Failure> {
     let dir = &loaded.settings.store.state_dir;
     let Some(open) = read_open(dir) else {
         let what =
-            format!("No alerts have been recorded in {} yet: `respool serve` records them.", dir.display());
+            format!("No alerts have been recorded in {} yet. `respool serve` records them.", dir.display());
         tell(&what);
         return Ok(());
     };
@@ -92,7 +92,7 @@ fn line(alert: &OpenAlert) -> String {
 fn test(loaded: &Loaded) -> Result<(), Failure> {
     let config = &config(&loaded.settings);
     if config.sink.is_empty() {
-        return Err("there is no sink: add [[alerts.sink]] to respool.toml (docs/operating.md)"
+        return Err("no sink is configured: add [[alerts.sink]] to respool.toml (docs/operating.md)"
             .to_owned()
             .into());
     }
@@ -108,15 +108,15 @@ fn test(loaded: &Loaded) -> Result<(), Failure> {
 
 fn silence(loaded: &Loaded, rule: &str, subject: String, span: Duration) -> Result<(), Failure> {
     let known = || Rule::ALL.iter().map(|rule| rule.as_str()).collect::<Vec<_>>().join(", ");
-    let rule =
-        Rule::named(rule).ok_or_else(|| format!("there is no rule `{rule}`. Known are: {}", known()))?;
+    let rule = Rule::named(rule)
+        .ok_or_else(|| format!("there is no rule `{rule}`. Available rules: {}", known()))?;
     let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     let now = millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
     let silence =
         Silence { rule: rule.as_str().to_owned(), subject, until: now.saturating_add(millis(span)) };
     let dir = &loaded.settings.store.state_dir;
     let added = std::fs::create_dir_all(dir).and_then(|()| Silences::add(dir, silence, now));
-    added.map_err(|error| format!("the silence cannot be kept in {}: {error}", dir.display()).into())
+    added.map_err(|error| format!("the silence cannot be saved in {}: {error}", dir.display()).into())
 }
 
 #[cfg(test)]

@@ -12,21 +12,21 @@ use crate::tools::audit::{self, Line, Step};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AuditCommand {
-    /// Show the calls of tools, the newest last.
+    /// List tool calls, newest last.
     List {
-        /// How many lines, from the end
+        /// How many lines to print, counted from the end
         #[arg(long, value_name = "COUNT", default_value_t = 50)]
         limit: usize,
         /// Print the lines exactly as they are in the log
         #[arg(long)]
         json: bool,
-        /// The log [default: `audit.jsonl` in the state directory]
+        /// The audit log [default: `audit.jsonl` in the state directory]
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
     },
-    /// Verify that no line was changed or removed; the exit code is 1 if one was.
+    /// Verify that no line was changed or removed; exits with 1 if one was.
     Verify {
-        /// The log [default: `audit.jsonl` in the state directory]
+        /// The audit log [default: `audit.jsonl` in the state directory]
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
     },

@@ -47,13 +47,13 @@ pub(super) struct ChatArgs {
     /// An OpenAI-compatible endpoint, or `deepinfra` [default: the configured upstreams]
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
-    /// The model [default: the first that the endpoint lists]
+    /// The model [default: the first one that the endpoint lists]
     #[arg(long, value_name = "ID")]
     model: Option<String>,
-    /// The system prompt [default: `systematic_exploration_prompt.md` beside the configuration file, else respool's own]
+    /// The system prompt [default: `systematic_exploration_prompt.md` next to the configuration file, otherwise respool's own]
     #[arg(long, value_name = "FILE", conflicts_with = "continue")]
     system: Option<PathBuf>,
-    /// Run and change everything without asking; what the policy denies stays denied
+    /// Run commands and change files without asking; whatever the policy denies stays denied
     #[arg(long)]
     yes: bool,
     /// Continue the last conversation of this directory
@@ -78,7 +78,7 @@ fn prompt(text: Option<&str>) -> Result<Option<String>, String> {
     let usage = |why: &str| super::Cli::command().error(ErrorKind::ValueValidation, why).exit();
     let text = match text {
         None if io::stdin().is_terminal() && io::stdout().is_terminal() => return Ok(None),
-        None => usage("there is no terminal to talk on; give a prompt, as respool chat -p \"…\""),
+        None => usage("standard input is not a terminal; give a prompt, for example respool chat -p \"…\""),
         Some("-") => {
             let mut text = String::new();
             let read = io::stdin().read_to_string(&mut text);

@@ -62,7 +62,7 @@ pub(super) fn check(loaded: &Loaded) -> Result<(), Failure> {
     say("configuration");
     match &loaded.file {
         Some(path) => findings.ok(&format!("{} is valid", path.display())),
-        None => findings.ok("no respool.toml found: defaults, environment and flags are valid"),
+        None => findings.ok("no respool.toml found; defaults, environment and flags are valid"),
     }
     if let Some(file) = &loaded.unread {
         findings.warn(
@@ -70,11 +70,11 @@ pub(super) fn check(loaded: &Loaded) -> Result<(), Failure> {
                 "{} is not read, because no option names it; `respool serve` refuses to start in this directory",
                 file.display()
             ),
-            "name it with --config respool.toml, or move it to ~/.config/respool",
+            "add --config respool.toml, or move the file to ~/.config/respool",
         );
     }
     for problem in loaded.problems(open_to_all(&loaded.settings)).iter() {
-        findings.fail(&format!("`serve` would not start: {problem}"), "docs/security.md says why");
+        findings.fail(&format!("`serve` would not start: {problem}"), "docs/security.md explains why");
     }
     for Advice { text, todo } in advice(&loaded.settings) {
         findings.warn(&text, &todo);
@@ -84,7 +84,8 @@ pub(super) fn check(loaded: &Loaded) -> Result<(), Failure> {
     runtime()?.block_on(check_upstreams(loaded, &mut findings))?;
     match findings.failures {
         0 => Ok(()),
-        count => Err(format!("{count} check(s) failed").into()),
+        1 => Err("one check failed".to_owned().into()),
+        count => Err(format!("{count} checks failed").into()),
     }
 }
 
@@ -95,7 +96,7 @@ fn state_directory(dir: &Path, findings: &mut Findings) {
         Ok(_) => findings.ok(&format!("the state directory {} can be written", dir.display())),
         Err(error) => findings.fail(
             &format!("the state directory {} cannot be written: {error}", dir.display()),
-            "give respool the right to write there, or set another `state_dir`; runs, responses and usage are not kept without one",
+            "give respool permission to write there, or set another `state_dir`; without one, runs, responses and usage are not kept",
         ),
     }
 }
@@ -110,7 +111,7 @@ fn sandbox(settings: &Settings, findings: &mut Findings) {
         None => findings.ok(&format!("{text}; {network} a network for agents")),
         Some(gap) => findings.warn(
             &format!("{text}; {gap}"),
-            "docs/tools.md says what each level stops and what it needs; `tools.local.sandbox = \"require\"` starts no agent without one",
+            "docs/tools.md says what each level stops and what it needs; with `tools.local.sandbox = \"require\"` no agent starts without one",
         ),
     }
 }
@@ -136,7 +137,7 @@ async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(),
         for wanted in config.models.iter().flatten() {
             if !models.contains(wanted) {
                 findings.fail(
-                    &format!("`models` names {wanted:?}, which it does not serve"),
+                    &format!("`models` names {wanted:?}, which this server does not serve"),
                     "correct `models` of this [[upstream]], or start the server with --served-model-name",
                 );
             }
@@ -162,14 +163,14 @@ async fn models_of(upstream: &Upstream, findings: &mut Findings) -> Option<Vec<S
         Ok(Err(error)) => {
             findings.fail(
                 &error.error.message,
-                "is the server running, and is `url` of this [[upstream]] right?",
+                "check that the server is running and that `url` of this [[upstream]] is right",
             );
             return None;
         }
         Err(_) => {
             findings.fail(
                 &format!("it does not answer /v1/models within {} s", PROBE_WITHIN.as_secs()),
-                "look at the server's own log",
+                "look at the server's log",
             );
             return None;
         }
@@ -178,13 +179,13 @@ async fn models_of(upstream: &Upstream, findings: &mut Findings) -> Option<Vec<S
         200 => {}
         401..=403 => {
             let todo = "set `api_key` or `api_key_env` of this [[upstream]] to the key that vLLM was started with (--api-key)";
-            findings.fail(&format!("it refuses the key (HTTP {})", status.as_u16()), todo);
+            findings.fail(&format!("it rejects the key (HTTP {})", status.as_u16()), todo);
             return None;
         }
         status => {
             findings.fail(
                 &format!("/v1/models answers HTTP {status}"),
-                "is `url` the base URL of an OpenAI-compatible server?",
+                "check that `url` is the base URL of an OpenAI-compatible server",
             );
             return None;
         }
@@ -205,7 +206,7 @@ fn window_of(model: &Value, findings: &mut Findings) {
     match model["max_model_len"].as_u64() {
         Some(window) if window < 32_768 => findings.warn(
             &format!("model {id}: context of {window} tokens"),
-            "OpenClaw's own prompt takes about 15,000; start vLLM with a larger --max-model-len if memory allows",
+            "OpenClaw's own prompt takes about 15,000 tokens; start vLLM with a larger --max-model-len if memory allows",
         ),
         Some(window) => findings.ok(&format!("model {id}: context of {window} tokens (set contextWindow in OpenClaw to this)")),
         None => findings.ok(&format!("model {id}: the server does not report its context length")),
@@ -216,7 +217,7 @@ async fn version_of(upstream: &Upstream, findings: &mut Findings) {
     upstream.probe_version().await;
     match upstream.target().version {
         Some((major, minor)) => findings.ok(&format!("vLLM {major}.{minor}")),
-        None => findings.ok("the server reports no vLLM version; respool adapts to what it refuses"),
+        None => findings.ok("the server does not report a vLLM version; respool adapts to what it refuses"),
     }
 }
 
@@ -226,13 +227,13 @@ async fn counting_of(upstream: &Upstream, model: &str, findings: &mut Findings) 
     let body = json!({"model": model, "messages": [{"role": "user", "content": "ping"}]}).to_string();
     let Ok(request) = Object::parse(&body) else { return };
     let way = if upstream.model_facts(model).is_harmony {
-        "by respool, as gpt-oss has them (o200k_harmony)"
+        "counted by respool, with gpt-oss's own tokens (o200k_harmony)"
     } else if upstream.tokenize(&request, &HeaderMap::new()).await.is_some() {
-        "by the server (/tokenize)"
+        "counted by the server (/tokenize)"
     } else {
-        "not exactly: the server has no /tokenize, so respool learns from its replies and refusals"
+        "estimated, because the server has no /tokenize; respool learns from its replies and refusals"
     };
-    findings.ok(&format!("model {model}: tokens are counted {way}"));
+    findings.ok(&format!("model {model}: prompt tokens are {way}"));
 }
 
 /// Which forms of calls are tried first.
@@ -241,11 +242,11 @@ fn dialects_of(upstream: &Upstream, model: &str, findings: &mut Findings) {
     let names: Vec<_> = prior.names().collect();
     findings.ok(&if names.is_empty() {
         format!(
-            "model {model}: neither its name nor the server tells how it writes calls; every form is tried \
-             (`dialects` of [models.\"{model}\"] says which first)"
+            "model {model}: neither its name nor the server says how it writes calls, so every form is tried \
+             (`dialects` of [models.\"{model}\"] sets which ones come first)"
         )
     } else {
-        format!("model {model}: calls in its text are tried first as {}", names.join(", "))
+        format!("model {model}: calls in its text are first read as {}", names.join(", "))
     });
 }
 
@@ -262,7 +263,7 @@ async fn round_trip(app: &App, model: &str, findings: &mut Findings) {
     else {
         return findings.warn(
             &format!("model {model} answered without calling the tool it was asked to call"),
-            "try a model that is trained on tools; with vLLM, check that --tool-call-parser fits the model",
+            "try a model that is trained to use tools; with vLLM, check that --tool-call-parser fits the model",
         );
     };
     let dialect = choice.turn.notes.iter().find_map(|note| match note {
@@ -291,7 +292,7 @@ fn refused(error: &ApiError, findings: &mut Findings) {
             "start vLLM with --enable-auto-tool-choice --tool-call-parser NAME (gpt-oss: openai, Qwen: hermes or qwen3_coder)"
         }
         text if text.contains("context length") => "start vLLM with a larger --max-model-len",
-        _ => "look at the server's own log for this request",
+        _ => "look for this request in the server's log",
     };
     findings.fail(&format!("the tool-call round trip failed: {}", error.message), todo);
 }

@@ -31,54 +31,54 @@ pub(super) enum OutputFormat {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ExpertCommand {
-    /// Check a package: every fault at once, each with its place and what to write instead. Exits with 1 when it does not load.
+    /// Check a package and report all faults, each with its place and what to write instead; exits with 1 if it does not load.
     Validate {
         /// The directory of a package, or the name of an installed expert
         package: String,
-        /// How to print what is found
+        /// The form of the report
         #[arg(long, value_enum, default_value = "text")]
         format: OutputFormat,
     },
-    /// Check a package and copy it to the installed experts.
+    /// Check a package and install it.
     Install {
         /// A directory, an archive (tar, tar.gz, zip) or the URL of a git repository
         source: String,
     },
     /// List the installed experts.
     List {
-        /// How to print them
+        /// The form of the list
         #[arg(long, value_enum, default_value = "text")]
         format: OutputFormat,
     },
-    /// Show what an installed expert is, may do, and is started by.
+    /// Show what an installed expert is, what it may do, and what starts it.
     Show {
         /// The expert
         name: String,
     },
-    /// Say which of your tools stands for one of an expert's abstract tools.
+    /// Bind one of an expert's abstract tools to one of your tools.
     Bind {
         /// The expert
         name: String,
-        /// The abstract tool, as the package's `requires.tools` has it
+        /// The abstract tool, as named in the package's `requires.tools`
         tool: String,
-        /// The MCP server: NAME of [tools.mcp.NAME]; with --type gateway or local it is left out
+        /// The MCP server: NAME of [tools.mcp.NAME]; leave it out with --type gateway or local
         #[arg(required_if_eq("kind", "mcp"))]
         server: Option<String>,
-        /// Where its operations are: mcp, gateway or local
+        /// Where the operations are: mcp, gateway or local
         #[arg(long = "type", id = "kind", value_name = "TYPE", default_value = "mcp", value_parser = ["mcp", "gateway", "local"])]
         kind: String,
-        /// An operation that has another name there: OPERATION=NAME
+        /// The name that an operation has there, if it differs: OPERATION=NAME
         #[arg(long = "operation", value_name = "OPERATION=NAME")]
         operations: Vec<String>,
         /// Remove the binding instead
         #[arg(long, conflicts_with_all = ["server", "operations"])]
         unbind: bool,
     },
-    /// Talk to an expert and print its answer, or execute one of its processes.
+    /// Send an expert a message and print its answer, or execute one of its processes.
     Run {
         /// The expert
         name: String,
-        /// What to say to it
+        /// The message
         #[arg(required_unless_present = "process", conflicts_with = "process")]
         message: Option<String>,
         /// Execute this process instead
@@ -87,77 +87,77 @@ pub(super) enum ExpertCommand {
         /// The payload of the process: JSON, @FILE, or - for standard input
         #[arg(long, requires = "process")]
         payload: Option<String>,
-        /// Change nothing: only what `auto` operations read is done, all other calls are described
+        /// Change nothing: run only `auto` operations that read, and describe all other calls
         #[arg(long, requires = "process")]
         dry_run: bool,
     },
-    /// List what waits, what is worked on, and what waits for a person.
+    /// List tasks that are queued, in progress, or waiting for a person.
     Queue {
         /// Only of this expert
         name: Option<String>,
     },
-    /// End an invocation that waits, is worked on, or waits for a person.
+    /// Cancel an invocation that is queued, in progress, or waiting for a person.
     Cancel {
-        /// The invocation, as `queue` names it
+        /// The invocation, as `queue` shows it
         id: String,
     },
-    /// Look at invocations that failed and are kept; execute them again, or delete them.
+    /// List tasks that failed for good; execute them again, or delete them.
     DeadLetters {
         #[command(subcommand)]
         command: queue::DeadLettersCommand,
     },
-    /// Look at what experts deliver: results, drafts, requests for approval, escalations.
+    /// List what experts deliver: results, drafts, requests for approval, escalations.
     Outbox {
         #[command(subcommand)]
         command: queue::OutboxCommand,
     },
-    /// List the drafts that were handed over, the newest first.
+    /// List delivered drafts, newest first.
     Drafts {
         /// Only of this expert
         name: Option<String>,
     },
-    /// Update an installed expert. What would let it do more than before needs a yes.
+    /// Update an installed expert; asks you first if the new version may do more than the old one.
     Update {
         /// The expert
         #[arg(required_unless_present = "all")]
         name: Option<String>,
-        /// From here [default: where it came from]
+        /// Where to get it from [default: where it was installed from]
         #[arg(conflicts_with = "all")]
         source: Option<String>,
-        /// Every installed expert
+        /// Update every installed expert
         #[arg(long, conflicts_with = "name")]
         all: bool,
-        /// Go back to what was installed before the last update
+        /// Go back to the version before the last update
         #[arg(long, conflicts_with_all = ["all", "source"])]
         rollback: bool,
-        /// Also a major version, an older one, one that cannot be compared, or over changes made by hand
+        /// Also install a major version, an older one or one that cannot be compared, and overwrite changes made by hand
         #[arg(long)]
         force: bool,
-        /// Consent to all that the update lets the expert do
+        /// Consent to everything that the update lets the expert do
         #[arg(long)]
         yes: bool,
     },
-    /// Remove an installed expert. What it keeps stays, unless --purge.
+    /// Remove an installed expert; its data stays unless you add --purge.
     Remove {
         /// The expert
         name: String,
-        /// Delete its state, working data and learnings too
+        /// Also delete its state, working data and learnings
         #[arg(long)]
         purge: bool,
     },
-    /// Queue an event of a trigger by hand. An event that came before is queued again.
+    /// Queue an event of a trigger by hand, also one that was queued before.
     Fire {
         /// The expert
         name: String,
         /// The trigger
         trigger: String,
-        /// What it brings, as JSON, or @FILE; a cron trigger needs none
+        /// The payload, as JSON or @FILE; a cron trigger needs none
         #[arg(long, value_name = "JSON")]
         payload: Option<String>,
     },
     /// Show what an expert has learnt, or add an entry by hand.
     Learn(learn::LearnArgs),
-    /// Look at the calls that wait for a person's consent, and decide about them.
+    /// List calls that wait for a person's approval, and approve or reject them.
     Approvals {
         #[command(subcommand)]
         command: approvals::ApprovalsCommand,

@@ -30,7 +30,7 @@ pub(super) fn serve(
 ) -> Option<Arc<Hooks>> {
     let config = &settings.experts;
     let Some(store) = store else {
-        tracing::error!(target: "respool::expert", "experts are not in service: their work needs the store, which cannot be used");
+        tracing::error!(target: "respool::expert", "experts are off: they need the store, which cannot be used");
         return None;
     };
     tokio::spawn(keep_page(config.clone(), Arc::clone(&catalog), served.cloned(), abort.clone()));

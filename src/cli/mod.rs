@@ -39,7 +39,7 @@ use crate::units::Unusable;
 /// `EX_CONFIG`.
 const BAD_CONFIG: u8 = 78;
 
-/// Stands between OpenClaw (or any OpenAI client) and vLLM, so that tool calls work.
+/// A relay between OpenClaw (or any OpenAI client) and vLLM that makes tool calls work.
 #[derive(Debug, Parser)]
 #[command(version, long_version = version::long(), arg_required_else_help = true)]
 struct Cli {
@@ -57,53 +57,53 @@ enum Command {
         #[arg(long, value_name = "HOST:PORT")]
         listen: Option<String>,
     },
-    /// Show what respool does, on recorded replies: needs no model, no network and no configuration.
+    /// Show what respool does, with recorded replies; needs no model, network or configuration.
     Demo(demo::DemoArgs),
-    /// Check the configuration, try the upstreams, and say what to do about each finding.
+    /// Check the configuration, test the upstreams, and say how to fix each problem.
     Check {
         #[command(flatten)]
         flags: Configured,
     },
-    /// Talk with a coding assistant that works in this directory.
+    /// Chat with a coding assistant that works in this directory.
     Chat(chat::ChatArgs),
-    /// List, show, resume, end and delete runs of agents.
+    /// List, show, resume, cancel and delete agent runs.
     Runs {
         #[command(flatten)]
         flags: Configured,
         #[command(subcommand)]
         command: runs::RunsCommand,
     },
-    /// Show what was used, by model, key, agent and day, and what it cost.
+    /// Show requests, tokens and costs by model, key, agent and day.
     Usage {
         #[command(flatten)]
         flags: Configured,
         #[command(flatten)]
         arguments: usage::UsageArgs,
     },
-    /// List the alerts that hold, try the ways in which they are told, and silence one.
+    /// List open alerts, test the sinks that alerts are sent to, and silence alerts.
     Alerts {
         #[command(flatten)]
         flags: Configured,
         #[command(subcommand)]
         command: alerts::AlertsCommand,
     },
-    /// Show what tools did and what was refused, and verify that the audit log was not altered.
+    /// Show which tool calls ran and which were refused, and verify that the audit log was not altered.
     Audit {
         #[command(flatten)]
         flags: Configured,
         #[command(subcommand)]
         command: audit::AuditCommand,
     },
-    /// Validate, install, show, update and remove expert packages, and decide about calls that wait for consent.
+    /// Manage expert packages, and approve or reject calls that wait for a decision.
     Expert {
         #[command(flatten)]
         flags: Configured,
         #[command(subcommand)]
         command: expert::ExpertCommand,
     },
-    /// Make an agent client ask respool: show what changes in its settings, write it, try one turn; or undo it.
+    /// Point an agent client at respool: show the change to its settings, write it and try one turn, or undo it.
     Setup(setup::SetupArgs),
-    /// Run respool as a service of this user: install it, remove it, show its state and its log.
+    /// Run respool as a service of your user: install or remove it, show its status and log.
     Service {
         #[command(subcommand)]
         command: service::ServiceCommand,
@@ -113,11 +113,11 @@ enum Command {
         #[command(subcommand)]
         command: ConfigCommand,
     },
-    /// Print completion rules for a shell: source them, or save them where the shell looks for such rules.
+    /// Print shell completions: source them, or save them where your shell looks for completions.
     Completions { shell: clap_complete::Shell },
-    /// Print respool's man page, or write the pages of all commands.
+    /// Print respool's man page, or write the man pages of all commands to a directory.
     Man {
-        /// Write all pages into this directory
+        /// Write all man pages to this directory
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
     },
@@ -142,7 +142,7 @@ const SANDBOX_EXEC: &str = "sandbox-exec";
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    /// Print the effective values and where each comes from; secrets are hidden.
+    /// Print every setting in effect and where it comes from; secrets are hidden.
     Show {
         #[command(flatten)]
         flags: Configured,
@@ -151,10 +151,10 @@ enum ConfigCommand {
 
 #[derive(Args, Debug, Default)]
 struct Configured {
-    /// The model server: the base URL of a vLLM, with or without /v1, or replay:DIR for recorded replies
+    /// The model server: the base URL of vLLM, with or without /v1, or replay:DIR for recorded replies
     #[arg(long, value_name = "URL", global = true)]
     upstream: Option<String>,
-    /// The configuration file [default: respool.toml in the user's or in the system's configuration directory]
+    /// The configuration file [default: respool.toml in the user's or the system's configuration directory]
     #[arg(long, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
 }
@@ -181,7 +181,7 @@ fn log_problem(loaded: &Loaded, why: String) -> Failure {
 fn unread_note(loaded: &Loaded) -> Option<String> {
     let file = loaded.unread.as_ref()?;
     Some(format!(
-        "{} is not read, because no option names it; to use it, add --config respool.toml",
+        "{} is not read, because no option names it. To use it, add --config respool.toml",
         file.display()
     ))
 }
@@ -224,7 +224,11 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
         Err(Failure::Misconfigured(problems)) => {
-            say::tell(&format!("respool: the configuration has {} problem(s):\n{problems}", problems.len()));
+            let count = match problems.len() {
+                1 => "a problem".to_owned(),
+                count => format!("{count} problems"),
+            };
+            say::tell(&format!("respool: the configuration has {count}:\n{problems}"));
             ExitCode::from(BAD_CONFIG)
         }
     }

@@ -77,7 +77,7 @@ impl Reloading {
                 Ok(new) => (read_last, refused) = (new, None),
                 Err(why) if refused.as_ref() == Some(&why) && !is_asked => {}
                 Err(why) => {
-                    tracing::error!(target: "respool::config", why, "the changed configuration is wrong; the old one holds");
+                    tracing::error!(target: "respool::config", why, "the changed configuration is wrong; the old one stays in use");
                     let waiting = self.app().alerts.reloaded().waiting;
                     self.app().alerts.note_reload(Reloaded { problem: Some(why.clone()), waiting });
                     refused = Some(why);
@@ -158,7 +158,7 @@ impl Reloading {
         let names = |keys: &[String]| (!keys.is_empty()).then(|| keys.join(", "));
         let (live, needs_restart) = (names(&change.live), names(&change.waiting));
         if needs_restart.is_some() {
-            tracing::warn!(target: "respool::config", live, needs_restart, "the configuration was read again: a part of it needs a restart");
+            tracing::warn!(target: "respool::config", live, needs_restart, "the configuration was read again; some changes need a restart");
         } else {
             tracing::info!(target: "respool::config", live, "the configuration was read again");
         }

@@ -33,12 +33,12 @@ pub(super) enum RunsCommand {
         /// The id of the run, as `respool runs list` shows it
         run: String,
     },
-    /// End a run: at once if no process works on it, otherwise after its current step.
+    /// Cancel a run: at once if no process is working on it, otherwise after its current step.
     Cancel {
         /// The id of the run, as `respool runs list` shows it
         run: String,
     },
-    /// Delete a run that no process works on, with everything that is stored of it.
+    /// Delete a run that no process is working on, with everything stored for it.
     Delete {
         /// The id of the run, as `respool runs list` shows it
         run: String,

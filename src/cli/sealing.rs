@@ -19,7 +19,7 @@ pub(super) fn sealer(state_dir: &Path) -> Sealer {
     let secret = kept(state_dir).unwrap_or_else(|error| {
         if error.kind() != io::ErrorKind::NotFound {
             tracing::warn!(target: "respool::server", error = %error, path = %state_dir.join(FILE).display(),
-                "the key for clients' reasoning cannot be kept; what they carry back after a restart will be passed by");
+                "the key that seals clients' reasoning cannot be saved; after a restart, sealed reasoning that they send back is ignored");
         }
         rand::random()
     });

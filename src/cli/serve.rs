@@ -278,7 +278,7 @@ pub(super) fn signals() -> Result<[Signal; 2], String> {
 pub(super) async fn on_signals(stop: Stop, [mut terminate, mut interrupt]: [Signal; 2]) {
     let mut next = async || tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} };
     next().await;
-    tracing::info!(target: "respool::server", "stopping: no new requests; those in flight may finish");
+    tracing::info!(target: "respool::server", "stopping: no new requests; those in progress may finish");
     stop.drain.cancel();
     next().await;
     tracing::warn!(target: "respool::server", "stopping at once");

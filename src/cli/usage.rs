@@ -16,19 +16,19 @@ use crate::usage::{Comparison, Ledger, Line, PriceSource, Prices, Report, Terms,
 
 #[derive(Args, Debug)]
 pub(super) struct UsageArgs {
-    /// How far back: 24h, 7d, 30d
+    /// How far back to look: 24h, 7d, 30d
     #[arg(long, default_value = "7d", value_parser = parse_duration)]
     since: Duration,
-    /// What to group by, between commas: model, key, agent, upstream, route, day
+    /// Group by these, separated by commas: model, key, agent, upstream, route, day
     #[arg(long, default_value = "model")]
     by: String,
-    /// What it cost, what the same tokens would have cost elsewhere, and how each number was made
+    /// Show costs, what the same tokens would have cost elsewhere, and how each number is calculated
     #[arg(long)]
     costs: bool,
-    /// For programs, as JSON
+    /// Print JSON, for programs
     #[arg(long, conflicts_with = "csv")]
     json: bool,
-    /// For spreadsheets, as CSV
+    /// Print CSV, for spreadsheets
     #[arg(long)]
     csv: bool,
 }
@@ -62,7 +62,7 @@ pub(super) fn terms(settings: &Settings) -> Result<Terms, Vec<Unusable>> {
 /// Requests are answered even without a ledger.
 fn opened(settings: &Settings) -> Option<Arc<UsageStore>> {
     UsageStore::open(&settings.store.state_dir)
-        .inspect_err(|error| tracing::error!(target: "respool::usage", %error, "what is used is not kept"))
+        .inspect_err(|error| tracing::error!(target: "respool::usage", %error, "usage records are not kept"))
         .ok()
         .map(Arc::new)
 }
@@ -81,7 +81,7 @@ fn prices(settings: &Settings) -> Result<Prices, Vec<Unusable>> {
     let relay = &settings.relay;
     let aliases = relay.models.keys().map(|id| (id.clone(), relay.target(id).to_owned()));
     let prices = Prices::new(&settings.prices, list.as_deref()).map_err(|why| {
-        fault(format!("the list of prices cannot be read: {why}; docs/operating.md shows its form"))
+        fault(format!("the price list cannot be read: {why}; docs/operating.md shows its form"))
     })?;
     Ok(prices.with_aliases(aliases.collect()))
 }
@@ -100,13 +100,10 @@ pub(super) fn usage(loaded: &Loaded, arguments: &UsageArgs) -> Result<(), Failur
         say(&format!("{:#}", report.json(arguments.costs)));
     } else if arguments.csv {
         csv(&report, arguments.costs).iter().for_each(|line| say(line));
+    } else if report.lines.is_empty() {
+        tell("No requests in this period. `respool serve` records them unless `[usage] keep` is 0s.");
     } else {
         table(&report, arguments.costs).iter().for_each(|line| say(&flat(line)));
-        if report.lines.is_empty() {
-            tell(
-                "No requests in this time. Rows are written by `respool serve`, unless `[usage] keep` is 0s.",
-            );
-        }
     }
     Ok(())
 }
@@ -202,7 +199,7 @@ fn compared(report: &Report) -> Vec<String> {
                 let source = it.source.as_ref().map(PriceSource::describe).unwrap_or_default();
                 format!("  {:<28} {cost:>12}   difference {saved:>12}   price: {source}", it.model)
             }
-            _ => format!("  {:<28}   its price is not known: add [prices.\"{}\"]", it.model, it.model),
+            _ => format!("  {:<28}   price unknown: add [prices.\"{}\"]", it.model, it.model),
         });
     }
     lines.push(String::new());

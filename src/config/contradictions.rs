@@ -83,7 +83,7 @@ impl Check<'_> {
                 Some(text) => settings.otlp.headers = Some(Secret::new(text)),
                 None => self.report(
                     &["otlp", "headers_env"],
-                    format!("the environment variable {variable} is not set, or is no text for headers; set it, or leave this out"),
+                    format!("the environment variable {variable} is not set, or cannot be read as headers; set it, or remove this"),
                 ),
             }
             settings.tools.local.key_variables.push(variable);
@@ -112,7 +112,7 @@ impl Check<'_> {
         keys.extend(written.map(Secret::new));
         if keys.is_empty() {
             let variable = format!("{list}_env");
-            self.report(&[&variable], "the variable holds no key; write some, or leave this out");
+            self.report(&[&variable], "the variable holds no key; put at least one in, or remove this");
         }
     }
 
@@ -173,7 +173,7 @@ impl Check<'_> {
             } else {
                 (
                     hardware,
-                    "a model has input, cached_input and output; write what one's own hardware costs in [prices.own]",
+                    "a model has input, cached_input and output; write what your own hardware costs in [prices.own]",
                 )
             };
             for (key, _) in wrong.into_iter().filter(|(_, value)| value.is_some()) {
@@ -353,7 +353,10 @@ impl Check<'_> {
 
     fn upstream_exists(&mut self, path: &[&str], wanted: Option<&String>, known: &[String]) {
         if let Some(wanted) = wanted.filter(|wanted| !known.contains(wanted)) {
-            self.report(path, format!("there is no upstream {wanted:?}; there is {}", known.join(", ")));
+            self.report(
+                path,
+                format!("there is no upstream {wanted:?}. Available upstreams: {}", known.join(", ")),
+            );
         }
     }
 
@@ -368,7 +371,7 @@ impl Check<'_> {
             if set && gateway.url.is_none() {
                 self.report(
                     &["tools", "gateway", key],
-                    "is of no use without tools.gateway.url; add it or leave this out",
+                    "has no effect without tools.gateway.url; add that, or remove this",
                 );
             }
         }

@@ -106,7 +106,7 @@ fn named<'a>(section: &'a Section, file: Option<&Table>, words: &[&str]) -> Foun
 fn listed<'a>(section: &'a Section, words: &[&str]) -> Found<'a> {
     let Some((word, rest)) = words.split_first() else { return Ok((Vec::new(), Target::Section)) };
     let index = word.parse().map_err(|_| {
-        format!("{word:?} is no entry of the list: write its number, counted from 0, or set the whole list as in TOML")
+        format!("{word:?} is not an entry of the list: write its number, counted from 0, or set the whole list as in TOML")
     })?;
     let (more, target) = target(section, None, rest)?;
     Ok((std::iter::once(Step::Index(index)).chain(more).collect(), target))

@@ -28,9 +28,10 @@ pub(super) fn find(
         return match read(&path) {
             Some(Ok(text)) => Ok(Some((path, text))),
             Some(Err(why)) => Err(Problems::one(asked_by, why)),
-            None => {
-                Err(Problems::one(asked_by, format!("there is no file {}; correct the path", path.display())))
-            }
+            None => Err(Problems::one(
+                asked_by,
+                format!("the file {} does not exist; correct the path", path.display()),
+            )),
         };
     }
     for path in places(environment) {
@@ -123,9 +124,9 @@ mod tests {
 
         let gone = directory.path().join("gone.toml");
         let error = find(Some(&gone), &asked).unwrap_err().to_string();
-        assert!(error.starts_with("--config: there is no file"), "{error}");
+        assert!(error.starts_with("--config: the file "), "{error}");
         let error = find(None, &environment(&[("RESPOOL_CONFIG", &gone)])).unwrap_err().to_string();
-        assert!(error.starts_with("environment RESPOOL_CONFIG: there is no file"), "{error}");
+        assert!(error.starts_with("environment RESPOOL_CONFIG: the file "), "{error}");
         let error = find(Some(directory.path()), &asked).unwrap_err().to_string();
         assert!(error.starts_with("--config: cannot read"), "{error}");
         std::fs::write(&one, b"\xff").unwrap();

@@ -306,7 +306,7 @@ impl Experts {
     /// When there is no such expert or process, for people.
     pub fn invocation(&self, name: &str, process: &str, payload: Value) -> Result<Invocation, String> {
         let expert = self.get(name).ok_or_else(|| {
-            format!("no expert {name:?} is installed; `respool expert list` shows those there are")
+            format!("no expert {name:?} is installed; `respool expert list` shows the installed experts")
         })?;
         if expert.package.process(process).is_none() {
             let known = expert.package.processes.items.iter().map(|one| one.name.value.as_str());

@@ -72,7 +72,8 @@ impl HookSecrets {
         };
         let text = text.trim();
         if text.len() < ExpertConfig::SHORTEST_SECRET {
-            let what = format!("{} holds no secret of a hook; delete it to get a new one", path.display());
+            let what =
+                format!("{} does not hold the secret of a hook; delete it to get a new one", path.display());
             return Err(io::Error::other(what));
         }
         Ok(Secret::new(text))

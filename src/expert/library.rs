@@ -221,7 +221,9 @@ impl Library {
         let found = by_name.or_else(by_folder).map(|index| all.swap_remove(index));
         found.ok_or_else(|| {
             let dir = self.dir.display();
-            format!("no expert {name:?} is installed in {dir}; `respool expert list` shows those there are")
+            format!(
+                "no expert {name:?} is installed in {dir}; `respool expert list` shows the installed experts"
+            )
         })
     }
 

@@ -19,7 +19,7 @@ impl Experts {
         Some(match self.resume_conversation(name, run).await {
             Ok(Some(watch)) => Ok(watch),
             Ok(None) => Err(format!(
-                "it is no conversation with an installed expert, but work of {name}'s own: `respool serve` goes on with that"
+                "it is not a conversation with an installed expert, but a task of {name}: `respool serve` continues it"
             )),
             Err(why) => Err(why),
         })

@@ -90,7 +90,7 @@ impl Access {
     /// From now on what clients use is kept in this store; what it says of today counts.
     pub async fn keep_in(&self, store: Arc<Store>) {
         if let Err(error) = self.meters.load(&store).await {
-            tracing::error!(target: "respool::server", %error, "what the keys have used today is not known");
+            tracing::error!(target: "respool::server", %error, "today's usage of the keys is unknown: it is counted from zero");
         }
         let _ = self.store.set(store);
     }
@@ -124,7 +124,7 @@ impl Access {
             let _ = tokio::task::spawn_blocking(move || access.read_again()).await;
             let before = std::mem::replace(&mut is_saved, self.save().await);
             if before && !is_saved {
-                tracing::error!(target: "respool::server", "what the keys use is counted in memory until the store can be written again");
+                tracing::error!(target: "respool::server", "usage of the keys is counted in memory until the store can be written again");
             }
         }
     }
@@ -243,7 +243,7 @@ impl Access {
         self.had_wrong_keys.store(true, Ordering::Relaxed);
         if self.wrong.lock().unwrap_or_else(PoisonError::into_inner).count(from, now().steady) {
             let address = peer.map(|address| address.to_string());
-            tracing::warn!(target: "respool::server", address, "many wrong keys: the short keys of this address are not looked at for a while");
+            tracing::warn!(target: "respool::server", address, "many wrong keys: short keys from this address are refused for a while");
         }
     }
 
@@ -290,7 +290,7 @@ impl Access {
     /// # Errors
     /// Why it opens nothing, for people.
     pub(super) fn open_session(&self, key: &str, peer: Option<IpAddr>) -> Result<String, String> {
-        let unknown = || "This key is not known here.".to_owned();
+        let unknown = || "This key is not known.".to_owned();
         let mut headers = HeaderMap::new();
         let value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| unknown())?;
         headers.insert(header::AUTHORIZATION, value);
@@ -298,7 +298,7 @@ impl Access {
             if error.code == Some(ErrorCode::TooManyWrongKeys) { error.message } else { unknown() }
         })?;
         if !found.is_operator {
-            return Err("This is a client's key. The page opens with an operator's.".to_owned());
+            return Err("This is a client's key. Log in with an operator key.".to_owned());
         }
         Ok(self.sessions.begin(&digest(key.as_bytes()), now().since_1970))
     }

@@ -78,8 +78,8 @@ pub(super) fn operator(request: &Request) -> Result<String, ApiError> {
     match request.extensions().get::<Arc<Visit>>() {
         Some(visit) if visit.key.is_operator => Ok(visit.key.name.clone()),
         _ => {
-            let what = "approvals and what experts deliver are seen and decided only with a key of `operator_keys_env`: send it as `authorization: Bearer KEY`, or \
-                        set `operator_keys_env` in respool.toml if there is none";
+            let what = "approvals and deliveries of experts need an operator key: send one of `operator_keys_env` as `authorization: Bearer KEY`, or set \
+                        `operator_keys_env` in respool.toml first";
             Err(ApiError::new(403, ErrorCode::OperatorsOnly, what))
         }
     }
@@ -91,7 +91,7 @@ async fn read(request: Request, asked: &ApprovalRequest, by: String) -> Result<D
     let body = body.map_err(|error| bad(format!("the request body cannot be read: {error}")))?;
     let body: DecisionBody = serde_json::from_slice(&body).map_err(|error| {
         bad(format!(
-            "the request body is no decision ({error}): send {{\"approve\": true}}, {{\"approve\": false, \"comment\": \"…\"}} or \
+            "the request body is not a decision ({error}): send {{\"approve\": true}}, {{\"approve\": false, \"comment\": \"…\"}} or \
              {{\"approve\": [\"ID OF A CALL\"]}}"
         ))
     })?;
@@ -108,18 +108,18 @@ fn refused(id: &str, error: DecideError) -> ApiError {
         DecideError::Unknown => unknown(id),
         DecideError::NotWaiting(state) => {
             let what = match state {
-                ApprovalState::Withdrawn => "its run is over or goes on without it",
-                _ => "somebody has decided about it already, and the first decision holds",
+                ApprovalState::Withdrawn => "its run has ended or continues without it",
+                _ => "somebody has already decided, and the first decision counts",
             };
             ApiError::new(
                 409,
                 ErrorCode::ApprovalNotWaiting,
-                format!("the approval `{id}` waits no more: {what}"),
+                format!("the approval `{id}` is no longer waiting: {what}"),
             )
         }
         DecideError::TooLate => {
             let what = format!(
-                "the approval `{id}` came too late: the time for it is over, and the package says that its calls are then rejected"
+                "the approval `{id}` came too late: its time has run out, and the package rejects its calls in that case"
             );
             ApiError::new(409, ErrorCode::ApprovalNotWaiting, what)
         }

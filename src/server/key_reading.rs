@@ -29,7 +29,7 @@ impl KeyFile {
         let list = parse(path, &text)?;
         if list.keys.is_empty() {
             return Err(vec![format!(
-                "{} holds no key; write some (docs/operating.md), or leave this out",
+                "{} holds no key; write at least one (docs/operating.md), or remove this setting",
                 path.display()
             )]);
         }
@@ -59,7 +59,7 @@ impl KeyFile {
             Err(problems) => {
                 let fault = problems.join("; ");
                 if self.fault.as_ref() != Some(&fault) {
-                    tracing::error!(target: "respool::server", fault, "the client keys stay as they were: correct the file");
+                    tracing::error!(target: "respool::server", fault, "the changed file of client keys is wrong; the old keys stay in use: correct the file");
                 }
                 self.fault = Some(fault);
                 None
@@ -79,7 +79,10 @@ fn read(path: &Path) -> Result<String, String> {
     }
     let length = file.take(LARGEST + 1).read_to_string(&mut text).map_err(|error| cannot(&error))?;
     if length as u64 > LARGEST {
-        return Err(format!("{} is larger than 4 MiB: it is no list of keys", path.display()));
+        return Err(format!(
+            "{} is larger than 4 MiB, so it is not a list of keys: correct the path",
+            path.display()
+        ));
     }
     Ok(text)
 }

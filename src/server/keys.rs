@@ -108,7 +108,8 @@ impl KeyRing {
 
     /// The same as they are stored, in order.
     pub(super) fn operator_keys(&self) -> Vec<OperatorKey> {
-        let hexadecimal = |digest: &[u8]| digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hexadecimal =
+            |digest: &[u8]| digest.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
         let operators = self.operators();
         let mut keys: Vec<_> = operators
             .map(|(digest, key)| OperatorKey { digest: hexadecimal(digest), name: key.name.clone() })

@@ -191,7 +191,7 @@ fn listed(name: &str, status: StatusCode, body: &[u8]) -> Result<Vec<Value>, Ups
         Value::Array(models) => Some(models),
         _ => None,
     });
-    let what = "answered /v1/models with something that is no list of models; is its `url` right?";
+    let what = "answered /v1/models with something that is not a list of models: check its `url`";
     list.ok_or_else(|| UpstreamError::broken(name, 502, ErrorCode::UpstreamInvalidJson, what, ""))
 }
 

@@ -90,6 +90,6 @@ fn store(app: &App) -> Result<&Arc<Store>, ApiError> {
 }
 
 fn unknown(id: &str) -> ApiError {
-    let what = format!("there is no message `{id}`; GET /v1/outbox lists those there are");
+    let what = format!("there is no message `{id}`; GET /v1/outbox lists all of them");
     ApiError::new(404, ErrorCode::NotFound, what)
 }

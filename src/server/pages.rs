@@ -72,8 +72,8 @@ impl Pages {
 
 fn foreign_origin(name: &str) -> ApiError {
     let what = format!(
-        "A web page of another site sent this request (header `{name}`). respool adds a key of its own or runs agents here, so it \
-         answers no such page: give clients keys (`client_keys` in respool.toml)"
+        "A web page from another site sent this request (header `{name}`). respool does not answer it, because it adds its own key or runs \
+         agents here: give clients keys (`client_keys` in respool.toml)"
     );
     ApiError::new(403, ErrorCode::ForeignOrigin, what)
 }

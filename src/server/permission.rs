@@ -112,7 +112,7 @@ fn spent(exhausted: &Exhausted) -> ApiError {
     let Exhausted { scope, budget, wait } = exhausted;
     let left = humantime::format_duration(std::time::Duration::from_secs(*wait));
     let what = format!(
-        "The budget of this day for {} ({budget}) is used up: send the request again in {left}, or raise it in `[budgets]`",
+        "Today's budget for {} ({budget}) is used up: send the request again in {left}, or raise it in `[budgets]`",
         scope.describe()
     );
     let mut error = ApiError::new(429, ErrorCode::BudgetSpent, what);

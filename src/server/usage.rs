@@ -55,7 +55,7 @@ fn read(query: &str, key: Option<String>) -> Result<(UsageQuery, bool), ApiError
             "costs" => costs = matches!(&*value, "true" | "1" | ""),
             other => {
                 let why = format!(
-                    "`{}` is no parameter of this route. Known are: since, by, costs",
+                    "`{}` is not a parameter of this route. Available parameters: since, by, costs",
                     other.escape_default()
                 );
                 return Err(wrong("query", why));

@@ -253,5 +253,5 @@ fn denied(tool: &str, reason: &str) -> ToolError {
 
 fn unknown<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> ToolError {
     let known: Vec<&str> = known.collect();
-    ToolError::Failed(format!("there is no tool {name:?}; there is: {}", known.join(", ")))
+    ToolError::Failed(format!("there is no tool {name:?}. Available tools: {}", known.join(", ")))
 }

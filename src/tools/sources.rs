@@ -193,7 +193,7 @@ impl Sources {
         }
         if name.strip_prefix(known::PREFIX).is_some_and(|own| !known::is_name(own)) {
             return Err(format!(
-                "{name:?} is no tool of the gateway: after \"gateway:\" goes its name there, without *"
+                "{name:?} is not a tool of the gateway: write its name there after \"gateway:\", without *"
             ));
         }
         if known::names().any(|known| known == name) || name.starts_with(known::PREFIX) {

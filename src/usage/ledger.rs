@@ -180,7 +180,7 @@ impl Ledger {
         let sums = match store.sums(query).await {
             Ok(sums) => sums,
             Err(error) => {
-                tracing::error!(target: "respool::usage", %error, "what was spent today is not known; budgets begin anew");
+                tracing::error!(target: "respool::usage", %error, "today's spending is unknown: budgets start from zero");
                 return;
             }
         };
@@ -218,7 +218,7 @@ impl Ledger {
         match store.append(rows).await {
             Ok(()) => {
                 if std::mem::take(&mut self.state().is_broken) {
-                    tracing::info!(target: "respool::usage", "rows of what is used are kept again");
+                    tracing::info!(target: "respool::usage", "usage records are written again");
                 }
             }
             Err((rows, error)) => self.take_back(rows, &error),
@@ -236,7 +236,7 @@ impl Ledger {
         drop(state);
         self.count_lost(lost as u64);
         if is_news {
-            tracing::error!(target: "respool::usage", %error, "what is used cannot be kept; requests are answered all the same");
+            tracing::error!(target: "respool::usage", %error, "usage records cannot be written; requests are still answered");
         }
     }
 
@@ -256,7 +256,7 @@ impl Ledger {
         let config = self.terms().config.clone();
         let keep = u64::try_from(config.keep.as_millis()).unwrap_or(u64::MAX);
         if let Err(error) = store.clear(now().saturating_sub(keep), config.max_size.0).await {
-            tracing::warn!(target: "respool::usage", %error, "old rows of what was used cannot be deleted");
+            tracing::warn!(target: "respool::usage", %error, "old usage records cannot be deleted");
         }
     }
 
@@ -407,7 +407,7 @@ impl UsageSink for Ledger {
 fn warn(warning: &Warning) {
     let Warning { scope, budget, spent } = warning;
     let (scope, spent, budget): (_, Money, Money) = (scope.describe(), *spent, *budget);
-    tracing::warn!(target: "respool::usage", scope, %spent, %budget, "a budget of this day is nearly spent; when it is, requests are refused until the next UTC day");
+    tracing::warn!(target: "respool::usage", scope, %spent, %budget, "a daily budget is nearly used up; when it is, requests are refused until the next UTC day");
 }
 
 #[cfg(test)]

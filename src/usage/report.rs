@@ -166,21 +166,21 @@ fn compared(model: &str, line: &Line, prices: &Prices) -> Comparison {
 
 fn notes((since, until): (u64, u64), busy: f64, prices: &Prices) -> Vec<String> {
     let paid =
-        "Paid: tokens times the price of `[prices.\"MODEL\"]`; cached prompt tokens at `cached_input`."
+        "Paid: tokens times the price in `[prices.\"MODEL\"]`; cached prompt tokens at `cached_input`."
             .to_owned();
     let own = match prices.own() {
         None => "Own models: not counted; set `[prices.own]` (monthly, watts, kwh) to count hardware and electricity.".to_owned(),
         Some(own) => format!(
-            "Own models: {:.2} a month for {:.1} days, and {:.0} W for the {:.2} h in which a model worked, at {:.2} a kWh; shared by tokens.",
+            "Own models: {:.2} a month for {:.1} days, plus {:.0} W at {:.2} a kWh for the {:.2} h in which a model was working; divided by tokens.",
             own.monthly,
             std::time::Duration::from_millis(until.saturating_sub(since)).as_secs_f64() / 86_400.0,
             own.watts,
-            busy / 3_600.0,
-            own.kwh
+            own.kwh,
+            busy / 3_600.0
         ),
     };
     let elsewhere = format!(
-        "Elsewhere: the same tokens at configured prices, else at public ones ({}). Another model may need other numbers of tokens.",
+        "Elsewhere: the same tokens at your configured prices, or at public prices where you set none ({}). Another model may need more or fewer tokens.",
         prices.public_source()
     );
     vec![paid, own, elsewhere]

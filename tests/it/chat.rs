@@ -261,7 +261,7 @@ async fn a_conversation_goes_on_in_another_process() {
     fake.then(text(&["Which?"]));
     let other =
         command(&elsewhere, &["--config", config.to_str().unwrap()], &["--continue", "-p", "Go on."]).await;
-    assert!(stderr(&other).contains("no conversation of this directory"), "{}", stderr(&other));
+    assert!(stderr(&other).contains("no earlier conversation in this directory"), "{}", stderr(&other));
     assert_eq!(fake.requests()[3].json()["messages"].as_array().unwrap().len(), 2);
 }
 
@@ -299,7 +299,7 @@ async fn failures_say_what_to_do_and_the_exit_code_tells() {
         1,
         &["cannot be reached", "127.0.0.1:1"],
     );
-    check(&place.chat("http://127.0.0.1:1", "", &[]).await, 2, &["no terminal", "-p"]);
+    check(&place.chat("http://127.0.0.1:1", "", &[]).await, 2, &["not a terminal", "-p"]);
     check(&place.chat("http://127.0.0.1:1", "", &["-p", " "]).await, 2, &["empty"]);
     check(&place.chat("http://127.0.0.1:1", "nonsense = 1", &["-p", "x"]).await, 78, &["nonsense"]);
     let key = place.chat("http://127.0.0.1:1", "", &["--upstream", "deepinfra", "-p", "x"]).await;

@@ -360,7 +360,8 @@ fn an_open_address_with_something_of_value_and_no_keys_exits_78() {
     let (code, _, errors) = run(&["serve"], Some(value), &[]);
     assert_eq!(code, 78, "{errors}");
     assert!(
-        errors.contains("respool.toml:1: listen: whoever reaches 0.0.0.0:0 could use the upstream's key"),
+        errors
+            .contains("respool.toml:1: listen: anybody who can reach 0.0.0.0:0 could use the upstream's key"),
         "{errors}"
     );
     for set in ["client_keys_env", "127.0.0.1", "allow_unauthenticated = true"] {
@@ -578,7 +579,7 @@ async fn a_server_that_names_its_parser_is_asked_for_it() {
     let (code, shown, _) =
         tokio::task::spawn_blocking(move || run(&["check", "--upstream", &url], None, &[])).await.unwrap();
     assert_eq!(code, 0, "{shown}");
-    assert!(shown.contains("tried first as glm"), "{shown}");
+    assert!(shown.contains("first read as glm"), "{shown}");
     fake.finish();
 }
 

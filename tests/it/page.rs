@@ -220,7 +220,7 @@ async fn what_runs_is_told_live() {
     let mut live = Client::sending(respool.address, &Request::get("/ui/live")).await;
     assert_eq!(live.head().await.headers.get("content-type").unwrap(), "text/event-stream");
     let mut told = String::new();
-    while !told.contains("Nothing runs now") {
+    while !told.contains("Nothing is running") {
         told += &String::from_utf8_lossy(&live.chunk().await.unwrap().bytes);
     }
     fake.then(Script::json(200, &replies::text("late")).delay(std::time::Duration::from_mins(1)).unchecked());

@@ -126,7 +126,7 @@ async fn a_wrong_file_changes_nothing_and_the_page_says_so() {
     change(&served, &format!("[log]\ncontent = true\n{}", upstream(&fake.url())));
     let page = page().await;
     assert!(
-        !page.contains("so the old one holds") && page.contains("needs a restart: log.content"),
+        !page.contains("so the old one stays in use") && page.contains("after a restart: log.content"),
         "{page}"
     );
 }

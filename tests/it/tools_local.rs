@@ -738,7 +738,7 @@ async fn names_that_nothing_offers_are_told_before_anything_runs() {
     check("local.workspace = \"/no/where\"", &[], &["tools.local.workspace: the workspace /no/where cannot be opened: No such file or directory (os error 2)"]).await;
     let (_outer, tools) = workspace_with("").await;
     let problem = failure(&tools, "rm", json!({})).await;
-    assert_eq!(problem, "there is no tool \"rm\"; there is: exec, read, write, edit, ls, search");
+    assert_eq!(problem, "there is no tool \"rm\". Available tools: exec, read, write, edit, ls, search");
 }
 
 #[tokio::test]

@@ -127,7 +127,7 @@ await look(open, "live", sizes.wide, "light", async (page, shot) => {
     expect(!(await page.content()).includes("secret word"), "no content is shown");
     answerNow();
     await asked;
-    await page.getByText("Nothing runs now").waitFor();
+    await page.getByText("Nothing is running").waitFor();
 });
 await look(open, "keyboard", sizes.wide, "light", async (page) => {
     await page.goto(open.url);

@@ -36,7 +36,7 @@ upstream=$(sed -n 's|.*The recorded server: *\(http://[^/]*\)/v1.*|\1|p' "$INSID
 port=18903
 
 "$respool" service install --upstream "$upstream" --listen 127.0.0.1:$port > "$INSIDE/said" 2>&1 || fail "$(cat "$INSIDE/said")"
-grep -q "respool is ready. Clients ask http://127.0.0.1:$port/v1." "$INSIDE/said" || fail "$(cat "$INSIDE/said")"
+grep -q "respool is ready. Point clients at http://127.0.0.1:$port/v1." "$INSIDE/said" || fail "$(cat "$INSIDE/said")"
 [ "$(stat -c %a "$HOME/.config/respool/respool.env")" = 600 ] || fail "the environment file is readable to others"
 curl -sf "http://127.0.0.1:$port/v1/models" | grep -q native-call || fail "the service does not serve"
 [ "$(systemctl --user is-enabled respool)" = enabled ] || fail "the service does not start by itself"

@@ -26,10 +26,10 @@ use crate::upstream::replay::{Replay, SeenRequest};
 
 #[derive(Args, Debug)]
 pub(super) struct DemoArgs {
-    /// Stay up after the tour, so that any client can ask the recorded models
+    /// Keep running after the tour, so that any client can talk to the recorded models
     #[arg(long)]
     serve: bool,
-    /// Where to listen [default: 127.0.0.1:8003 with --serve, else a free port]
+    /// Where to listen [default: 127.0.0.1:8003 with --serve, otherwise a free port]
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
 }

@@ -66,36 +66,36 @@ pub(super) const SCENES: [Scene; 7] = [
         )
     },
     Scene {
-        without: "The arguments are not JSON. OpenClaw rejects the turn, asks three more times, and gives up.",
-        with: "respool saw that the call was cut, asked once more, and passed on the whole call only.",
+        without: "The arguments are not JSON. OpenClaw rejects the turn, asks three more times, then gives up.",
+        with: "respool saw that the call was cut off, asked once more, and passed on only the complete call.",
         ..scene(
-            "A call that was cut",
+            "A call that was cut off",
             "cut-call",
             "The model stopped in the middle of the arguments of a call.",
         )
     },
     Scene {
-        without: "The turn has failed: the client gets an error in the middle of a stream that began well.",
+        without: "The turn has failed: the client gets an error in a stream that began well.",
         with: "Nothing had been sent yet, so respool asked again. The client never learns of the error.",
         ..scene(
-            "An error of the server",
+            "A server error",
             "failing-server",
-            "vLLM 0.13 fails over a malformed header that gpt-oss wrote. The next attempt works.",
+            "vLLM 0.13 fails on a malformed header that gpt-oss wrote. The next attempt works.",
         )
     },
     Scene {
-        without: "Nothing arrives for the whole time. After two minutes of it, OpenClaw and many proxies hang up.",
+        without: "Nothing arrives all that time. After two minutes of silence, OpenClaw and many proxies hang up.",
         with: "The stream began at once and was kept alive while the model was silent.",
         ..scene(
             "A slow model",
             "slow-model",
-            "A long prompt on a busy GPU: not a word for minutes. Here, 1.5 seconds stand for them.",
+            "A long prompt on a busy GPU: no output for minutes. Here, 1.5 seconds stand in for them.",
         )
     },
     Scene {
         conversation: Conversation::InCircles,
         without: "The same call once more. OpenClaw does not stop this by default: it made 1,053 calls in 200 seconds.",
-        with: "respool saw the circle in the conversation and ended the turn with words that say so.",
+        with: "respool noticed the loop in the conversation, ended the turn, and said why.",
         ..scene(
             "A loop",
             "looping-model",
@@ -106,7 +106,7 @@ pub(super) const SCENES: [Scene; 7] = [
         agent: Some(AGENT),
         conversation: Conversation::WithoutTools,
         without: "The client has no tools: nobody runs the call, and there is no answer.",
-        with: "`note-reader` is an agent of respool's: it ran the tool itself and answered as one stream.",
+        with: "`note-reader` is one of respool's agents: it ran the tool itself and answered in one stream.",
         ..scene(
             "An agent with a tool",
             "note-taker",

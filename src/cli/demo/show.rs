@@ -12,17 +12,17 @@ const WIDEST: usize = 78;
 pub(super) const WELCOME: &str = "\
 respool demo: seven things that happen between a client and a model server.
 
-In each scene the same client asks the same question twice: straight to the server, and through
-respool. The server's replies were recorded from vLLM. No model, no GPU and no network is used.
+In each scene the same client asks the same question twice: directly, and through respool. The
+server's replies were recorded from vLLM. This needs no model, GPU or network.
 ";
 
 pub(super) const GOODBYE: &str = "\
-Now with your own server:
+Now try your own server:
 
-    respool check --upstream http://YOUR-VLLM:8000       find out what works there, and what does not
-    respool serve --upstream http://YOUR-VLLM:8000       then let clients ask http://127.0.0.1:8003/v1
+    respool check --upstream http://YOUR-VLLM:8000       find out what works there and what does not
+    respool serve --upstream http://YOUR-VLLM:8000       then point clients at http://127.0.0.1:8003/v1
 
-`respool demo --serve` stays up, so that you can point a client at these recordings.";
+`respool demo --serve` keeps running, so that you can point a client at these recordings.";
 
 /// One scene, as played.
 pub(super) struct Played {

@@ -20,7 +20,7 @@ const MOST: usize = 10_000;
 
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum ApprovalsCommand {
-    /// List the calls that wait, the oldest first.
+    /// List waiting calls, oldest first.
     List {
         /// Only those of this expert or agent
         #[arg(long)]
@@ -28,27 +28,27 @@ pub(in crate::cli) enum ApprovalsCommand {
     },
     /// Print one request with the exact inputs of its calls, as JSON.
     Show {
-        /// The approval, as `list` names it
+        /// The approval, as `list` shows it
         approval: String,
     },
-    /// Let calls run with exactly the inputs that are shown.
+    /// Let calls run, with exactly the inputs that `show` prints.
     Approve {
-        /// The approvals, as `list` names them
+        /// The approvals, as `list` shows them
         #[arg(required_unless_present = "expert")]
         approvals: Vec<String>,
-        /// All that wait of this expert or agent
+        /// All waiting calls of this expert or agent
         #[arg(long, conflicts_with = "approvals")]
         expert: Option<String>,
-        /// Only these calls, by their ids in `show`; the others are rejected
+        /// Approve only these calls, by their ids in `show`, and reject the others
         #[arg(long, value_name = "CALL")]
         only: Vec<String>,
     },
-    /// Do not let calls run.
+    /// Reject calls, so that they do not run.
     Reject {
-        /// The approvals, as `list` names them
+        /// The approvals, as `list` shows them
         #[arg(required_unless_present = "expert")]
         approvals: Vec<String>,
-        /// All that wait of this expert or agent
+        /// All waiting calls of this expert or agent
         #[arg(long, conflicts_with = "approvals")]
         expert: Option<String>,
         /// The reason, which the model is told

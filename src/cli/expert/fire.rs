@@ -17,7 +17,7 @@ pub(super) fn fire(loaded: &Loaded, name: &str, trigger: &str, payload: Option<&
     let catalog = Catalog::open(&experts.dir);
     let snapshot = catalog.get(name).ok_or_else(|| {
         format!(
-            "no expert {name:?} that loads is installed in {}; `respool expert list` shows those there are",
+            "no expert {name:?} that loads is installed in {}; `respool expert list` shows the installed experts",
             experts.dir.display()
         )
     })?;

@@ -60,7 +60,7 @@ pub(super) fn list(experts: &ExpertsConfig, format: OutputFormat) -> Result<(), 
         OutputFormat::Text => installed.iter().for_each(|one| say(&line(one))),
     }
     if format == OutputFormat::Text {
-        tell(&format!("{} expert(s) in {}", installed.len(), library.dir().display()));
+        tell(&format!("Experts in {}: {}", library.dir().display(), installed.len()));
     }
     Ok(())
 }

@@ -18,25 +18,25 @@ const MOST: usize = 1_000;
 
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum DeadLettersCommand {
-    /// List the invocations that failed and are kept, the oldest first.
+    /// List tasks that failed for good, oldest first.
     List {
         /// Only those of this expert
         #[arg(long)]
         expert: Option<String>,
     },
-    /// Print one with its payload and why it failed, as JSON.
+    /// Print one with its payload and the reason for its failure, as JSON.
     Show {
-        /// The dead letter, as `list` names it
+        /// The dead letter, as `list` shows it
         id: String,
     },
-    /// Execute one again, at the end of its lane. Operations that succeeded before are not made again.
+    /// Execute one again, at the end of its lane; operations that succeeded before are not repeated.
     Replay {
-        /// The dead letter, as `list` names it
+        /// The dead letter, as `list` shows it
         id: String,
     },
     /// Delete one.
     Drop {
-        /// The dead letter, as `list` names it
+        /// The dead letter, as `list` shows it
         id: String,
     },
 }
@@ -54,12 +54,12 @@ pub(in crate::cli) enum OutboxCommand {
     },
     /// Print one message, as JSON.
     Show {
-        /// The message, as `list` names it
+        /// The message, as `list` shows it
         id: String,
     },
-    /// Say that a message needs no delivery any more.
+    /// Mark a message as no longer needing delivery.
     Done {
-        /// The message, as `list` names it
+        /// The message, as `list` shows it
         id: String,
     },
 }
@@ -178,12 +178,12 @@ pub(super) fn dead_letters(config: &Loaded, command: DeadLettersCommand) -> Resu
 }
 
 fn no_letter(id: &str) -> String {
-    format!("there is no dead letter {id:?}; `respool expert dead-letters list` shows those there are")
+    format!("there is no dead letter {id:?}; `respool expert dead-letters list` shows all of them")
 }
 
 pub(super) fn outbox(config: &Loaded, command: OutboxCommand) -> Result<(), Failure> {
     let no_message =
-        |id: &str| format!("there is no message {id:?}; `respool expert outbox list` shows those there are");
+        |id: &str| format!("there is no message {id:?}; `respool expert outbox list` shows all of them");
     with_store(config, async |store| match command {
         OutboxCommand::List { expert, kind } => list(&store, expert, kind).await,
         OutboxCommand::Show { id } => {

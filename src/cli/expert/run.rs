@@ -38,7 +38,7 @@ async fn answer(app: &App, name: &str, message: &str) -> Result<(), Failure> {
     let experts = app.experts.as_ref().ok_or_else(|| NO_MODEL.to_owned())?;
     experts.await_servers(name, FIRST_START).await;
     let agent = experts.agent(name).ok_or_else(|| {
-        format!("no expert {name:?} is installed; `respool expert list` shows those there are")
+        format!("no expert {name:?} is installed; `respool expert list` shows the installed experts")
     })?;
     let options = RunOptions::default();
     let begun = app.agents.start_run(&agent, AgentRequest::of_task(message), options).await;

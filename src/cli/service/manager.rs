@@ -41,12 +41,12 @@ impl fmt::Display for State {
             Self::Starting => out.write_str("The service is starting."),
             Self::Stopped => out.write_str("The service is stopped. `respool service install` starts it."),
             Self::Failed(Some(78)) => out.write_str(
-                "The service ended because its configuration is wrong. Correct what its log names, and run \
+                "The service ended because its configuration is wrong. Correct what its log reports, then run \
                  `respool service install` again.",
             ),
             Self::Failed(Some(code)) => write!(out, "The service ended with exit code {code}."),
             Self::Failed(None) => out.write_str("The service has failed."),
-            Self::Unknown(why) => write!(out, "The state of the service is not known: {why}"),
+            Self::Unknown(why) => write!(out, "The state of the service is unknown: {why}"),
         }
     }
 }
@@ -159,7 +159,7 @@ impl Manager {
             .is_ok_and(|text| text.trim() == "Linger=yes");
         if !lingers {
             say(
-                "The service ends with your last session. To keep it up without a login: loginctl enable-linger",
+                "The service stops when your last session ends. To keep it running without a login, run: loginctl enable-linger",
             );
         }
     }

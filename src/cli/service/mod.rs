@@ -24,18 +24,18 @@ use crate::upstream::Address;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ServiceCommand {
-    /// Write the service and its environment file, start it, and wait until it is ready.
+    /// Write the unit and its environment file, start the service, and wait until it is ready.
     Install(InstallArgs),
-    /// Stop the service and remove it; configuration and state stay.
+    /// Stop and remove the service; configuration and state stay.
     Uninstall,
     /// Show whether the service is running and ready.
     Status,
     /// Show the service's log.
     Logs {
-        /// Go on as new lines come
+        /// Keep printing new lines as they arrive
         #[arg(long, short)]
         follow: bool,
-        /// How many lines
+        /// How many lines to print
         #[arg(long, short = 'n', value_name = "N", default_value_t = 50)]
         lines: u32,
     },
@@ -43,10 +43,10 @@ pub(super) enum ServiceCommand {
 
 #[derive(Args, Debug)]
 pub(super) struct InstallArgs {
-    /// The model server, put into the environment file: a vLLM base URL with or without /v1
+    /// The base URL of vLLM, with or without /v1; it is written to the environment file
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
-    /// Where to listen, put into the environment file
+    /// Where to listen; it is written to the environment file
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<Listen>,
     /// Show what would be written, and change nothing
@@ -66,7 +66,7 @@ impl Paths {
         let absolute =
             |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let home = absolute("HOME")
-            .ok_or("HOME is not set: a service of this user has no place to be written to")?;
+            .ok_or("HOME is not set, so there is no place for your user's service: set it")?;
         let config = absolute("XDG_CONFIG_HOME").unwrap_or_else(|| home.join(".config"));
         let unit = match manager {
             Manager::Systemd => config.join("systemd/user/respool.service"),
@@ -93,8 +93,8 @@ pub(super) fn service(command: ServiceCommand) -> Result<(), Failure> {
 }
 
 fn install(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> Result<(), Failure> {
-    let program =
-        std::env::current_exe().map_err(|error| format!("the path of this program is not known: {error}"))?;
+    let program = std::env::current_exe()
+        .map_err(|error| format!("the path of this program cannot be found: {error}"))?;
     let unit = manager.unit(&program, &paths.home);
     let present = read(&paths.environment)?;
     let listen = arguments.listen.as_ref().map(ToString::to_string);
@@ -112,14 +112,14 @@ fn install(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> Result<(
     write(&paths.environment, &environment, 0o600)?;
     write(&paths.unit, &unit, 0o644)?;
     say(&format!(
-        "Wrote {} and {} (readable by you alone).",
+        "Wrote {} and {} (readable only by you).",
         paths.unit.display(),
         paths.environment.display()
     ));
     if program.components().any(|part| part.as_os_str() == "target") {
         say(&format!(
             "The service runs {}. `cargo clean` would remove that file: install respool elsewhere (`cargo install --path .`) and \
-             run `respool service install` with that one.",
+             run `respool service install` from there.",
             program.display()
         ));
     }
@@ -164,7 +164,7 @@ fn uninstall(manager: Manager, paths: &Paths) -> Result<(), Failure> {
         .map_err(|error| format!("{} cannot be removed: {error}", paths.unit.display()))?;
     manager.forget();
     say(&format!(
-        "The service is removed. Configuration, state and {} stay; delete them if you do not need them.",
+        "The service is removed. Configuration, state and {} stay; delete them if you no longer need them.",
         paths.environment.display()
     ));
     Ok(())
@@ -213,7 +213,7 @@ fn wait(manager: Manager, paths: &Paths) -> Result<(), Failure> {
     say(&format!("Waiting for {address}/ready …"));
     let answer = runtime()?.block_on(ready::wait(&address, || manager.state().has_failed()));
     if answer == ready::Answer::Ready {
-        say(&format!("respool is ready. Clients ask {address}/v1."));
+        say(&format!("respool is ready. Point clients at {address}/v1."));
         return Ok(());
     }
     let log = manager.last_lines(&paths.home);

@@ -25,10 +25,10 @@ impl Answer {
             Self::Ready => format!("it is ready at {address}"),
             Self::NoUpstream(said) => format!(
                 "respool runs at {address}, but its model server does not answer: {said}. Check the address \
-                 (`respool service install --upstream URL` changes it), and that the server has loaded its model"
+                 (`respool service install --upstream URL` changes it) and that the server has loaded its model"
             ),
             Self::Silent => {
-                format!("nothing answers at {address}: the service has not started, or listens elsewhere")
+                format!("nothing answers at {address}: the service has not started, or it listens elsewhere")
             }
         }
     }

@@ -40,7 +40,7 @@ pub(super) struct SetupArgs {
     /// The model [default: the only one that respool serves]
     #[arg(long)]
     model: Option<String>,
-    /// The model server, which says what it serves (openclaw only) [default: respool is asked]
+    /// The model server, which is asked for its models (openclaw only) [default: respool is asked]
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
     /// The environment variable with one of respool's `client_keys`
@@ -59,8 +59,10 @@ pub(super) fn setup(args: SetupArgs) -> Result<(), Failure> {
         return openclaw::setup(&args);
     }
     if args.upstream.is_some() {
-        let why =
-            format!("{} asks respool for its models: --upstream is for openclaw only", name_of(args.client));
+        let why = format!(
+            "{} gets its models from respool: --upstream works with openclaw only",
+            name_of(args.client)
+        );
         return Err(why.into());
     }
     let file = args.client.file(&homes());
@@ -99,7 +101,7 @@ async fn set_up(args: SetupArgs, file: Option<PathBuf>) -> Result<(), Failure> {
     let target = Target { url, model, window, key_env: args.key_env };
     match file {
         Some(file) => edit(args.client, &target, &file, args.dry_run)?,
-        None => say::say(&format!("Start it like this:\n\n{}\n", args.client.commands(&target))),
+        None => say::say(&format!("Start it with:\n\n{}\n", args.client.commands(&target))),
     }
     if !args.dry_run {
         say::say(&format!("Trying one turn with {} on {} …", target.model, args.client.api()));
@@ -188,13 +190,13 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
 fn undo(client: Client, file: Option<&Path>) -> Result<(), Failure> {
     let Some(file) = file else {
         say::say(&format!(
-            "{} was given its settings by the shell: nothing is to be restored.",
+            "{} gets its settings from the shell, so there is no file to restore.",
             name_of(client)
         ));
         return Ok(());
     };
     let present = fs::read_to_string(file).unwrap_or_default();
-    let nothing = || format!("there is nothing to undo: {} is not there", beside(file, BEFORE).display());
+    let nothing = || format!("there is nothing to undo: {} does not exist", beside(file, BEFORE).display());
     let restored = without_respool(client, file, &present).ok_or_else(nothing)?;
     let failed = |error: io::Error| format!("{} cannot be restored: {error}", file.display());
     let text = match restored {
@@ -203,7 +205,7 @@ fn undo(client: Client, file: Option<&Path>) -> Result<(), Failure> {
             let kept = beside(file, UNDONE);
             replace(&kept, &present).map_err(failed)?;
             say::say(&format!(
-                "{} was changed where respool had written. It becomes what it was before; with the changes it is kept as {}.",
+                "{} was changed in lines that respool had written. It is restored to what it was before; the changed file is kept as {}.",
                 file.display(),
                 kept.display()
             ));
@@ -286,7 +288,7 @@ impl Respool {
         };
         let unreachable = |error: reqwest::Error| {
             format!(
-                "respool does not answer at {}: {error}. Start it with `respool serve`, or say where it is with --url",
+                "respool does not answer at {}: {error}. Start it with `respool serve`, or give its address with --url",
                 self.url
             )
         };

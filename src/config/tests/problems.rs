@@ -183,7 +183,7 @@ fn contradictions() {
         ),
         (
             "trusted_hosts = ['http://a']",
-            "respool.toml:1: trusted_hosts[0]: \"http://a\" is no host name: write the name alone, as \"llm.example.org\"",
+            "respool.toml:1: trusted_hosts[0]: \"http://a\" is not a host name: write the name alone, as \"llm.example.org\"",
         ),
         (
             "[[upstream]]\nurl = 'http://a'\nname = 'x'\n[[upstream]]\nurl = 'http://b'\nname = 'x'",
@@ -215,7 +215,7 @@ fn contradictions() {
         ),
         (
             "[agents.a]\nmodel = 'm'\nupstream = 'box'",
-            "respool.toml:3: agents.a.upstream: there is no upstream \"box\"; there is 127.0.0.1:8000",
+            "respool.toml:3: agents.a.upstream: there is no upstream \"box\". Available upstreams: 127.0.0.1:8000",
         ),
         (
             "[agents.a]\nmodel = 'a'",
@@ -235,7 +235,7 @@ fn contradictions() {
         ),
         (
             "[tools.gateway]\ntoken = 't'",
-            "respool.toml:2: tools.gateway.token: is of no use without tools.gateway.url; add it or leave this out",
+            "respool.toml:2: tools.gateway.token: has no effect without tools.gateway.url; add that, or remove this",
         ),
         (
             "[tools.mcp.a]\ncommand = 'x'\nurl = 'http://b'",
@@ -271,7 +271,7 @@ fn problems_of_the_environment_and_of_flags_name_their_source() {
             "a,b",
             "keep_fields: expected a list, as [\"prompt_logprobs\"], found the text \"a,b\"",
         ),
-        ("RESPOOL__UPSTREAM__URL", "http://a", "\"URL\" is no entry of the list: write its number"),
+        ("RESPOOL__UPSTREAM__URL", "http://a", "\"URL\" is not an entry of the list: write its number"),
         ("RESPOOL__UPSTREAM__1__URL", "http://a", "the list has 0 entries: the next one's number is 0"),
         ("RESPOOL__UPSTREAM__0__URL", "a", "upstream[0].url: \"a\" is not a base URL"),
         ("RESPOOL__AGENTS__A__PAUSE", "1s", "agents.a.model: is missing"),

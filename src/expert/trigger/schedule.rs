@@ -40,7 +40,7 @@ impl Schedule {
     /// What is wrong with it, for people.
     pub fn new(expr: &str, zone: Option<&str>) -> Result<Self, String> {
         let name = zone.unwrap_or("UTC");
-        let zone = name.parse().map_err(|_| format!("{name:?} is no time zone"))?;
+        let zone = name.parse().map_err(|_| format!("{name:?} is not a time zone"))?;
         Ok(Self { cron: clock::parse(expr)?, zone })
     }
 

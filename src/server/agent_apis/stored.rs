@@ -188,7 +188,7 @@ impl Page {
             let found = items.iter().position(|item| id_of(item).as_deref() == Some(after));
             found.map(|at| at + 1).ok_or_else(|| {
                 let what =
-                    format!("`after` is `{}`, which is no item of this response", after.escape_default());
+                    format!("`after` is `{}`, which is not an item of this response", after.escape_default());
                 ApiError::bad_request(ErrorCode::InvalidValue, what).with_param("after")
             })
         };

@@ -32,7 +32,7 @@ fn one(viewer: &Viewer, alert: &OpenAlert, now: u64) -> Markup {
         li {
             p { (layout::badge("bad", &alert.rule.replace('_', " "))) " " strong { (alert.what) } " since " (format::time(alert.since)) ", " (format::ago(alert.since, now)) }
             @if let Some(rule) = rule { p class="cause" { (rule.meaning()) } p class="todo" { (rule.todo()) } }
-            @if alert.is_silenced { p class="dim" { "It is silenced." } }
+            @if alert.is_silenced { p class="dim" { "Silenced." } }
             @else { (layout::button(viewer, "/ui/alerts", "Silence for 8 h", &alert.what, &fields)) }
         }
     }
@@ -45,7 +45,7 @@ pub(super) async fn silence(State(app): State<App>, request: Request) -> Respons
     };
     if let Some(rule) = Rule::named(form.get("rule")) {
         if let Err(error) = app.alerts.silence(rule, form.get("subject"), SILENCE) {
-            tracing::error!(target: "respool::server", %error, "a silence cannot be kept");
+            tracing::error!(target: "respool::server", %error, "a silence cannot be saved");
         } else {
             let rule = rule.as_str();
             tracing::info!(target: "respool::server", rule, by = viewer.name, "an alert was silenced on the page");

@@ -124,7 +124,7 @@ pub(super) async fn letter(State(app): State<App>, Path(id): Path<String>, reque
     };
     if done.unwrap_or(false) {
         let what = form.get("what");
-        tracing::info!(target: "respool::server", entry = id, what, by = viewer.name, "a dead letter was decided about on the page");
+        tracing::info!(target: "respool::server", entry = id, what, by = viewer.name, "somebody tried a dead letter again or dropped it on the page");
     }
     redirect("/ui/approvals")
 }

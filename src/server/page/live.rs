@@ -53,7 +53,7 @@ pub(super) async fn live(State(app): State<App>, headers: HeaderMap) -> Response
 pub(super) fn table(app: &App) -> Markup {
     let requests = app.usage.in_flight.now();
     if requests.is_empty() {
-        return layout::empty("Nothing runs now. Requests appear here as they come.");
+        return layout::empty("Nothing is running. Requests appear here as they arrive.");
     }
     let rows = html! {
         @for request in requests.iter().take(MOST) {
@@ -80,7 +80,7 @@ pub(super) fn table(app: &App) -> Markup {
         ("Tokens", true),
     ];
     html! {
-        (layout::table("Requests under way", &heads, &rows))
+        (layout::table("Requests in progress", &heads, &rows))
         @if requests.len() > MOST { p { "and " (requests.len() - MOST) " more" } }
     }
 }

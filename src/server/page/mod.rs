@@ -63,7 +63,7 @@ pub(super) fn routes() -> Router<App> {
 
 /// Nothing below the page's path goes to an upstream: nobody was asked for a key there.
 async fn nothing() -> Response {
-    page(StatusCode::NOT_FOUND, layout::message("Not found", "There is no such page."))
+    page(StatusCode::NOT_FOUND, layout::message("Not found", "This page does not exist."))
 }
 
 /// True for the paths of the page, which ask for a session of their own and not for a client's key.
@@ -97,8 +97,8 @@ impl Form {
 
 async fn read_form(body: Body) -> Result<Form, Box<Response>> {
     let body: Bytes = axum::body::to_bytes(body, LARGEST_FORM).await.map_err(|_| {
-        let text = "The form could not be read. Go back and send it again.";
-        Box::new(page(StatusCode::BAD_REQUEST, layout::message("Not read", text)))
+        let text = "The form could not be read. Go back and submit it again.";
+        Box::new(page(StatusCode::BAD_REQUEST, layout::message("Form not read", text)))
     })?;
     Ok(Form(form_urlencoded::parse(&body).into_owned().collect()))
 }
@@ -110,7 +110,7 @@ fn refused(denied: &Denied) -> Response {
             page(StatusCode::FORBIDDEN, layout::message("Request from another site", why))
         }
         Denied::Forged => {
-            let text = "This button was not pressed on respool's own page, or the page is older than this process. Load it again.";
+            let text = "This button was not pressed on respool's own page, or respool has restarted since the page was loaded. Load the page again.";
             page(StatusCode::FORBIDDEN, layout::message("Not accepted", text))
         }
     }

@@ -47,23 +47,23 @@ fn notices(app: &App, waiting: usize) -> Markup {
     let reloaded = app.alerts.reloaded();
     html! {
         @if let Some(problem) = &reloaded.problem {
-            p class="notice bad" role="status" { "The configuration was changed and is wrong, so the old one holds: " (problem) }
+            p class="notice bad" role="status" { "The changed configuration is wrong, so the old one stays in use: " (problem) }
         }
         @if !reloaded.waiting.is_empty() {
-            p class="notice" role="status" { "The configuration was changed. This part of it needs a restart: " (reloaded.waiting.join(", ")) "." }
+            p class="notice" role="status" { "The configuration was changed. These changes take effect after a restart: " (reloaded.waiting.join(", ")) "." }
         }
         @for reached in &budgets {
             p class="notice" role="status" {
                 "Budget: " (reached.scope.describe()) " used " (reached.spent) " of " (reached.budget) " today. "
-                @if reached.spent >= reached.budget { "It is spent: requests are refused until the next UTC day." }
-                @else { "When it is spent, requests are refused until the next UTC day." }
+                @if reached.spent >= reached.budget { "It is used up: requests are refused until the next UTC day." }
+                @else { "When it is used up, requests are refused until the next UTC day." }
             }
         }
         @if app.usage.is_broken() {
-            p class="notice bad" role="status" { "Usage records cannot be written; requests are answered all the same. Look for `respool::usage` in the log: the disk may be full." }
+            p class="notice bad" role="status" { "Usage records cannot be written; requests are still answered. Look for `respool::usage` in the log: the disk may be full." }
         }
         @if waiting > 0 {
-            p class="notice" role="status" { a href="/ui/approvals" { (waiting) " call(s) of agents wait for your approval" } }
+            p class="notice" role="status" { a href="/ui/approvals" { (waiting) @if waiting == 1 { " request from an agent waits for your approval" } @else { " requests from agents wait for your approval" } } }
         }
     }
 }
@@ -77,7 +77,7 @@ fn tiles(app: &App, today: &Report) -> Markup {
             (tile(format::count(app.usage.in_flight.now().len() as u64), "running now"))
             (tile(format::count(total.requests), "requests today"))
             (tile(format::count(total.failed), "failed today"))
-            (tile(format::count(repeats), "attempts repeated today"))
+            (tile(format::count(repeats), "repeated attempts today"))
             (tile(format::short(total.usage.total()), "tokens today"))
             (tile(costs.to_string(), "cost today"))
         }
@@ -94,8 +94,8 @@ fn upstreams(app: &App) -> Markup {
                     @match circuit {
                         _ if app.alerts.is_unreachable(&upstream.name) => (layout::badge("bad", "does not answer")),
                         "closed" => (layout::badge("good", "works")),
-                        "half_open" => (layout::badge("middling", "is tried again")),
-                        _ => (layout::badge("bad", "fails")),
+                        "half_open" => (layout::badge("middling", "being tried again")),
+                        _ => (layout::badge("bad", "failing")),
                     }
                 }
                 td class="number" { (at_work) }
@@ -108,7 +108,7 @@ fn upstreams(app: &App) -> Markup {
     let heads = [
         ("Upstream", false),
         ("State", false),
-        ("At work", true),
+        ("In progress", true),
         ("Waiting", true),
         ("Mean time", true),
         ("Models", false),
@@ -119,7 +119,7 @@ fn upstreams(app: &App) -> Markup {
 fn problems(app: &App, now: u64) -> Markup {
     let problems = app.usage.problems();
     if problems.is_empty() {
-        return layout::empty("No request has failed since respool was started.");
+        return layout::empty("No request has failed since respool started.");
     }
     html! { ul class="problems" { @for problem in problems.iter().take(PROBLEMS) { (one(problem, now)) } } }
 }

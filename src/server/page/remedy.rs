@@ -11,26 +11,26 @@ pub(super) fn remedy(code: &str) -> &'static str {
              tell the client the true window."
         }
         Some(Code::InvalidApiKey) => {
-            "The client sent no key of respool's. Give it one of `client_keys`, or correct its `apiKey`."
+            "The client did not send one of respool's keys. Give it one of `client_keys`, or correct its `apiKey`."
         }
         Some(Code::KeyLimitReached) => {
-            "A key has used what its limits permit. Raise them in `client_keys_file`, or wait."
+            "A key has used up what its limits allow. Raise them in `client_keys_file`, or wait."
         }
         Some(Code::BudgetSpent) => {
-            "A budget of this day is spent. Raise it in `[budgets]`, or wait for the next UTC day."
+            "Today's budget is spent. Raise it in `[budgets]`, or wait for the next UTC day."
         }
         Some(Code::QueueFull) => {
-            "More requests wait than may. Raise `max_concurrency` or `max_queue` of the upstream, or add another one."
+            "The queue is full. Raise `max_concurrency` or `max_queue` of the upstream, or add another one."
         }
         Some(Code::TruncatedToolCall | Code::UnusableToolCall | Code::UnknownTool | Code::NoAnswer) => {
-            "The model wrote no usable reply, also when it was asked again. Look at its tool parser (docs/dialects.md), its limit of tokens, \
+            "The model did not write a usable reply, even when asked again. Check its tool parser (docs/dialects.md) and its token limit, \
              and whether the model is large enough for these tools."
         }
         Some(Code::UpstreamTimeout | Code::ModelTimeout) => {
-            "The model server was too slow. Look at its load and its GPU; raise `timeout` of the upstream if such times are expected."
+            "The model server was too slow. Check its load and its GPU; if such times are normal, raise `timeout` of the upstream."
         }
         Some(Code::NoUpstream | Code::ModelNotFound | Code::NotFound) => {
-            "No upstream serves this model; it may have been renamed. `/v1/models` and `respool check` list the names that are there: correct the \
+            "No upstream serves this model; it may have been renamed. `/v1/models` and `respool check` list the available names: correct the \
              client's model, or set an alias in `[models]`."
         }
         Some(Code::UpstreamCredentialsRefused) => {
@@ -46,13 +46,13 @@ pub(super) fn remedy(code: &str) -> &'static str {
             "No secure connection to the model server can be made. Renew its certificate, or correct the host name in the `url` of this upstream."
         }
         Some(Code::BrokenReply | Code::UpstreamNotJson | Code::UpstreamInvalidJson) => {
-            "The model server broke its reply off or sent something else. Look at its log: it may have run out of memory or been restarted."
+            "The model server broke off its reply or sent something else. Look at its log: it may have run out of memory or been restarted."
         }
         Some(Code::ForeignOrigin | Code::UntrustedHost) => {
             "A web page of another site asked. If the name is yours, add it to `trusted_hosts`."
         }
-        _ if code.is_empty() => "Look for the request's id in the log of respool and of the model server.",
-        _ => "Run `respool check`: it tries the upstreams and says what to do about each finding.",
+        _ if code.is_empty() => "Look for the request's id in the logs of respool and the model server.",
+        _ => "Run `respool check`: it tests the upstreams and says how to fix each problem.",
     }
 }
 

@@ -36,7 +36,7 @@ fn markup(rows: &[StoredUsage], most: usize) -> Markup {
     html! {
         h1 { "Requests" }
         @if rows.is_empty() {
-            (layout::empty("No requests are kept yet. Each appears here a moment after its end, unless `[usage] keep` is 0s."))
+            (layout::empty("No requests are recorded yet. Each request appears here shortly after it ends, unless `[usage] keep` is 0s."))
         } @else {
             p class="dim" {
                 "The last " (format::count(rows.len() as u64)) ", newest first. Show "

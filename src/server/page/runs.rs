@@ -25,9 +25,9 @@ pub(super) async fn list(State(app): State<App>, headers: HeaderMap) -> Response
     };
     let main = html! {
         h1 { "Runs of agents" }
-        @if rows.is_empty() { (layout::empty("No runs yet. A request to an agent's name begins one.")) }
+        @if rows.is_empty() { (layout::empty("No runs yet. A request to an agent starts one.")) }
         @else {
-            @let heads = [("Run", false), ("Agent", false), ("Status", false), ("Began", false), ("Last step", false), ("", false)];
+            @let heads = [("Run", false), ("Agent", false), ("Status", false), ("Started", false), ("Last step", false), ("", false)];
             (layout::table("Runs", &heads, &html! { @for row in &rows { (line(&viewer, row)) } }))
         }
     };
@@ -82,18 +82,18 @@ pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, headers:
     let body = report::breakdown(&stored);
     let main = html! {
         h1 { "Run of " (stored.row.agent) }
-        div class="facts-line" { (badge(stored.row.status)) " began " (format::time(stored.row.created)) ", last step " (format::time(stored.row.updated))
+        div class="facts-line" { (badge(stored.row.status)) " started " (format::time(stored.row.created)) ", last step " (format::time(stored.row.updated))
             @if can_end(stored.row.status) { " " (end_button(&viewer, &id)) } }
         dl class="facts" {
             dt { "Run" } dd { code { (id) } }
             dt { "Tokens" } dd { (number(&body["usage"]["prompt_tokens"])) " in, " (number(&body["usage"]["completion_tokens"])) " out" }
             @if let Some(cost) = cost { dt { "Cost" } dd { (cost) } }
-            dt { "Worked for" } dd { (format::duration(std::time::Duration::from_millis(body["duration_ms"].as_u64().unwrap_or_default()))) }
-            @if let Some(limit) = body["limit"].as_str() { dt { "Ended at the limit" } dd { (limit) } }
+            dt { "Working time" } dd { (format::duration(std::time::Duration::from_millis(body["duration_ms"].as_u64().unwrap_or_default()))) }
+            @if let Some(limit) = body["limit"].as_str() { dt { "Ended at limit" } dd { (limit) } }
             @if let Some(code) = body["failure"]["code"].as_str() { dt { "Failed" } dd { (code) } }
         }
         (steps(&body))
-        @if !app.recording.content { p class="dim" { "Texts are shown only with " code { "[log] content = true" } "." } }
+        @if !app.recording.content { p class="dim" { "Message text is shown only with " code { "[log] content = true" } "." } }
         @else if let Some(answer) = body["answer"].as_str() { h2 { "Answer" } pre { (answer) } }
     };
     page(StatusCode::OK, layout::layout(&viewer, "/ui/runs", "Run", &main))
@@ -108,7 +108,7 @@ fn steps(body: &Value) -> Markup {
     let iterations = body["iterations"].as_array().cloned().unwrap_or_default();
     html! {
         h2 { "Steps" }
-        @if iterations.is_empty() { (layout::empty("No model call has ended yet.")) }
+        @if iterations.is_empty() { (layout::empty("No model call has finished yet.")) }
         ol class="steps" {
             @for iteration in &iterations {
                 li {

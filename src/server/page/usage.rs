@@ -54,7 +54,7 @@ async fn markup(app: &App, days: u64) -> Result<Markup, StoreError> {
         h1 { "Usage" }
         p class="dim" { "Since " (&format::time(since)[..10]) ". Show "
             @for choice in DAYS { a href={ "/ui/usage?days=" (choice) } aria-current=[(choice == days).then_some("true")] { (choice) " d" } " " } }
-        @if by_day.lines.is_empty() { (layout::empty("No requests in this time.")) }
+        @if by_day.lines.is_empty() { (layout::empty("No requests in this period.")) }
         @else {
             (charts(&by_day, since / DAY, today))
             (elsewhere(&by_day))
@@ -97,7 +97,7 @@ fn elsewhere(report: &Report) -> Markup {
                 @if let (Some(cost), Some(saved)) = (it.cost, it.saved) {
                     td class="number" { (cost) } td class="number" { (saved) }
                     td { (it.source.as_ref().map(PriceSource::describe).unwrap_or_default()) }
-                } @else { td class="number" colspan="3" { "price not known" } }
+                } @else { td class="number" colspan="3" { "price unknown" } }
             }
         }
     };
@@ -123,7 +123,7 @@ fn elsewhere(report: &Report) -> Markup {
             @if !known.is_empty() {
                 details { summary { "The difference by day" } (layout::table("The difference by day", &heads, &days)) }
             }
-            details { summary { "How these numbers are made" } ul { @for note in &report.notes { li { (note) } } } }
+            details { summary { "How these numbers are calculated" } ul { @for note in &report.notes { li { (note) } } } }
         }
     }
 }
@@ -153,6 +153,6 @@ fn table(title: &str, name: &str, lines: &[Line]) -> Markup {
     };
     html! {
         (layout::table(title, &heads, &rows))
-        @if lines.len() > MOST { p class="dim" { "and " (lines.len() - MOST) " more: " code { "respool usage" } " shows all" } }
+        @if lines.len() > MOST { p class="dim" { "and " (lines.len() - MOST) " more; " code { "respool usage" } " shows all of them" } }
     }
 }

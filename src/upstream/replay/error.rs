@@ -77,7 +77,7 @@ impl fmt::Display for RecordingError {
             Self::Name(name) => write!(f, "`{name}` does not end like a capture's name"),
             Self::NoHead => write!(f, "no blank line (CRLF CRLF) ends its head"),
             Self::StatusLine(line) => write!(f, "its first line is no HTTP/1.1 status line: {line:?}"),
-            Self::Header(line) => write!(f, "its head has a line that is no header: {line:?}"),
+            Self::Header(line) => write!(f, "its head has a line that is not a header: {line:?}"),
             Self::Length { declared, found } => {
                 write!(f, "content-length says {declared}, but {found} bytes follow the head")
             }

@@ -104,14 +104,14 @@ async fn models(respool: &Respool, upstream: Option<&str>) -> Result<Vec<Model>,
         None => respool
             .models()
             .await
-            .map_err(|why| format!("{why}. Or name the model server with --upstream URL"))?,
+            .map_err(|why| format!("{why}, or name the model server with --upstream URL"))?,
     };
     let model = |entry: &Value| {
         Some(Model { id: entry["id"].as_str()?.to_owned(), window: entry["max_model_len"].as_u64() })
     };
     let models: Vec<Model> = list.iter().filter_map(model).collect();
     if models.is_empty() {
-        return Err("the server lists no models: load one, and try again".to_owned().into());
+        return Err("the server lists no models: load one and try again".to_owned().into());
     }
     Ok(models)
 }
@@ -119,7 +119,7 @@ async fn models(respool: &Respool, upstream: Option<&str>) -> Result<Vec<Model>,
 async fn of_server(url: &str) -> Result<Vec<Value>, String> {
     let failed = |error: reqwest::Error| {
         format!(
-            "the model server does not answer at {url}: {error}. Is it running, and is the address right?"
+            "the model server does not answer at {url}: {error}. Check that it is running and that the address is right"
         )
     };
     let client = reqwest::Client::builder().no_proxy().timeout(SERVER_WITHIN).build().map_err(failed)?;
@@ -134,7 +134,7 @@ async fn of_server(url: &str) -> Result<Vec<Value>, String> {
     match list["data"].as_array() {
         Some(models) => Ok(models.clone()),
         None if matches!(status.as_u16(), 401 | 403) => {
-            Err(format!("the model server at {url} wants a key: export it as VLLM_API_KEY"))
+            Err(format!("the model server at {url} asks for a key: export it as VLLM_API_KEY"))
         }
         None => {
             Err(format!("{url}/v1/models answers HTTP {status} without a list of models: correct --upstream"))
@@ -152,7 +152,7 @@ fn root(url: &str) -> String {
 fn validate(installed: Option<&OpenClaw>, present: &str, text: &str, file: &Path) -> Result<(), Failure> {
     let Some(openclaw) = installed else {
         say(
-            "`openclaw` is not on the PATH, so the new file was not validated, and only keys that every version knows were used.",
+            "`openclaw` is not on the PATH, so the new file was not validated, and respool wrote only settings that every version knows.",
         );
         return Ok(());
     };
@@ -161,7 +161,7 @@ fn validate(installed: Option<&OpenClaw>, present: &str, text: &str, file: &Path
     match verdict(text)? {
         Verdict::Valid => say(&format!("OpenClaw {} accepts the new file.", openclaw.version)),
         Verdict::Refused(_) if verdict(present)? != Verdict::Valid => say(&format!(
-            "OpenClaw {} could not validate the file: it has no `config validate`, or refuses the file as it was, too.",
+            "OpenClaw {} could not validate the file: it has no `config validate`, or it refuses the old file too.",
             openclaw.version
         )),
         Verdict::Refused(why) => {
@@ -177,7 +177,7 @@ fn forget_copies(places: &Places) -> Result<(), String> {
     for copy in places.copies() {
         fs::remove_file(&copy).map_err(|error| format!("{} cannot be removed: {error}", copy.display()))?;
         say(&format!(
-            "Removed {}: the copy of the providers that OpenClaw 2026.2 keeps there wins over its configuration.",
+            "Removed {}: OpenClaw 2026.2 keeps a copy of the providers there, which overrides its configuration.",
             copy.display()
         ));
     }
@@ -187,20 +187,22 @@ fn forget_copies(places: &Places) -> Result<(), String> {
 fn explain(edited: &Edited, installed: Option<&OpenClaw>) {
     if let Some(replaced) = &edited.replaced {
         say(&format!(
-            "The primary model was {replaced}, and is {} now. `/model` in a chat still chooses another.",
+            "The primary model was {replaced} and is now {}. You can still choose another with `/model` in a chat.",
             edited.primary
         ));
     }
     if !edited.fallbacks.is_empty() {
         say(&format!(
-            "Fallback models: {}. OpenClaw asks them when respool gives up; for a server that is down that is after \
-             `recovery.wait_for_upstream` (60 s). To have them asked sooner, put this into respool.toml:\n\n    \
+            "Fallback models: {}. OpenClaw asks them when respool gives up. If the server is down, that is after \
+             `recovery.wait_for_upstream` (60 s). To have them asked sooner, add this to respool.toml:\n\n    \
              [recovery]\n    wait_for_upstream = \"5s\"\n",
             edited.fallbacks.join(", ")
         ));
     }
     if installed.is_some_and(|openclaw| !openclaw.is_current()) {
-        say("This OpenClaw reads its configuration at the start: `openclaw gateway restart`.");
+        say(
+            "This version of OpenClaw reads its configuration only when it starts: run `openclaw gateway restart`.",
+        );
     }
 }
 
