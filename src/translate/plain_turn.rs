@@ -147,7 +147,11 @@ impl PlainTurn {
 
 /// What stands before and after a piece of content in a chunk that says nothing else.
 const BEFORE: &str = r#","choices":[{"index":0,"delta":{"content":"#;
-const AFTER: [&str; 5] = [
+const AFTER: [&str; 8] = [
+    // From captures of vLLM. The longer one comes first: the other is its end.
+    r#","reasoning_content":null},"logprobs":null,"finish_reason":null,"token_ids":null}]}"#,
+    r#"},"logprobs":null,"finish_reason":null,"token_ids":null}]}"#,
+    r#"},"logprobs":null,"finish_reason":null,"token_ids":null}],"usage":null}"#,
     r#"},"finish_reason":null}]}"#,
     r#"},"logprobs":null,"finish_reason":null}]}"#,
     r#"},"finish_reason":null,"stop_reason":null}]}"#,
