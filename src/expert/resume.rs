@@ -13,9 +13,13 @@ use crate::store::{RunRow, Status, Store, StoreError};
 /// How long after its last event an interrupted conversation still goes on by itself.
 const RESUMABLE_FOR: Duration = Duration::from_hours(1);
 
-/// The interrupted runs that this process has looked at and leaves alone, by id.
+/// The interrupted runs that this process has looked at, by id.
 #[derive(Debug, Default)]
-pub(super) struct LeftAlone(BTreeSet<String>);
+pub(super) struct Interrupted {
+    left_alone: BTreeSet<String>,
+    /// Those that could not be resumed. It is tried again, and said once.
+    failed: BTreeSet<String>,
+}
 
 impl Experts {
     /// Resumes an expert's run for a person who waits for its answer; `None` if the run is not an expert's.
@@ -71,26 +75,28 @@ impl Experts {
     pub(super) async fn resume_interrupted(
         &self,
         store: &Store,
-        left_alone: &mut LeftAlone,
+        seen: &mut Interrupted,
     ) -> Result<(), StoreError> {
         store.mark_orphans().await?;
         let interrupted = store.runs_of_status(Status::Interrupted).await?;
         for row in interrupted.into_iter().filter(|row| row.parent.is_none()) {
             let Some(name) = row.agent.strip_prefix(MODEL_PREFIX) else { continue };
-            if left_alone.0.contains(&row.id) || self.not_ready(name).is_some() {
+            if seen.left_alone.contains(&row.id) || self.not_ready(name).is_some() {
                 continue;
             }
             if self.is_too_old(&row).await {
                 let notices = ConversationNotices { expert: name.to_owned(), is_function: false };
                 store.post(notices.interrupted(&row.id), self.now()).await?;
-                left_alone.0.insert(row.id);
+                seen.left_alone.insert(row.id);
                 continue;
             }
             match self.resume_conversation(name, &row.id).await {
                 Ok(Some(_)) => {}
-                Ok(None) => drop(left_alone.0.insert(row.id)),
+                Ok(None) => drop(seen.left_alone.insert(row.id)),
                 Err(why) => {
-                    tracing::warn!(target: "respool::expert", run_id = row.id, why, "the run cannot be resumed");
+                    if seen.failed.insert(row.id.clone()) {
+                        tracing::warn!(target: "respool::expert", run_id = row.id, why, "the run cannot be resumed");
+                    }
                 }
             }
         }

@@ -124,7 +124,12 @@ async fn names_belong_to_the_local_tools_first() {
         &["\"read\" and \"gateway:read\" are both called \"read\"; leave one out"],
     )
     .await;
-    check(both, &["gateway:*", "gateway:"], &["\"gateway:*\" is no tool", "\"gateway:\" is no tool"]).await;
+    check(
+        both,
+        &["gateway:*", "gateway:"],
+        &["\"gateway:*\" is not a tool of the gateway", "\"gateway:\" is not a tool of the gateway"],
+    )
+    .await;
     check(both, &["web_serch"], &["nothing offers a tool \"web_serch\"; did you mean \"web_search\"?"]).await;
     check("", &["web_search"], &["the tool \"web_search\" needs OpenClaw's gateway: set tools.gateway.url"])
         .await;

@@ -26,7 +26,7 @@ pub use dry_run::DryRun;
 use lateness::Deadlines;
 
 use super::experts::{Experts, MODEL_PREFIX};
-use super::resume::LeftAlone;
+use super::resume::Interrupted;
 use crate::store::{ClaimRequest, Claimed, EntryState, Queue as _, Status, Store, StoreError, WokenRun};
 
 /// How often the queue is checked for due entries and entries of other processes.
@@ -204,9 +204,9 @@ impl Worker {
         if self.goal.is_some() {
             return;
         }
-        let mut left_alone = LeftAlone::default();
+        let mut interrupted = Interrupted::default();
         loop {
-            let done = self.experts.resume_interrupted(&self.store, &mut left_alone).await;
+            let done = self.experts.resume_interrupted(&self.store, &mut interrupted).await;
             let _ = done.inspect_err(|error| self.log_failure(error));
             tokio::time::sleep(RESUME_EVERY).await;
         }
