@@ -540,6 +540,10 @@ fn templates(dialects: Prior) -> u64 {
 
 /// Where a space breaks the marks of a text, in order. `dialects`: those that the model writes; none: all families' marks.
 pub fn breaks(text: &str, dialects: Prior, scope: Scope) -> Vec<usize> {
+    // Most texts, such as the keys of schemas, have no mark: which marks are meant need not be found out for them.
+    if !text.contains(FIRST) {
+        return Vec::new();
+    }
     let templates = templates(dialects);
     let is_meant = |mark: &Mark| mark.templates & templates != 0 && (scope == Scope::All || mark.is_turn);
     let is_mark = |(at, _): &(usize, &str)| {
