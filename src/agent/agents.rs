@@ -19,7 +19,7 @@ use super::new_setup::new_setup;
 use super::request::AgentRequest;
 use super::resume;
 use super::run::Run;
-use super::stored::{new_run_id, now, or_log};
+use super::stored::{REPEATABLE_FOR, new_run_id, now, or_log};
 use super::watch::Watch;
 use crate::observe::{Accounts, ErrorReport, Recording};
 use crate::store::{
@@ -233,6 +233,13 @@ impl Agents {
     ) -> Result<Watch, String> {
         let stored = resume::load(self.store(), id).await?;
         resume::stored_run(&self.active, agent, &stored, None, options).await
+    }
+
+    /// The id of the run that this request began before, if its client has not got the answer and this process does not execute it.
+    pub async fn repeated(&self, request: &AgentRequest) -> Option<String> {
+        let since = now().saturating_sub(REPEATABLE_FOR);
+        let id = or_log(self.store()?.unanswered(&request.fingerprint, since).await)??;
+        (!self.active.is_active(&id)).then_some(id)
     }
 
     /// What the store has of a run; `None` where it is not there, or cannot be read.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::bound::FIRST_START;
 use super::experts::{Experts, MODEL_PREFIX};
 use super::notices::ConversationNotices;
-use crate::agent::{RunOptions, Watch};
+use crate::agent::{AgentRequest, RunFacts, RunOptions, Watch};
 use crate::store::{RunRow, Status, Store, StoreError};
 
 /// How long after its last event an interrupted conversation still goes on by itself.
@@ -103,6 +103,32 @@ impl Experts {
         Ok(())
     }
 
+    /// Why the run that a request repeats cannot be resumed yet, for people: it may make a call that a person approved, and the expert is
+    /// not ready to make it. `None` for all other requests. The run is resumed when the expert is ready.
+    pub async fn must_wait(&self, name: &str, request: &AgentRequest) -> Option<String> {
+        let why = self.not_ready(name)?;
+        let run = self.agents.repeated(request).await?;
+        let facts = self.agents.facts(&run).await.filter(|facts| facts.outcome.is_none())?;
+        // A decision is an event of the run only once the run has read it.
+        let decided = self.agents.store()?.woken_by_approvals(self.now()).await.unwrap_or_default();
+        let may_act = decided.iter().any(|woken| woken.id == run) || self.has_consent(facts).await;
+        may_act.then(|| {
+            format!(
+                "{name} is not ready: {why}. The run {run}, which this request began, has calls that a person approved; it continues by \
+                 itself when {name} is ready"
+            )
+        })
+    }
+
+    /// Whether a person approved a call of a run or of one of its child runs.
+    async fn has_consent(&self, facts: RunFacts) -> bool {
+        let mut has_consent = facts.has_consent;
+        for (_, child) in facts.children {
+            has_consent |= self.agents.facts(&child).await.is_some_and(|facts| facts.has_consent);
+        }
+        has_consent
+    }
+
     /// Whether a conversation was interrupted so long ago that nobody expects it to act any more. What a person approved is made at any
     /// age.
     async fn is_too_old(&self, row: &RunRow) -> bool {
@@ -113,10 +139,6 @@ impl Experts {
         let Some(facts) = self.agents.facts(&row.id).await.filter(Self::is_conversation) else {
             return false;
         };
-        let mut has_consent = facts.has_consent;
-        for (_, child) in facts.children {
-            has_consent |= self.agents.facts(&child).await.is_some_and(|facts| facts.has_consent);
-        }
-        !has_consent
+        !self.has_consent(facts).await
     }
 }

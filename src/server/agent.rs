@@ -20,7 +20,7 @@ use crate::observe::{Outcome, SharedLine};
 use crate::relay::{ErrorForm, Wire};
 use crate::translate::{ChatSink, ClientProgram, Head, Ids, Reply, ReplyChoice, completion_json};
 use crate::turn::{ChoiceEvent, FinishReason, ToolCall, Turn, TurnEvent, Usage};
-use crate::wire::{ApiError, ChatRequest};
+use crate::wire::{ApiError, ChatRequest, ErrorCode};
 
 /// How long a conversation with an expert waits for the first start of its servers.
 const FIRST_START: Duration = Duration::from_secs(5);
@@ -90,6 +90,11 @@ pub(super) async fn begin(
     line.with(|line| line.stream = request.stream);
     let usage = request.usage;
     let key = headers.get(header::AUTHORIZATION).cloned();
+    if let Some((experts, name)) = app.experts.as_ref().zip(agent.name.strip_prefix(MODEL_PREFIX))
+        && let Some(why) = experts.must_wait(name, &request).await
+    {
+        return Err(ApiError::new(503, ErrorCode::ExpertNotReady, why));
+    }
     let watch = app.agents.serve(&agent, request, key).await;
     let errors = app.error_form(Wire::Chat, program);
     line.with(|line| line.row.run.clone_from(&watch.run));

@@ -63,11 +63,13 @@ struct Kept {
     swept: bool,
 }
 
+type Http1 = Connection<MaybeHttpsStream<TokioIo<TcpStream>>, Outgoing>;
+
 /// One connection: the end that takes requests, and the work that makes them happen.
 struct Link {
     sender: SendRequest<Outgoing>,
-    connection: Pin<Box<Connection<MaybeHttpsStream<TokioIo<TcpStream>>, Outgoing>>>,
-    ended: bool,
+    /// `None` when it has ended.
+    connection: Option<Pin<Box<Http1>>>,
 }
 
 /// An answer's body. Reading it drives its connection, which goes back to the pool at the end of the body.
@@ -120,16 +122,15 @@ impl Pool {
         let connected = self.connector.clone().oneshot(self.to.clone());
         let stream = tokio::time::timeout(CONNECT_TIMEOUT, connected).await??;
         let (sender, connection) = http1::handshake(stream).await?;
-        Ok(Link { sender, connection: Box::pin(connection), ended: false })
+        Ok(Link { sender, connection: Some(Box::pin(connection)) })
     }
 }
 
 impl Link {
-    /// Reads and writes what can be, without waiting. The exchange and its body are told what goes wrong.
+    /// Reads and writes what can be, without waiting. The exchange and its body learn what goes wrong.
     fn drive(&mut self, context: &mut Context<'_>) {
-        if !self.ended {
-            self.ended = self.connection.as_mut().poll(context).is_ready();
-        }
+        // A connection that has ended answers a request it did not take only when it is dropped.
+        self.connection.take_if(|connection| connection.as_mut().poll(context).is_ready());
     }
 
     async fn exchange(
@@ -147,7 +148,7 @@ impl Link {
     /// True when it can take the next request.
     fn is_idle(&mut self, context: &mut Context<'_>) -> bool {
         self.drive(context);
-        !self.ended && self.sender.is_ready()
+        self.connection.is_some() && self.sender.is_ready()
     }
 }
 
@@ -263,5 +264,56 @@ fn host(to: &Uri) -> Option<HeaderValue> {
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Link")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    fn post() -> Request<Outgoing> {
+        let mut request = Request::new(Outgoing::empty());
+        *request.method_mut() = Method::POST;
+        request
+    }
+
+    async fn read_head(socket: &mut TcpStream) {
+        let mut bytes = Vec::new();
+        while !bytes.ends_with(b"\r\n\r\n") {
+            assert_ne!(socket.read_buf(&mut bytes).await.unwrap(), 0, "{bytes:?}");
+        }
+    }
+
+    /// Such a request was never sent and never answered: it waited for the upstream's `timeout`.
+    #[tokio::test]
+    async fn a_connection_that_closes_as_it_is_taken_gives_the_request_back() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let tls = tls.unwrap().with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
+        let connector = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls);
+        let connector = connector.https_or_http().enable_http1().wrap_connector(tcp);
+        let to = format!("http://{}", listener.local_addr().unwrap());
+        let pool = Pool::new(connector, to.parse().unwrap()).unwrap();
+        let answered = async {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            read_head(&mut socket).await;
+            socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await.unwrap();
+            socket
+        };
+        let (answer, socket) = tokio::join!(pool.request(post()), answered);
+        answer.unwrap().into_body().collect().await.unwrap();
+        let mut link = pool.idle.take().expect("a connection that is kept");
+        drop(socket);
+        // The end arrives after the connection was taken and before the request is written.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let exchange = tokio::time::timeout(Duration::from_secs(20), link.exchange(post())).await;
+        let mut error = exchange.expect("an answer or an error").expect_err("there is no answer");
+        assert!(error.take_message().is_some(), "{:?}", error.error());
     }
 }

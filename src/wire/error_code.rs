@@ -50,6 +50,8 @@ codes! {
     ChildRun = "child_run",
     /// The conversation does not fit the model's window.
     ContextLengthExceeded = "context_length_exceeded",
+    /// An approved call has to wait, because its expert is not ready.
+    ExpertNotReady = "expert_not_ready",
     /// A web page of another origin asked.
     ForeignOrigin = "foreign_origin",
     /// The request's body did not arrive whole.

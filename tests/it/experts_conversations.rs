@@ -5,9 +5,9 @@ use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use respool::agent::{Decision, record_decision};
+use respool::agent::{ApprovalRequest, Decision, record_decision};
 use respool::expert::message_json;
-use respool::store::{MessageFilter, Status, Store};
+use respool::store::{ApprovalRow, MessageFilter, Status, Store};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -41,6 +41,15 @@ fn kinds(told: &[Value]) -> Vec<&str> {
 async fn asked(respool: &Respool) -> Value {
     let body = json!({"model": "expert/sales-desk", "messages": [{"role": "user", "content": "Write to Sarah and move the deal."}]});
     exchange(respool.address, &Request::chat(&body)).await.json()
+}
+
+/// A process in which a person asked for a call that needs consent, and which has ended. Gives the waiting approval.
+async fn asked_before_the_end(desk: &Desk, fake: &FakeVllm) -> (ApprovalRow, ApprovalRequest) {
+    let respool = desk.started(fake).await;
+    asked(&respool).await;
+    let waiting = respool.agents.approvals(10).await.unwrap().remove(0);
+    respool.killed().await;
+    waiting
 }
 
 async fn until_done(store: &Store, run: &str) {
@@ -96,10 +105,7 @@ async fn consent_in_a_conversation_survives_the_end_of_the_process() {
         let fake = FakeVllm::thinking(model).await;
         fake.allow_cut_requests();
         let (desk, store) = desk_of_a_process(&fake.url());
-        let respool = desk.started(&fake).await;
-        asked(&respool).await;
-        let (row, request) = respool.agents.approvals(10).await.unwrap().remove(0);
-        respool.killed().await;
+        let (row, request) = asked_before_the_end(&desk, &fake).await;
         record_decision(&store, &Decision::approve_all(&request, "anna")).await.unwrap();
 
         let mut child = start(&desk, "log");
@@ -155,10 +161,7 @@ async fn an_approved_call_waits_until_its_server_is_there() {
         let fake = FakeVllm::thinking(model).await;
         fake.allow_cut_requests();
         let (desk, store) = desk_of_a_process(&fake.url());
-        let respool = desk.started(&fake).await;
-        asked(&respool).await;
-        let (row, request) = respool.agents.approvals(10).await.unwrap().remove(0);
-        respool.killed().await;
+        let (row, request) = asked_before_the_end(&desk, &fake).await;
         gate(&desk);
         record_decision(&store, &Decision::approve_all(&request, "anna")).await.unwrap();
 
@@ -191,6 +194,35 @@ async fn an_approved_call_waits_until_its_server_is_there() {
     }
 }
 
+/// Issue 13: a client that repeated its request resumed its run while a server was down, and the consent was used up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_request_waits_until_its_expert_is_ready() {
+    let model = |request: &Value| match results(request).len() {
+        0 => calls(&[moving()]),
+        _ => Script::json(200, &replies::text("Moved.")),
+    };
+    let fake = FakeVllm::thinking(model).await;
+    let (desk, store) = desk_of_a_process(&fake.url());
+    let (row, request) = asked_before_the_end(&desk, &fake).await;
+    record_decision(&store, &Decision::approve_all(&request, "anna")).await.unwrap();
+    // As if the client had gone before it read that a person is asked.
+    rusqlite::Connection::open(store.path()).unwrap().execute("UPDATE runs SET answered = 0", []).unwrap();
+
+    let without_servers = desk.toml(&fake.url()).replace("command = \"python3\"", "command = \"false\"");
+    let respool = Respool::configured(&without_servers).await;
+    let error = asked(&respool).await["error"].take();
+    let message = error["message"].as_str().unwrap();
+    assert_eq!(error["code"], "expert_not_ready", "{error}");
+    assert!(message.contains("sales-desk is not ready") && message.contains(&row.run), "{message}");
+    respool.killed().await;
+    assert_eq!((desk.effects(), fake.requests().len()), (Vec::<String>::new(), 1));
+
+    let respool = desk.started(&fake).await;
+    until_done(&store, &row.run).await;
+    assert_eq!(desk.effects(), ["update_deal_stage"]);
+    respool.killed().await;
+}
+
 async fn until_file(desk: &Desk, name: &str, text: &str) {
     for _ in 0..2_400 {
         if fs::read_to_string(desk.path(name)).is_ok_and(|found| found.contains(text)) {
@@ -215,10 +247,7 @@ async fn a_living_process_takes_over_the_conversations_of_one_that_ended() {
     let fake = FakeVllm::thinking(model).await;
     fake.allow_cut_requests();
     let (desk, store) = desk_of_a_process(&fake.url());
-    let respool = desk.started(&fake).await;
-    asked(&respool).await;
-    let (row, request) = respool.agents.approvals(10).await.unwrap().remove(0);
-    respool.killed().await;
+    let (row, request) = asked_before_the_end(&desk, &fake).await;
     record_decision(&store, &Decision::approve_all(&request, "anna")).await.unwrap();
 
     let before = fake.requests().len();

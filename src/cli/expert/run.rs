@@ -54,7 +54,7 @@ async fn answer(app: &App, name: &str, message: &str) -> Result<(), Failure> {
         WorkEnd::Finished(outcome) if outcome.failure.is_none() => say(&outcome.text()),
         WorkEnd::Finished(outcome) => return Err(Failure::Failed(outcome.text())),
         WorkEnd::AwaitingApproval(request) => say(&format!(
-            "The run {run} waits for a person's approval: `respool expert approvals show {}`. A server lets it go on.",
+            "The run {run} waits for a person's approval: `respool expert approvals show {}`. A server continues it.",
             request.id
         )),
         WorkEnd::Suspended(_) | WorkEnd::Left => {
@@ -195,7 +195,7 @@ async fn follow(experts: &Experts, store: &Store, expert: &str, id: &str) -> Res
             EntryState::Done => Ok(()),
             EntryState::Held => {
                 say(
-                    "It waits for a person's approval: `respool expert approvals list`. `respool serve` lets it go on.",
+                    "It waits for a person's approval: `respool expert approvals list`. `respool serve` continues it.",
                 );
                 Ok(())
             }

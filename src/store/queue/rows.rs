@@ -138,7 +138,9 @@ pub(in crate::store) fn apply(change: &Transaction<'_>, what: &Change) -> rusqli
             of_lease(change, lease, set, &[note]).map(changed)
         }
         Change::Wake { entry, now } => change
-            .prepare_cached("UPDATE queue SET state = 'waiting', due = ?2 WHERE id = ?1 AND state = 'held'")?
+            .prepare_cached(
+                "UPDATE queue SET state = 'waiting', due = ?2, note = NULL WHERE id = ?1 AND state = 'held'",
+            )?
             .execute(params![entry, signed(*now)])
             .map(changed),
         Change::Complete { lease, end, note, now } => complete(change, lease, *end, note, *now).map(changed),
