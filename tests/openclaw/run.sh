@@ -141,7 +141,7 @@ TOML
 JSON
     )
     [ "$OC_VERSION" = 2026.2.26 ] || EXTRA=$(cat <<JSON
-{ "gateway": { "tools": { "allow": ["sessions_send", "message"] } }, $telegram
+{ "gateway": { "tools": { "allow": ["sessions_send"] } }, $telegram
   "plugins": { "load": { "paths": ["$top/deploy/openclaw-experts"] }, "entries": { "respool-experts": { "enabled": true,
     "hooks": { "allowConversationAccess": true }, "config": { "url": "${RELAY%/v1}", "keyEnv": "OPENCLAW_OPERATOR_KEY",
       "triggers": [{ "channel": "$heard", "url": "${RELAY%/v1}/hooks/desk/ask", "secretEnv": "OPENCLAW_ASK_SECRET" }] } } } } }
