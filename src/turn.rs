@@ -36,7 +36,7 @@ impl FinishReason {
         matches!(name, "stop" | "length" | "tool_calls" | "content_filter" | "function_call")
     }
 
-    /// Maps what an upstream said to a value OpenAI defines; `calls` tells whether the turn holds tool calls.
+    /// Maps what an upstream said to a value OpenAI defines; `calls`: whether the turn holds tool calls.
     ///
     /// vLLM's own values (`abort`, `eos`, `repetition`, null) end a client's run as an error when they leave as they are,
     /// and a `stop` beside calls makes OpenClaw drop the calls, so calls always win.

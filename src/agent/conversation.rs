@@ -130,7 +130,7 @@ impl Conversation {
     }
 
     /// Tells the model, with the next turn, of something that happened since the last one.
-    pub async fn tell(&mut self, text: String) {
+    pub async fn add_note(&mut self, text: String) {
         let Some(Held { mut run, journal }) = self.held.take() else { return };
         let mut driver = self.driver(journal, Arc::new(|_: Activity<'_>| {}), None, CancellationToken::new());
         driver.record(&mut run, EventKind::NoteAdded(text)).await;

@@ -17,8 +17,8 @@ use super::event::{EventKind, ModelReply};
 use super::failure::{FailureKind, ModelFailure};
 use super::reading;
 use super::step::{CallPurpose, ModelStep};
-use crate::observe::{Account, Record, Recording, RequestStart, RowFacts};
-use crate::relay::{Batch, Opened, Origin, Progress, Relay, ReplyStream};
+use crate::observe::{Account, Recording, RequestRecord, RequestStart, RowFacts};
+use crate::relay::{Opened, Origin, Progress, Relay, ReplyStream, StreamPart};
 use crate::translate::Reply;
 use crate::turn::{FinishReason, Note, Turn, TurnEvent};
 use crate::wire::{ApiError, ErrorCode};
@@ -47,7 +47,7 @@ impl ModelClient {
         let began = Instant::now();
         let (purpose, within) = (step.purpose, Duration::from_millis(step.within));
         let start = RequestStart::new(id, "agent model call".to_owned(), "agent_model");
-        let record = Record::of_run(start, &self.recording, self.row.clone());
+        let record = RequestRecord::of_run(start, &self.recording, self.row.clone());
         record.model(&self.model);
         let progress = Arc::default();
         let asked = Box::pin(self.ask(step, &record, observer, &progress));
@@ -76,7 +76,7 @@ impl ModelClient {
     async fn ask(
         &self,
         step: ModelStep,
-        record: &Record,
+        record: &RequestRecord,
         observer: &Observer,
         progress: &Arc<Progress>,
     ) -> Result<Option<Replied>, ApiError> {
@@ -165,12 +165,12 @@ fn of_reply(reply: Reply) -> Replied {
 
 async fn of_stream(mut stream: ReplyStream, observer: &Observer) -> Result<Option<Replied>, ApiError> {
     loop {
-        match stream.batch().await {
-            Batch::Steps(steps) => steps.iter().for_each(|step| report(&step.event, observer)),
+        match stream.next().await {
+            StreamPart::Steps(steps) => steps.iter().for_each(|step| report(&step.event, observer)),
             // An engine reads all replies to a run.
-            Batch::Frames(_) => {}
-            Batch::Failed(error) => return Err(error),
-            Batch::End => {
+            StreamPart::Frames(_) => {}
+            StreamPart::Failed(error) => return Err(error),
+            StreamPart::End => {
                 let turn = stream.turn().map(|turn| Turn { usage: stream.usage(), ..turn });
                 return Ok(turn.map(|turn| Replied { turn, earlier_prompts: stream.earlier_prompts() }));
             }

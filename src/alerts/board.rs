@@ -1,7 +1,7 @@
-//! Which alerts hold, which of them are told now, and when they are over. Pure: findings and the time come in, messages go out.
+//! Which alerts hold, which of them are sent now, and when they are over. Pure: findings and the time come in, messages go out.
 //!
-//! An alert is told once, together with others that begin at about the same time; again after a while if it still holds; and when it is
-//! over, if it was told at all. What comes and goes within the settling time is one alert.
+//! An alert is sent once, together with others that begin at about the same time; again after a while if it still holds; and when it is
+//! over, if it was sent at all. What comes and goes within the settling time is one alert.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::silence::Silences;
 /// An alert is over when it was not seen for so long, in milliseconds.
 const SETTLES: u64 = 30_000;
 
-/// How alerts are told, in milliseconds.
+/// When alerts are sent, in milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     pub(super) repeat: u64,
@@ -34,7 +34,7 @@ pub struct OpenAlert {
     pub what: String,
     /// Since when, in milliseconds since 1970.
     pub since: u64,
-    /// True when it is not told for now.
+    /// True when it is not sent for now.
     pub is_silenced: bool,
 }
 
@@ -42,7 +42,7 @@ pub struct OpenAlert {
 struct Open {
     since: u64,
     seen: u64,
-    told: Option<u64>,
+    sent: Option<u64>,
     what: String,
 }
 
@@ -51,7 +51,7 @@ struct Open {
 pub(super) struct Board(BTreeMap<(Rule, String), Open>);
 
 impl Board {
-    /// Takes note of what holds now; gives what is to be told now, if anything is.
+    /// Takes note of what holds now; returns the message that is due now, if there is one.
     pub(super) fn step(
         &mut self,
         now: u64,
@@ -63,14 +63,14 @@ impl Board {
             let open = self.0.entry((rule, subject)).or_insert(Open {
                 since: now,
                 seen: now,
-                told: None,
+                sent: None,
                 what: String::new(),
             });
             (open.seen, open.what) = (now, what);
         }
         if pace.quiet.is_some_and(|quiet| quiet.contains(now)) {
-            // What is over before anybody was told stays untold.
-            self.0.retain(|_, open| open.told.is_some() || open.seen + SETTLES > now);
+            // An alert that is over before it was sent is never sent.
+            self.0.retain(|_, open| open.sent.is_some() || open.seen + SETTLES > now);
             return None;
         }
         let mut entries = self.over(now);
@@ -85,7 +85,7 @@ impl Board {
             self.0.iter().filter(|(_, open)| is_over(open)).map(|(key, _)| key.clone()).collect();
         let taken = over.into_iter().filter_map(|key| Some((self.0.remove(&key)?, key)));
         taken
-            .filter(|(open, _)| open.told.is_some())
+            .filter(|(open, _)| open.sent.is_some())
             .map(|(open, (rule, subject))| Entry {
                 rule,
                 subject,
@@ -96,12 +96,12 @@ impl Board {
             .collect()
     }
 
-    /// Those that are told now: when one is ripe, all new ones go with it.
+    /// The alerts that are sent now: when one is ripe, all new ones go with it.
     fn due(&mut self, now: u64, pace: Pace, silences: &Silences) -> Vec<Entry> {
         let holds = |open: &Open| open.seen == now;
-        let is_ripe = |open: &Open| match open.told {
+        let is_ripe = |open: &Open| match open.sent {
             None => open.since + pace.group <= now,
-            Some(told) => told + pace.repeat <= now,
+            Some(sent) => sent + pace.repeat <= now,
         };
         let heard = |(rule, subject): &(Rule, String)| !silences.covers(*rule, subject, now);
         if !self.0.iter().any(|(key, open)| holds(open) && is_ripe(open) && heard(key)) {
@@ -109,11 +109,11 @@ impl Board {
         }
         let mut entries = Vec::new();
         for (key, open) in &mut self.0 {
-            if !holds(open) || !heard(key) || !(open.told.is_none() || is_ripe(open)) {
+            if !holds(open) || !heard(key) || !(open.sent.is_none() || is_ripe(open)) {
                 continue;
             }
-            let state = if open.told.is_none() { State::New } else { State::Still };
-            open.told = Some(now);
+            let state = if open.sent.is_none() { State::New } else { State::Still };
+            open.sent = Some(now);
             let (rule, subject) = key.clone();
             entries.push(Entry { rule, subject, what: open.what.clone(), since: open.since, state });
         }
@@ -147,8 +147,8 @@ mod tests {
         Finding { rule, subject: subject.into(), what: format!("{subject}!") }
     }
 
-    /// What is told at a time, as `STATE SUBJECT`.
-    fn told(board: &mut Board, now: u64, findings: &[Finding], pace: Pace) -> Vec<String> {
+    /// What is sent at a time, as `STATE SUBJECT`.
+    fn sent(board: &mut Board, now: u64, findings: &[Finding], pace: Pace) -> Vec<String> {
         let message = board.step(now, findings.to_vec(), pace, &Silences::default());
         let line = |entry: &Entry| format!("{} {}", entry.state.as_str(), entry.subject);
         message.map(|message| message.entries.iter().map(line).collect()).unwrap_or_default()
@@ -157,16 +157,16 @@ mod tests {
     #[test]
     fn an_alert_is_told_once_again_after_a_while_and_when_it_is_over() {
         let (mut board, down) = (Board::default(), [found(Rule::UpstreamDown, "box")]);
-        assert_eq!(told(&mut board, 1_000, &down, pace()), [""; 0], "others may come");
-        assert_eq!(told(&mut board, 6_000, &down, pace()), ["new box"]);
+        assert_eq!(sent(&mut board, 1_000, &down, pace()), [""; 0], "others may come");
+        assert_eq!(sent(&mut board, 6_000, &down, pace()), ["new box"]);
         for second in 7..1_000 {
-            assert_eq!(told(&mut board, second * 1_000, &down, pace()), [""; 0]);
+            assert_eq!(sent(&mut board, second * 1_000, &down, pace()), [""; 0]);
         }
         let later = 6_000 + 240 * MINUTE;
-        assert_eq!(told(&mut board, later, &down, pace()), ["still box"]);
-        assert_eq!(told(&mut board, later + 29_999, &[], pace()), [""; 0], "it may come back");
-        assert_eq!(told(&mut board, later + 30_000, &[], pace()), ["resolved box"]);
-        assert_eq!(told(&mut board, later + 90_000, &[], pace()), [""; 0]);
+        assert_eq!(sent(&mut board, later, &down, pace()), ["still box"]);
+        assert_eq!(sent(&mut board, later + 29_999, &[], pace()), [""; 0], "it may come back");
+        assert_eq!(sent(&mut board, later + 30_000, &[], pace()), ["resolved box"]);
+        assert_eq!(sent(&mut board, later + 90_000, &[], pace()), [""; 0]);
     }
 
     #[test]
@@ -175,20 +175,20 @@ mod tests {
         let mut messages = Vec::new();
         for second in 0..120 {
             let findings = if second % 20 < 10 { &down[..] } else { &[] };
-            messages.extend(told(&mut board, second * 1_000, findings, pace()));
+            messages.extend(sent(&mut board, second * 1_000, findings, pace()));
         }
         assert_eq!(messages, ["new box"]);
         let mut board = Board::default();
-        assert_eq!(told(&mut board, 0, &down, pace()), [""; 0]);
-        assert_eq!(told(&mut board, 40_000, &[], pace()), [""; 0]);
+        assert_eq!(sent(&mut board, 0, &down, pace()), [""; 0]);
+        assert_eq!(sent(&mut board, 40_000, &[], pace()), [""; 0]);
     }
 
     #[test]
     fn alerts_that_begin_together_are_one_message() {
         let (mut board, one) = (Board::default(), found(Rule::UpstreamDown, "a"));
-        told(&mut board, 0, std::slice::from_ref(&one), pace());
+        sent(&mut board, 0, std::slice::from_ref(&one), pace());
         let both = [one, found(Rule::ErrorRate, "")];
-        assert_eq!(told(&mut board, 5_000, &both, pace()), ["new a", "new "]);
+        assert_eq!(sent(&mut board, 5_000, &both, pace()), ["new a", "new "]);
     }
 
     #[test]
@@ -197,10 +197,10 @@ mod tests {
         let (mut board, down) = (Board::default(), [found(Rule::UpstreamDown, "box")]);
         let night = (20_000 * 24 + 23) * 60 * MINUTE;
         let short = [found(Rule::ErrorRate, "short")];
-        told(&mut board, night, &[down.clone(), short].concat(), quiet);
-        assert_eq!(told(&mut board, night + MINUTE, &down, quiet), [""; 0]);
+        sent(&mut board, night, &[down.clone(), short].concat(), quiet);
+        assert_eq!(sent(&mut board, night + MINUTE, &down, quiet), [""; 0]);
         let morning = night + 8 * 60 * MINUTE;
-        assert_eq!(told(&mut board, morning, &down, quiet), ["new box"]);
+        assert_eq!(sent(&mut board, morning, &down, quiet), ["new box"]);
     }
 
     #[test]

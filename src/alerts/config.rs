@@ -30,7 +30,7 @@ words! {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AlertsConfig {
-    /// After so long an alert that still holds is told again.
+    /// After so long an alert that still holds is sent again.
     #[serde(deserialize_with = "duration")]
     pub repeat: Duration,
     /// Alerts that begin within this time are one message.

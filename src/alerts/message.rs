@@ -1,4 +1,4 @@
-//! One message: what is told of alerts at one time, for people and for programs. Pure.
+//! One message: the alerts that are sent at one time, for people and for programs. Pure.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -37,7 +37,7 @@ pub(super) struct Entry {
     pub(super) state: State,
 }
 
-/// What is told at one time.
+/// The alerts that are sent at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) at: u64,

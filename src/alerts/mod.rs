@@ -1,4 +1,4 @@
-//! Alerts: what the owner must know without looking. Rules turn what is seen into findings, the board says which of them are told, when,
+//! Alerts: what the owner must know without looking. Rules turn what is seen into findings, the board says which of them are sent, when,
 //! and when they are over, and sinks deliver.
 //!
 //! `rule`, `board`, `message` and `quiet` are pure and get the time as a number; `watch` looks, `sink` sends.

@@ -35,7 +35,7 @@ impl Silences {
         Self(serde_json::from_str(&text).unwrap_or_default())
     }
 
-    /// True when an alert is not to be told now.
+    /// True when an alert is not to be sent now.
     pub fn covers(&self, rule: Rule, subject: &str, now: u64) -> bool {
         self.0.iter().any(|it| {
             it.rule == rule.as_str() && (it.subject.is_empty() || it.subject == subject) && it.until > now

@@ -1,4 +1,4 @@
-//! Looks every few seconds at all that the rules are about, and hands what is to be told to the sinks. Called by `cli`; `server` shows
+//! Looks every few seconds at all that the rules are about, and hands alerts to the sinks. Called by `cli`; `server` shows
 //! what holds.
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ use crate::store::{EntryState, Status, Whose};
 use crate::upstream::Health;
 use crate::usage::Ledger;
 
-/// So often all is looked at. An upstream is down after two probes, and told after `group`: together well below 30 s.
+/// So often all is looked at. An upstream is down after two probes, and reported after `group`: together well below 30 s.
 const EVERY: Duration = Duration::from_secs(5);
 /// A probe that takes longer found nobody.
 const PROBE_WITHIN: Duration = Duration::from_secs(5);
@@ -47,7 +47,7 @@ pub struct Watched {
 /// The alerts of one server.
 #[derive(Debug)]
 pub struct Alerts {
-    told: RwLock<Arc<Told>>,
+    delivery: RwLock<Arc<Delivery>>,
     state_dir: PathBuf,
     stop: CancellationToken,
     board: Mutex<Board>,
@@ -67,16 +67,16 @@ pub struct Reloaded {
     pub waiting: Vec<String>,
 }
 
-/// How alerts are told, and where.
+/// How alerts are delivered, and where.
 #[derive(Debug)]
-struct Told {
+struct Delivery {
     config: AlertsConfig,
     sinks: Vec<Sink>,
     /// Ends the sinks.
     stop: CancellationToken,
 }
 
-impl Told {
+impl Delivery {
     fn new(config: AlertsConfig, stop: CancellationToken) -> Self {
         let start = |sink: &super::SinkConfig| {
             Sink::start(sink.clone(), config.link.clone(), stop.clone())
@@ -100,9 +100,9 @@ fn millis(duration: Duration) -> u64 {
 impl Alerts {
     /// Starts the sinks, which end with `stop`. One that cannot work at all is said and left out.
     pub fn new(config: AlertsConfig, state_dir: PathBuf, stop: &CancellationToken) -> Self {
-        let told = RwLock::new(Arc::new(Told::new(config, stop.child_token())));
+        let delivery = RwLock::new(Arc::new(Delivery::new(config, stop.child_token())));
         Self {
-            told,
+            delivery,
             state_dir,
             stop: stop.clone(),
             board: Mutex::default(),
@@ -112,15 +112,15 @@ impl Alerts {
         }
     }
 
-    fn told(&self) -> Arc<Told> {
-        Arc::clone(&self.told.read().unwrap_or_else(PoisonError::into_inner))
+    fn delivery(&self) -> Arc<Delivery> {
+        Arc::clone(&self.delivery.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// From now on alerts are told like this. What waits for a sink of before is given up.
+    /// From now on alerts are delivered like this. What waits for an earlier sink is dropped.
     pub fn change(&self, config: AlertsConfig) {
-        let new = Arc::new(Told::new(config, self.stop.child_token()));
-        let mut told = self.told.write().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut *told, new).stop.cancel();
+        let new = Arc::new(Delivery::new(config, self.stop.child_token()));
+        let mut delivery = self.delivery.write().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *delivery, new).stop.cancel();
     }
 
     fn board(&self) -> MutexGuard<'_, Board> {
@@ -173,8 +173,8 @@ impl Alerts {
     }
 
     async fn look(&self, watched: &Watched) {
-        let (signals, now, told) = (self.signals(watched).await, now(), self.told());
-        let config = &told.config;
+        let (signals, now, delivery) = (self.signals(watched).await, now(), self.delivery());
+        let config = &delivery.config;
         let is_wanted = |finding: &Finding| !config.disabled.iter().any(|name| name == finding.rule.as_str());
         let findings: Vec<_> = findings(&signals, now).into_iter().filter(is_wanted).collect();
         let pace = Pace { repeat: millis(config.repeat), group: millis(config.group), quiet: config.quiet };
@@ -186,23 +186,23 @@ impl Alerts {
         };
         self.write(open);
         if let Some(message) = message {
-            self.tell(&message);
+            self.send(&message);
         }
     }
 
-    fn tell(&self, message: &Message) {
+    fn send(&self, message: &Message) {
         for entry in &message.entries {
             let (rule, state, since) = (entry.rule.as_str(), entry.state.as_str(), entry.since);
             tracing::warn!(target: "respool::alerts", rule, state, subject = entry.subject, since, todo = entry.rule.todo(), "{}", entry.what);
         }
-        self.told().sinks.iter().for_each(|sink| sink.send(message));
+        self.delivery().sinks.iter().for_each(|sink| sink.send(message));
     }
 
     async fn signals(&self, watched: &Watched) -> Signals {
         let relay = Arc::clone(&watched.relay.borrow());
         let probes = relay.upstreams().map(|upstream| async move {
             let probe = tokio::time::timeout(PROBE_WITHIN, upstream.health_since(Instant::now())).await;
-            let (circuit, ..) = upstream.standing.report();
+            let (circuit, ..) = upstream.state.report();
             UpstreamSignal {
                 name: upstream.name.clone(),
                 is_down: probe != Ok(Health::Up),
@@ -240,7 +240,7 @@ impl Alerts {
         self.board().open(now(), &Silences::read(&self.state_dir))
     }
 
-    /// Does not tell an alert for a while.
+    /// Does not send an alert for a while.
     ///
     /// # Errors
     /// When that cannot be kept.
@@ -254,7 +254,7 @@ impl Alerts {
         Silences::add(&self.state_dir, silence, now)
     }
 
-    /// Sends a message that says that it is a test to every sink of a configuration, once each; tells how each went.
+    /// Sends a message that says that it is a test to every sink of a configuration, once each. Returns how each went.
     pub async fn test(config: &AlertsConfig) -> Vec<(String, Result<(), String>)> {
         let message = Message::test(now());
         let sent = config.sink.iter().map(|sink| send_once(sink.clone(), config.link.clone(), &message));

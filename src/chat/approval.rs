@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::harmless::{Entry, stays};
 use super::screen::Shown;
-use crate::tools::{Approver, Asked, Question, Target, plain_words};
+use crate::tools::{Approver, Question, QuestionKind, Target, plain_words};
 
 /// What need not be asked again in this session.
 #[derive(Debug, Default)]
@@ -54,7 +54,7 @@ impl Always {
     }
 
     /// For the list of what is allowed.
-    fn told(&self) -> String {
+    fn description(&self) -> String {
         let place = |directory: &Path| match directory {
             directory if directory == Path::new(".") => String::new(),
             directory => format!(" (in {})", directory.display()),
@@ -116,7 +116,7 @@ impl Allowed {
 
     /// Everything, for people.
     pub(super) fn list(&self) -> Vec<String> {
-        self.0.iter().map(Always::told).collect()
+        self.0.iter().map(Always::description).collect()
     }
 }
 
@@ -150,13 +150,13 @@ impl Person {
 impl Approver for Person {
     fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool> {
         Box::pin(async move {
-            let Question { asked, tool, arguments, target, preview, .. } = question;
-            let always = match asked {
-                Asked::Call if self.yes || self.is_allowed(tool, target) => return true,
-                Asked::Call => Always::of(tool, target, &self.root),
+            let Question { kind, tool, arguments, target, preview, .. } = question;
+            let always = match kind {
+                QuestionKind::Call if self.yes || self.is_allowed(tool, target) => return true,
+                QuestionKind::Call => Always::of(tool, target, &self.root),
                 // Nobody has consented to that by what they said before.
-                Asked::OutsideSandbox if self.yes => return false,
-                Asked::OutsideSandbox => Always::Never,
+                QuestionKind::OutsideSandbox if self.yes => return false,
+                QuestionKind::OutsideSandbox => Always::Never,
             };
             let (answer, answered) = oneshot::channel();
             let (target, arguments) = (target.clone(), arguments.clone());
@@ -256,8 +256,12 @@ mod tests {
         }
     }
 
-    fn question<'a>(asked: Asked, arguments: &'a Map<String, Value>, target: &'a Target) -> Question<'a> {
-        Question { asked, tool: "shell_command", arguments, target, preview: None, is_by_default: true }
+    fn question<'a>(
+        kind: QuestionKind,
+        arguments: &'a Map<String, Value>,
+        target: &'a Target,
+    ) -> Question<'a> {
+        Question { kind, tool: "shell_command", arguments, target, preview: None, is_by_default: true }
     }
 
     /// Issue 11: `--yes` and "always" answered the question whether a command may run without its sandbox.
@@ -268,19 +272,19 @@ mod tests {
         let (arguments, target) = (Map::new(), shell("make", "."));
         allowed.lock().unwrap().add(Always::of("shell_command", &target, Path::new("/w")));
         let mut person = Person { yes: false, allowed, root: "/w".into(), screen };
-        assert!(person.approve(question(Asked::Call, &arguments, &target)).await);
+        assert!(person.approve(question(QuestionKind::Call, &arguments, &target)).await);
         for said in [true, false, true] {
             let answer = async {
                 let Some(Shown::Asking(asking)) = inbox.recv().await else { panic!("nothing was asked") };
                 assert_eq!(asking.always, Always::Never);
                 asking.answer.send(said).unwrap();
             };
-            let asked = person.approve(question(Asked::OutsideSandbox, &arguments, &target));
+            let asked = person.approve(question(QuestionKind::OutsideSandbox, &arguments, &target));
             assert_eq!(tokio::join!(asked, answer).0, said);
         }
         person.yes = true;
-        assert!(person.approve(question(Asked::Call, &arguments, &target)).await);
-        assert!(!person.approve(question(Asked::OutsideSandbox, &arguments, &target)).await);
+        assert!(person.approve(question(QuestionKind::Call, &arguments, &target)).await);
+        assert!(!person.approve(question(QuestionKind::OutsideSandbox, &arguments, &target)).await);
         assert!(inbox.try_recv().is_err());
     }
 
@@ -290,7 +294,7 @@ mod tests {
         let allowed = Arc::<Mutex<Allowed>>::default();
         let person = Person { yes: false, allowed: Arc::clone(&allowed), root: "/w".into(), screen };
         let (arguments, target) = (Map::new(), shell("ls", "."));
-        let question = || question(Asked::Call, &arguments, &target);
+        let question = || question(QuestionKind::Call, &arguments, &target);
         let answer = async {
             let Some(Shown::Asking(asking)) = inbox.recv().await else { panic!("nothing was asked") };
             assert_eq!(asking.target, target);

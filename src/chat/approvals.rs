@@ -32,7 +32,7 @@ pub(super) struct Approvals {
 }
 
 impl Approvals {
-    /// Does what is wanted, and tells what came of it.
+    /// Does what is wanted, and returns what came of it.
     ///
     /// # Errors
     /// Why it cannot be done, for the person.

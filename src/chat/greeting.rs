@@ -1,11 +1,11 @@
-//! What a person is told at the start: which endpoint, which files, and what the assistant may do without asking. Pure; every
+//! What a person sees at the start: which endpoint, which files, and what the assistant may do without asking. Pure; every
 //! line says what holds, not what holds by default.
 
 use std::path::{Path, PathBuf};
 
 use crate::tools::{PolicyConfig, Rule, Verdict};
 
-/// So many rules are told one by one.
+/// So many rules are listed one by one.
 const MOST_RULES: usize = 6;
 
 /// Where the settings come from and where requests go.
@@ -105,14 +105,14 @@ mod tests {
     #[test]
     fn endpoint_and_files_are_told() {
         let sources = Sources { upstreams: vec!["http://a (key: $A)".into()], ..Sources::default() };
-        let told = |sources: &Sources| lines(sources, &PolicyConfig::default(), false)[..2].join(" | ");
+        let shown = |sources: &Sources| lines(sources, &PolicyConfig::default(), false)[..2].join(" | ");
         assert_eq!(
-            told(&sources),
+            shown(&sources),
             "upstream: http://a (key: $A) | settings: defaults, no file · prompt: built in"
         );
         let sources = Sources { config: Some("/c".into()), system: Some("/s".into()), ..sources };
-        assert_eq!(told(&sources), "upstream: http://a (key: $A) | settings: /c · prompt: /s");
+        assert_eq!(shown(&sources), "upstream: http://a (key: $A) | settings: /c · prompt: /s");
         let sources = Sources { unread: Some("x is not read".into()), ..sources };
-        assert!(told(&sources).starts_with("x is not read | upstream"));
+        assert!(shown(&sources).starts_with("x is not read | upstream"));
     }
 }

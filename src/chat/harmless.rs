@@ -1,7 +1,7 @@
 //! Commands that a person may allow once for a whole session: programs of which it is known which options only look, build or
 //! test. An option that is not listed is not known, however it is spelled. Pure.
 //!
-//! What is not here: programs that run what they are told to (shells, interpreters, `make`, `npm run`), options that name a
+//! What is not here: programs that run other programs (shells, interpreters, `make`, `npm run`), options that name a
 //! program, a file to be written, or another directory (`--output`, `--open-files-in-pager`, `-C`, `--config`). Used by `approval`.
 
 /// A program, with the word behind it where that says what it does.

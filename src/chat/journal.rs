@@ -45,7 +45,7 @@ struct Change {
 
 /// What a file was when it was looked at.
 #[derive(Debug)]
-enum Seen {
+enum FileState {
     Nothing,
     File(Vec<u8>),
     TooLarge,
@@ -95,8 +95,8 @@ impl Journal {
             return Err("no file was changed that could be put back".into());
         };
         let same = |path: &Path, change: &Change| match (look(path), &change.after) {
-            (Seen::File(now), Some(after)) => now == *after,
-            (Seen::Nothing, None) => true,
+            (FileState::File(now), Some(after)) => now == *after,
+            (FileState::Nothing, None) => true,
             _ => false,
         };
         let changed = turn.files.iter().filter(|(path, change)| !same(path, change));
@@ -147,13 +147,13 @@ impl Journal {
         done
     }
 
-    fn record(&self, path: PathBuf, before: Seen, after: Seen) {
+    fn record(&self, path: PathBuf, before: FileState, after: FileState) {
         let mut turns = self.turns();
         let Some(turn) = turns.last_mut() else { return };
         let (before, after) = match (before, after) {
-            (Seen::File(before), Seen::File(after)) if before == after => return,
-            (Seen::Nothing, Seen::Nothing) => return,
-            (Seen::TooLarge, _) | (_, Seen::TooLarge) => {
+            (FileState::File(before), FileState::File(after)) if before == after => return,
+            (FileState::Nothing, FileState::Nothing) => return,
+            (FileState::TooLarge, _) | (_, FileState::TooLarge) => {
                 turn.files.remove(&path);
                 turn.lost.push(path);
                 return;
@@ -167,7 +167,7 @@ impl Journal {
     }
 }
 
-impl Seen {
+impl FileState {
     fn content(self) -> Option<Vec<u8>> {
         match self {
             Self::File(bytes) => Some(bytes),
@@ -194,7 +194,7 @@ impl Tools for Journal {
 #[derive(Debug)]
 enum Began {
     /// A change of this file, which was so before.
-    Change(PathBuf, Seen),
+    Change(PathBuf, FileState),
     Command,
 }
 
@@ -233,21 +233,21 @@ impl Approver for Watch<'_> {
     }
 }
 
-async fn look_aside(path: &Path) -> Seen {
+async fn look_aside(path: &Path) -> FileState {
     let path = path.to_owned();
-    tokio::task::spawn_blocking(move || look(&path)).await.unwrap_or(Seen::TooLarge)
+    tokio::task::spawn_blocking(move || look(&path)).await.unwrap_or(FileState::TooLarge)
 }
 
-/// What there is; anything but a file of a bearable size is not kept. The path has no symlinks, and if one is there now it is
+/// What there is; anything but a file of at most that size is not kept. The path has no symlinks, and if one is there now it is
 /// not followed.
-fn look(path: &Path) -> Seen {
+fn look(path: &Path) -> FileState {
     if !is_in_place(path) {
-        return if path.symlink_metadata().is_err() { Seen::Nothing } else { Seen::TooLarge };
+        return if path.symlink_metadata().is_err() { FileState::Nothing } else { FileState::TooLarge };
     }
     match bytes_of(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Seen::Nothing,
-        Ok(Some(bytes)) => Seen::File(bytes),
-        Ok(None) | Err(_) => Seen::TooLarge,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => FileState::Nothing,
+        Ok(Some(bytes)) => FileState::File(bytes),
+        Ok(None) | Err(_) => FileState::TooLarge,
     }
 }
 
@@ -409,13 +409,13 @@ mod tests {
         make("large", LARGEST + 1);
         std::os::unix::fs::symlink("small", root.join("link")).unwrap();
         std::os::unix::fs::symlink(".", root.join("folder")).unwrap();
-        assert!(matches!(look(&root.join("small")), Seen::File(bytes) if bytes.len() == 10));
-        assert!(matches!(look(&root.join("nothing")), Seen::Nothing));
-        assert!(matches!(look(&root.join("no/thing")), Seen::Nothing));
+        assert!(matches!(look(&root.join("small")), FileState::File(bytes) if bytes.len() == 10));
+        assert!(matches!(look(&root.join("nothing")), FileState::Nothing));
+        assert!(matches!(look(&root.join("no/thing")), FileState::Nothing));
         let devices = [Path::new("/dev/zero").to_owned(), Path::new("/proc/self/pagemap").to_owned()];
         let odd = ["large", "link", "folder/small", "."].map(|name| root.join(name));
         for path in odd.iter().chain(&devices) {
-            assert!(matches!(look(path), Seen::TooLarge), "{}", path.display());
+            assert!(matches!(look(path), FileState::TooLarge), "{}", path.display());
         }
         assert!(put_back(&root.join("folder/small"), Some(b"x")).is_err());
         assert_eq!(std::fs::metadata(root.join("small")).unwrap().len(), 10);

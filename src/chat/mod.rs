@@ -39,7 +39,7 @@ use models::Model;
 use paint::Paint;
 use screen::Screen;
 use session::Session;
-use terminal::Found;
+use terminal::SavedTerminal;
 
 /// The system prompt that is used when the user has none of their own.
 pub const SYSTEM_PROMPT: &str = include_str!("systematic_exploration_prompt.md");
@@ -69,7 +69,7 @@ pub struct Setting {
     pub workspace: PathBuf,
     /// The system prompt.
     pub system: String,
-    /// Where all this comes from, to be told.
+    /// Where all this comes from, to be shown.
     pub sources: Sources,
     /// The model; `None`: the first that the endpoint names.
     pub model: Option<String>,
@@ -94,7 +94,7 @@ pub fn run(setting: Setting, runtime: &Runtime) -> Result<(), String> {
     let screen = screen(prompt.is_some());
     let mut session = runtime.block_on(begin(setting, screen, terminal))?;
     // As it is now: the line editor changes it.
-    let found = Found::now();
+    let found = SavedTerminal::now();
     let end = runtime.spawn(session::on_end(session.ending.clone(), found));
     let done = match prompt {
         Some(prompt) => runtime.block_on(once(&mut session, &prompt)),
@@ -190,7 +190,7 @@ async fn once(session: &mut Session, prompt: &str) -> Result<(), String> {
         let answer = format!("{}\n", crate::visible::visible(outcome.content.trim_end()));
         let mut out = io::stdout();
         match out.write_all(answer.as_bytes()).and_then(|()| out.flush()) {
-            // Whoever reads has enough.
+            // The reader has enough.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             written => written.map_err(|error| format!("standard output cannot be written: {error}"))?,
         }

@@ -12,14 +12,14 @@ use serde_json::Value;
 use crate::relay::Relay;
 use crate::upstream::Upstream;
 
-/// How long an endpoint may take to tell its models.
+/// How long an endpoint may take to list its models.
 const WITHIN: Duration = Duration::from_secs(15);
 
 /// A model as the endpoint lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Model {
     pub(super) id: String,
-    /// Tokens, where the endpoint or the configuration tells.
+    /// Tokens, where the endpoint or the configuration says.
     pub(super) window: Option<u64>,
 }
 
@@ -41,7 +41,7 @@ pub(super) async fn find(relay: &Relay, id: Option<&str>) -> Result<(Model, bool
     Ok((Model { id: id.to_owned(), window }, is_listed))
 }
 
-/// The model of this id from whoever lists it first: others may not answer at all.
+/// The model of this id from the endpoint that lists it first: others may not answer at all.
 async fn first(
     asked: impl Iterator<Item = impl Future<Output = Result<Vec<Model>, String>>>,
     id: &str,

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::tools::Target;
 use crate::visible::{columns, visible};
 
-/// A longer run of spaces is told by its number: it would push what follows out of sight.
+/// A longer run of spaces is shown as its number: it would push what follows out of sight.
 const MOST_SPACES: usize = 40;
 /// So is a longer run of blank lines.
 const MOST_BLANK: usize = 3;

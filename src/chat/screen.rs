@@ -1,5 +1,5 @@
 //! What the person sees of a turn: the text as it comes, one block for each tool call, a line at the bottom that moves.
-//! Questions are asked in `screen/ask.rs`. Writes to whatever it is given; knows no model and runs no tool.
+//! Questions are asked in `screen/ask.rs`. Writes to the writer that it gets; knows no model and runs no tool.
 
 mod ask;
 
@@ -13,7 +13,7 @@ use super::markdown::Markdown;
 use super::paint::Paint;
 use super::preview::{self, Kind, Row};
 use crate::agent::{Activity, CallOutcome, CallPurpose, ToolEnd};
-use crate::tools::told_subject;
+use crate::tools::named_subject;
 use crate::visible::{columns, cut, one_line, visible, wrapped};
 pub(super) use ask::Answer;
 
@@ -286,7 +286,7 @@ impl Screen {
         // A name that the model wrote, whether there is such a tool or not.
         let tool = &one_line(tool, 60);
         let again = if again { " (again)" } else { "" };
-        let subject = told_subject(arguments).unwrap_or_default().trim().replace('\n', " ⏎ ");
+        let subject = named_subject(arguments).unwrap_or_default().trim().replace('\n', " ⏎ ");
         let on = one_line(&subject, self.width.saturating_sub(tool.chars().count() + again.len() + 4));
         let head = format!("{} {}{again} {on}", self.paint.cyan("●"), self.paint.bold(tool));
         self.line(&format!("\n{head}"));
@@ -429,7 +429,7 @@ fn outcome(tool: &str, ended: &ToolEnd, display: Option<&str>) -> String {
     }
 }
 
-/// Why the policy refused a call, without what only the model needs to be told.
+/// Why the policy refused a call, without what only the model needs.
 fn refusal(text: &str) -> String {
     let why = text.split_once("did not run: ").map_or(text, |(_, why)| why);
     format!("not done: {}", one_line(why.split(". ").next().unwrap_or_default(), 120))

@@ -17,7 +17,7 @@ use super::editor::{Input, Lines};
 use super::journal::Journal;
 use super::models;
 use super::screen::{Answer, Screen, Shown, seconds};
-use super::terminal::{Found, Quiet};
+use super::terminal::{Quiet, SavedTerminal};
 use super::transcript;
 use crate::agent::{Conversation, Outcome, Spent};
 use crate::tools::{Approver, Tools as _};
@@ -38,7 +38,7 @@ pub(super) struct Session {
     allowed: Arc<Mutex<Allowed>>,
     /// Nobody needs to be asked.
     pub(super) yes: bool,
-    /// What is told at the start.
+    /// What is shown at the start.
     pub(super) greeting: Vec<String>,
     /// Somebody can be asked.
     pub(super) is_attended: bool,
@@ -139,7 +139,7 @@ impl Session {
         }
     }
 
-    /// A turn with its end told.
+    /// A turn with its end shown.
     async fn take_turn(&mut self, text: &str) {
         let began = Instant::now();
         let before = self.conversation.spent();
@@ -154,9 +154,9 @@ impl Session {
     /// One turn, shown while it goes on.
     pub(super) async fn turn(&mut self, text: &str) -> Outcome {
         let (screen, mut inbox) = mpsc::unbounded_channel();
-        let told = screen.clone();
+        let shown = screen.clone();
         let observer =
-            Arc::new(move |activity: crate::agent::Activity<'_>| drop(told.send(Shown::of(activity))));
+            Arc::new(move |activity: crate::agent::Activity<'_>| drop(shown.send(Shown::of(activity))));
         let approver = (self.yes || self.is_attended).then(|| {
             let (yes, allowed, root) = (self.yes, Arc::clone(&self.allowed), self.root.clone());
             Arc::new(Person { yes, allowed, root, screen }) as Arc<dyn Approver>
@@ -283,7 +283,7 @@ impl Session {
         let Spent { tokens, calls, uncounted } = self.conversation.spent();
         let more = match uncounted {
             0 => String::new(),
-            some => format!("; of {} the server told no tokens", counted(some, "call")),
+            some => format!("; of {} the server reported no tokens", counted(some, "call")),
         };
         self.note(&format!(
             "{} · {} tokens in ({} from the cache), {} out ({} reasoning){more}; no prices known",
@@ -330,8 +330,8 @@ impl Session {
         if !undone.lost.is_empty() {
             self.complain(&format!("changed and not put back, because too large: {}", names(&undone.lost)));
         }
-        let told = format!("The person undid your last changes of files. As before them again: {files}");
-        self.conversation.tell(told).await;
+        let note = format!("The person undid your last changes of files. As before them again: {files}");
+        self.conversation.add_note(note).await;
     }
 
     /// Puts the conversation away.
@@ -372,9 +372,9 @@ pub(super) fn why_not(outcome: &Outcome) -> Option<String> {
     }
 }
 
-/// When the terminal hangs up or the process is told to end: stops the turn, which ends its commands, and leaves the
+/// When the terminal hangs up or the process is asked to end: stops the turn, which ends its commands, and leaves the
 /// terminal as it was found. The conversation can be taken up again.
-pub(super) async fn on_end(ending: CancellationToken, found: Option<Found>) {
+pub(super) async fn on_end(ending: CancellationToken, found: Option<SavedTerminal>) {
     let (Ok(mut terminate), Ok(mut hangup)) = (signal(SignalKind::terminate()), signal(SignalKind::hangup()))
     else {
         return;

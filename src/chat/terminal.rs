@@ -12,12 +12,12 @@ use nix::sys::termios::{
 
 /// The terminal as it was found, to be left like that however the process ends.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct SavedTerminal {
     tty: File,
     settings: nix::libc::termios,
 }
 
-impl Found {
+impl SavedTerminal {
     /// `None` without a terminal.
     pub(super) fn now() -> Option<Self> {
         let tty = File::options().read(true).write(true).open("/dev/tty").ok()?;
@@ -33,7 +33,7 @@ impl Found {
 
 /// A terminal that does not echo. Dropping it puts the settings back; keys that were typed meanwhile are still there.
 #[derive(Debug)]
-pub(super) struct Quiet(Found);
+pub(super) struct Quiet(SavedTerminal);
 
 /// Ctrl-C as a key.
 pub(super) const CTRL_C: u8 = 3;
@@ -45,7 +45,7 @@ const ESCAPE: u8 = 27;
 impl Quiet {
     /// `None` without a terminal.
     pub(super) fn begin() -> Option<Self> {
-        let quiet = Self(Found::now()?);
+        let quiet = Self(SavedTerminal::now()?);
         quiet.set(true).then_some(quiet)
     }
 

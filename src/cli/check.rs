@@ -15,7 +15,7 @@ use super::advice::{Advice, advice, open_to_all};
 use super::say::{flat, say};
 use super::serve::{app, parts, runtime};
 use crate::config::{Loaded, Settings};
-use crate::observe::{Record, Recording, RequestStart};
+use crate::observe::{Recording, RequestRecord, RequestStart};
 use crate::relay::{Opened, Origin, Relay};
 use crate::server::App;
 use crate::tools::sandbox_level;
@@ -302,7 +302,7 @@ async fn ask(relay: &Arc<Relay>, model: &str, messages: &[Value]) -> Result<Repl
         "parameters": {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}}});
     let body = json!({"model": model, "messages": messages, "tools": [tool], "max_tokens": 1024});
     let start = RequestStart::new("check".into(), "check".into(), "other");
-    let record = Record::begin(start, &Recording::default());
+    let record = RequestRecord::begin(start, &Recording::default());
     let body = Bytes::from(body.to_string());
     let request = relay.read(body, Origin::internal(HeaderMap::new(), "respool-check")).await?;
     let turn = async {

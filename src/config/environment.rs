@@ -50,10 +50,10 @@ fn read(target: &Target<'_>, text: &str, place: &Place) -> Value {
     parsed.unwrap_or_else(|| value(place, text))
 }
 
-type Found<'a> = Result<(Vec<Step>, Target<'a>), String>;
+type Resolved<'a> = Result<(Vec<Step>, Target<'a>), String>;
 
 /// Follows a variable's words through the table of keys.
-fn target<'a>(section: &'a Section, file: Option<&Table>, words: &[&str]) -> Found<'a> {
+fn target<'a>(section: &'a Section, file: Option<&Table>, words: &[&str]) -> Resolved<'a> {
     let Some((word, rest)) = words.split_first() else { return Ok((Vec::new(), Target::Section)) };
     let name = word.to_ascii_lowercase();
     let Some(node) = section.get(&name) else {
@@ -81,7 +81,7 @@ fn table_of(value: Option<&Value>) -> Option<&Table> {
     }
 }
 
-fn leaf<'a>(key: &'a super::Key, rest: &[&str]) -> Found<'a> {
+fn leaf<'a>(key: &'a super::Key, rest: &[&str]) -> Resolved<'a> {
     match rest {
         [] => Ok((Vec::new(), Target::Leaf(key))),
         _ => Err(format!("{} has nothing below it; set the whole value, as {}", key.path, key.example)),
@@ -90,7 +90,7 @@ fn leaf<'a>(key: &'a super::Key, rest: &[&str]) -> Found<'a> {
 
 /// `AGENTS__NAME__…`: a name that the file has is found without regard to case and signs, since a variable's name cannot
 /// hold them; any other is taken in lower case.
-fn named<'a>(section: &'a Section, file: Option<&Table>, words: &[&str]) -> Found<'a> {
+fn named<'a>(section: &'a Section, file: Option<&Table>, words: &[&str]) -> Resolved<'a> {
     let Some((word, rest)) = words.split_first() else { return Ok((Vec::new(), Target::Section)) };
     if word.is_empty() {
         return Err("a name is missing between the underscores".into());
@@ -103,7 +103,7 @@ fn named<'a>(section: &'a Section, file: Option<&Table>, words: &[&str]) -> Foun
     Ok((std::iter::once(Step::Key(name)).chain(more).collect(), target))
 }
 
-fn listed<'a>(section: &'a Section, words: &[&str]) -> Found<'a> {
+fn listed<'a>(section: &'a Section, words: &[&str]) -> Resolved<'a> {
     let Some((word, rest)) = words.split_first() else { return Ok((Vec::new(), Target::Section)) };
     let index = word.parse().map_err(|_| {
         format!("{word:?} is not an entry of the list: write its number, counted from 0, or set the whole list as in TOML")

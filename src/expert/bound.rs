@@ -16,8 +16,8 @@ use super::component::{Operation, Tool};
 use super::diagnostic::{Diagnostic, Severity};
 use super::package::Package;
 use crate::tools::{
-    Approver, Asked, Invocation, Prospect, Question, ServerProblem, Sources, ToolError, ToolOutput, ToolSet,
-    ToolSpec, Tools as _,
+    Approver, Invocation, Prospect, Question, QuestionKind, ServerProblem, Sources, ToolError, ToolOutput,
+    ToolSet, ToolSpec, Tools as _,
 };
 
 /// The longest function name that model servers accept.
@@ -375,7 +375,7 @@ impl Approver for DecidedByTier<'_> {
     }
 
     fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool> {
-        let is_decided = question.asked == Asked::Call && (self.by.is_some() || question.is_by_default);
+        let is_decided = question.kind == QuestionKind::Call && (self.by.is_some() || question.is_by_default);
         Box::pin(std::future::ready(is_decided))
     }
 }

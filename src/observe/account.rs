@@ -1,5 +1,5 @@
-//! Who a request is counted for. What a model call costs is told to an account as soon as it is known; what an account does with it
-//! is its own business. `server` has the accounts, request lines and agents tell them.
+//! Whom a request is counted for. An account gets the cost of a model call as soon as it is known; what it does with that is its own
+//! business. `server` has the accounts; request lines and agents report to them.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub trait Account: Debug + Send + Sync {
     /// So many tokens were used. `model` may stand in a table: it is known to be served, or empty.
     fn spent(&self, model: &str, usage: Usage);
 
-    /// What this request costs is told to the account by somebody else.
+    /// Somebody else reports the cost of this request to the account.
     fn counted_elsewhere(&self) {}
 }
 

@@ -18,7 +18,7 @@ pub use account::{Account, Accounts};
 pub use config::{Level, LogConfig, LogFormat};
 pub use error_report::{ErrorReport, Failure};
 pub use init::{Flush, init, init_file};
-pub use record::{Record, RequestFacts, RequestStart, TRACEPARENT};
+pub use record::{RequestFacts, RequestRecord, RequestStart, TRACEPARENT};
 pub use request_line::Outcome;
 pub use trace::{Attributes, Span, SpanKind, SpanSink, SpanValue, TraceContext};
 pub use usage::{InFlight, LiveRequest, Recording, RowFacts, UsageRow, UsageSink};

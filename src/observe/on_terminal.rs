@@ -1,5 +1,5 @@
 //! A log on a terminal: what a line holds of requests, servers and tools does not act on it. The formatter's own colours stay;
-//! it writes out the escapes of what it is given, so no others are left.
+//! it escapes its input, so no other escape sequences are left.
 
 use std::io::{self, Write};
 

@@ -82,14 +82,14 @@ pub struct RequestFacts<'a> {
 
 /// Records what happens to one request. Its line is written when the last clone is dropped.
 #[derive(Clone, Debug)]
-pub struct Record {
+pub struct RequestRecord {
     line: Arc<Mutex<RequestLine>>,
     start: Arc<RequestStart>,
     trace: Option<TraceContext>,
     content: bool,
 }
 
-impl Record {
+impl RequestRecord {
     /// Begins the line of a request. `recording`: whether message text may be logged, and where the request's row goes.
     pub fn begin(start: RequestStart, recording: &Recording) -> Self {
         Self::of_run(start, recording, RowFacts::default())

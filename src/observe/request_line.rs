@@ -1,4 +1,4 @@
-//! The canonical line: one per request, written when the last `Record` of the request is dropped, so also when the client hangs up.
+//! The canonical line: one per request, written when the last `RequestRecord` of the request is dropped, so also when the client hangs up.
 //! Only `record` changes it.
 
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Spans of a request: what was done for it, when, as part of what. Plain data and the W3C's `traceparent`; where spans go is the business
-//! of whoever holds the other end (`otlp`). Message text is in no span unless `[log] content` allows it.
+//! of `otlp`. Message text is in no span unless `[log] content` allows it.
 
 use std::fmt::{self, Debug};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub struct TraceContext {
     pub trace: u128,
     /// The span.
     pub span: u64,
-    /// False when whoever began the trace does not want it recorded.
+    /// False when the sender who began the trace does not want it recorded.
     pub sampled: bool,
 }
 
@@ -179,7 +179,7 @@ impl RequestTrace {
         });
     }
 
-    /// A model is asked now. What it is told to send on is given back.
+    /// A model is asked now.
     pub(super) fn begin_attempt(&mut self) {
         let (context, start) = (self.context.child(), SystemTime::now());
         self.attempt = Some(Attempt { context, start, attributes: Vec::new() });

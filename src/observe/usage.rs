@@ -1,5 +1,5 @@
 //! What one request used, as a row without content, and where rows go. Rows are made by the request's line when it is dropped;
-//! what becomes of them is the business of whoever holds the other end (`usage`).
+//! what becomes of them is the business of `usage`.
 
 use std::borrow::Cow;
 use std::fmt::Debug;

@@ -23,7 +23,7 @@ const LAST_WRITE: Duration = Duration::from_secs(2);
 const KEPT: usize = 1 << 20;
 
 #[derive(Default)]
-struct Waiting {
+struct PendingLines {
     lines: Vec<u8>,
     dropped: u64,
     ended: bool,
@@ -32,7 +32,7 @@ struct Waiting {
 
 #[derive(Default)]
 struct Queue {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<PendingLines>,
     changed: Condvar,
 }
 

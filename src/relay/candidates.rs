@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::upstream::{Load, Place, Trial, Upstream, UpstreamError, Who, choose};
+use crate::upstream::{Load, OutcomeReport, Place, Upstream, UpstreamError, Who, choose};
 use crate::wire::{ApiError, ErrorCode};
 
 /// The upstreams of one request, and which of them were asked.
@@ -24,10 +24,10 @@ pub(super) struct Candidates {
 
 /// An upstream that is to be asked now, and a place there.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct AdmittedUpstream {
     pub(super) upstream: Arc<Upstream>,
     pub(super) place: Option<Place>,
-    pub(super) trial: Trial,
+    pub(super) report: OutcomeReport,
     /// How long it waited for the place.
     pub(super) queued: Duration,
 }
@@ -56,7 +56,7 @@ impl Candidates {
     ///
     /// # Errors
     /// When the upstream is full, and so is its queue; also its name.
-    pub(super) async fn next(&mut self) -> Option<Result<Seat, (Arc<Upstream>, UpstreamError)>> {
+    pub(super) async fn next(&mut self) -> Option<Result<AdmittedUpstream, (Arc<Upstream>, UpstreamError)>> {
         while let Some(at) = choose(&self.loads()).or_else(|| self.come_back()) {
             self.asked[at] = true;
             let upstream = Arc::clone(&self.order[at]);
@@ -68,12 +68,12 @@ impl Candidates {
                 },
             };
             // It failed while this request was in its queue, and another one works.
-            if !upstream.standing.admits() && self.loads().iter().any(|load| load.admits && !load.asked) {
+            if !upstream.state.admits() && self.loads().iter().any(|load| load.admits && !load.asked) {
                 continue;
             }
             self.tried[at] = true;
-            let trial = upstream.begin();
-            return Some(Ok(Seat { upstream, place, trial, queued }));
+            let report = upstream.begin();
+            return Some(Ok(AdmittedUpstream { upstream, place, report, queued }));
         }
         None
     }
@@ -97,7 +97,7 @@ impl Candidates {
 
     fn loads(&self) -> Vec<Load> {
         let load = |(upstream, asked): (&Arc<Upstream>, &bool)| {
-            let load = upstream.standing.load(*asked);
+            let load = upstream.state.load(*asked);
             if self.who.is_some() { load } else { Load { wait: Duration::ZERO, ..load } }
         };
         self.order.iter().zip(&self.asked).map(load).collect()
@@ -109,9 +109,9 @@ pub(super) fn no_upstream() -> UpstreamError {
     UpstreamError::broken("", 503, ErrorCode::NoUpstream, "is not there", "")
 }
 
-/// Of two failures the one that tells the client more: a full queue, for it says when to come back (the one that clears
+/// The more informative of two failures: a full queue, for it says when to come back (the one that clears
 /// first); anything but an unknown model, for the other upstream knew it; else the later one.
-pub(super) fn more_telling(earlier: UpstreamError, later: UpstreamError) -> UpstreamError {
+pub(super) fn more_informative(earlier: UpstreamError, later: UpstreamError) -> UpstreamError {
     let (before, after) = (&earlier.error, &later.error);
     let soon = |error: &ApiError| error.retry_after.unwrap_or(u64::MAX);
     let keep = match (before.status, after.status) {
@@ -133,12 +133,12 @@ mod tests {
             error.error.retry_after = retry_after;
             error
         };
-        let told = more_telling(error(earlier), error(later)).error;
-        assert_eq!((told.status, told.retry_after), expected);
+        let error = more_informative(error(earlier), error(later)).error;
+        assert_eq!((error.status, error.retry_after), expected);
     }
 
     #[test]
-    fn the_failure_that_tells_more() {
+    fn the_more_informative_failure() {
         check((429, Some(7)), (429, Some(3)), (429, Some(3)));
         check((429, Some(3)), (429, Some(7)), (429, Some(3)));
         check((429, None), (429, Some(7)), (429, Some(7)));
@@ -163,8 +163,8 @@ mod tests {
         candidates.pass_over(&order[0]);
         for expected in ["b", "a"] {
             assert!(candidates.has_another());
-            let seat = candidates.next().await.unwrap().unwrap();
-            assert_eq!(seat.upstream.name, expected);
+            let admitted = candidates.next().await.unwrap().unwrap();
+            assert_eq!(admitted.upstream.name, expected);
         }
         assert!(!candidates.has_another());
         assert!(candidates.next().await.is_none(), "each is asked once");
@@ -180,11 +180,11 @@ mod tests {
         let mut candidates = Candidates::new(Arc::clone(&order), Some(who));
         let mut next = Box::pin(candidates.next());
         assert!(next.as_mut().now_or_never().is_none());
-        assert_eq!(order[0].standing.report().2, 1, "it waits at its own upstream");
+        assert_eq!(order[0].state.report().2, 1, "it waits at its own upstream");
         (0..3).for_each(|_| order[0].begin().failed("refused"));
         drop((at_b, longer_at_b, at_a));
-        let seat = next.await.unwrap().unwrap();
-        assert_eq!((seat.upstream.name.as_str(), order[0].standing.report().1), ("b", 0));
+        let admitted = next.await.unwrap().unwrap();
+        assert_eq!((admitted.upstream.name.as_str(), order[0].state.report().1), ("b", 0));
         assert!(candidates.next().await.is_none(), "the one that fails is not asked");
     }
 }

@@ -1,5 +1,5 @@
-//! Where a request came from: its protocol, headers and clock. Which program asked is `translate`'s `ClientProgram`, by the texts
-//! that are given to it here.
+//! Where a request came from: its protocol, headers and clock. Which program asked is `translate`'s `ClientProgram`, which
+//! gets its texts from here.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,7 +53,7 @@ pub struct Origin {
     pub progress: Arc<Progress>,
 }
 
-/// What whoever asked may know of a request while it is under way.
+/// What the caller may know of a request while it is under way.
 #[derive(Debug, Default)]
 pub struct Progress(Mutex<Known>);
 
@@ -66,7 +66,7 @@ struct Known {
 
 /// The request waits as long as this lives.
 #[derive(Debug)]
-pub(super) struct Waiting<'a>(&'a Progress);
+pub(super) struct WaitGuard<'a>(&'a Progress);
 
 impl Progress {
     /// The time for which the request has waited for an upstream to come back. An agent does not count it as the model's.
@@ -80,9 +80,9 @@ impl Progress {
         self.known().trimmed.clone()
     }
 
-    pub(super) fn begin_waiting(&self) -> Waiting<'_> {
+    pub(super) fn begin_waiting(&self) -> WaitGuard<'_> {
         self.known().waits_since.get_or_insert_with(Instant::now);
-        Waiting(self)
+        WaitGuard(self)
     }
 
     pub(super) fn trimmed(&self, what: Option<&str>) {
@@ -94,7 +94,7 @@ impl Progress {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
         let mut known = self.0.known();
         let since = known.waits_since.take();

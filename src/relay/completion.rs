@@ -9,7 +9,7 @@ use crate::translate::{
     Fault, Ids, Reply, ReplyRules, correctable_calls, interpret, prune_completion, usage_json,
 };
 use crate::turn::{FinishReason, Usage};
-use crate::upstream::{Answer, UpstreamError, in_few_words};
+use crate::upstream::{UpstreamError, UpstreamResponse, in_few_words};
 use crate::wire::{Completion, ErrorCode, Object, is_empty_array};
 
 /// Some servers begin a JSON text with it, which RFC 8259 forbids them and lets a reader forgive.
@@ -17,7 +17,11 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 impl Relay {
     /// The body of an answer that may be a JSON object; it may still be an error in disguise.
-    pub(super) async fn json_body(&self, answer: Answer, name: &str) -> Result<Bytes, UpstreamError> {
+    pub(super) async fn json_body(
+        &self,
+        answer: UpstreamResponse,
+        name: &str,
+    ) -> Result<Bytes, UpstreamError> {
         let media_type = answer.media_type();
         let is_json = media_type.is_empty() || media_type.ends_with("json");
         let mut body = answer.whole_json(self.max_body).await?;
@@ -36,7 +40,7 @@ impl Relay {
     }
 
     /// The error of an answer that should have been a stream of events.
-    pub(super) async fn not_a_stream(answer: Answer, media_type: &str) -> UpstreamError {
+    pub(super) async fn not_a_stream(answer: UpstreamResponse, media_type: &str) -> UpstreamError {
         let name = answer.upstream().to_owned();
         let status = answer.status();
         let excerpt = answer.excerpt().await;
@@ -53,7 +57,7 @@ impl Relay {
 /// A body as a completion.
 ///
 /// # Errors
-/// When it is something else; an error that came with status 200 is told as that error.
+/// When it is something else; an error that came with status 200 leaves as that error.
 pub(super) fn parse(body: &[u8], name: &str, keep: &[String]) -> Result<Completion, UpstreamError> {
     let text = text_of(body, name)?;
     // An error key is rare, and looked at only when it is there: replies may be long.

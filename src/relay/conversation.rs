@@ -15,7 +15,7 @@ use crate::wire::{ChatRequest, Object, decode_string};
 /// Headers that name the conversation.
 const SESSION: [&str; 2] = ["session_id", "x-session-affinity"];
 
-/// Of each message so much counts: enough to tell conversations apart, and no matter how long a system prompt is.
+/// Of each message so much counts: enough to distinguish conversations, and no matter how long a system prompt is.
 const BEGINNING: usize = 8 << 10;
 
 /// Whose request for a chat completion it is. The network address is mixed in by [`from`], where it is known.
@@ -33,7 +33,7 @@ pub(super) fn of_other(headers: &HeaderMap, body: Option<&Object<'_>>, text: &[u
     }
 }
 
-/// Clients that share a key, or have none, are told apart by their network address.
+/// Clients that share a key, or have none, are distinguished by their network address.
 pub(super) fn from(who: Who, address: Option<impl Display>) -> Who {
     let address = address.map(|address| digest(address.to_string().as_bytes())).unwrap_or_default();
     Who { client: who.client ^ address, ..who }
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_told_apart_by_key_and_address() {
+    fn clients_are_distinguished_by_key_and_address() {
         let who = |key: &'static str, address: &str| {
             let headers = [(header::AUTHORIZATION, key.parse().unwrap())].into_iter().collect();
             from(of_other(&headers, None, b"x"), Some(address))

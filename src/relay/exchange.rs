@@ -19,10 +19,10 @@ use super::outcome::{AttemptOutcome, Finding, History, Refusal, Whole};
 use super::reply_stream::ReplyStream;
 use super::request::ClientRequest;
 use super::{Opened, Relay};
-use crate::observe::Record;
+use crate::observe::RequestRecord;
 use crate::translate::{Fault, ReplyRules, Shows};
 use crate::turn::Usage;
-use crate::upstream::{Answer, Failure, Health, Place as QueuePlace, Upstream, UpstreamError};
+use crate::upstream::{Failure, Health, Place as QueuePlace, Upstream, UpstreamError, UpstreamResponse};
 use crate::wire::{ApiError, Pieces};
 
 /// One request's attempts.
@@ -30,7 +30,7 @@ use crate::wire::{ApiError, Pieces};
 pub(super) struct Exchange {
     relay: Arc<Relay>,
     pub(super) request: Arc<ClientRequest>,
-    pub(super) record: Record,
+    pub(super) record: RequestRecord,
     pub(super) history: History,
     candidates: Candidates,
     /// The request as a remedy changed it.
@@ -67,9 +67,9 @@ struct Planned {
 }
 
 /// A reply, as the loop hands it over.
-pub(super) enum Got {
+pub(super) enum ExchangeReply {
     /// A stream begins.
-    Stream(Box<Answer>),
+    Stream(Box<UpstreamResponse>),
     /// A whole reply.
     Whole(Whole),
     /// The current stream's own reply, for want of a better one.
@@ -80,27 +80,29 @@ impl Relay {
     /// Answers a request, whichever way it has to go.
     ///
     /// # Errors
-    /// What the client is to be told.
+    /// The error that the client gets.
     pub async fn answer(
         self: Arc<Self>,
         request: Arc<ClientRequest>,
-        record: Record,
+        record: RequestRecord,
     ) -> Result<Opened, ApiError> {
         let mut exchange = Box::new(Exchange::new(self, request, record));
         if let Err(full) = Self::refuse_full(&exchange.request) {
             return Err(exchange.fail_with(&full));
         }
         match exchange.run().await? {
-            Got::Stream(answer) => Ok(Opened::Stream(Box::new(ReplyStream::new(*answer, exchange)))),
-            Got::Whole(Whole::Reply(reply)) => Ok(Opened::Reply(reply)),
-            Got::Whole(Whole::Body(body)) => Ok(Opened::Body(body)),
-            Got::Current(_) => Err(exchange.fail_with(&no_upstream())),
+            ExchangeReply::Stream(answer) => {
+                Ok(Opened::Stream(Box::new(ReplyStream::new(*answer, exchange))))
+            }
+            ExchangeReply::Whole(Whole::Reply(reply)) => Ok(Opened::Reply(reply)),
+            ExchangeReply::Whole(Whole::Body(body)) => Ok(Opened::Body(body)),
+            ExchangeReply::Current(_) => Err(exchange.fail_with(&no_upstream())),
         }
     }
 }
 
 impl Exchange {
-    fn new(relay: Arc<Relay>, request: Arc<ClientRequest>, record: Record) -> Self {
+    fn new(relay: Arc<Relay>, request: Arc<ClientRequest>, record: RequestRecord) -> Self {
         let candidates = Candidates::new(Arc::clone(&request.upstreams), Some(request.who));
         Self {
             relay,
@@ -129,8 +131,8 @@ impl Exchange {
     /// Attempts until there is a reply.
     ///
     /// # Errors
-    /// What the client is to be told.
-    pub(super) async fn run(&mut self) -> Result<Got, ApiError> {
+    /// The error that the client gets.
+    pub(super) async fn run(&mut self) -> Result<ExchangeReply, ApiError> {
         loop {
             match self.decision().await {
                 Decision::Deliver(place) => return Ok(self.deliver(place)),
@@ -142,7 +144,7 @@ impl Exchange {
                     }
                     self.prepare(change, place);
                     if let Some(stream) = self.attempt(place).await {
-                        return Ok(Got::Stream(stream));
+                        return Ok(ExchangeReply::Stream(stream));
                     }
                 }
             }
@@ -152,13 +154,13 @@ impl Exchange {
     /// The stream of the last attempt did not turn out as it was to: asks again, if that may help.
     ///
     /// # Errors
-    /// What the client is to be told.
+    /// The error that the client gets.
     pub(super) async fn reconsider(
         &mut self,
         finding: Finding,
         usage: Option<Usage>,
         error: Option<UpstreamError>,
-    ) -> Result<Got, ApiError> {
+    ) -> Result<ExchangeReply, ApiError> {
         self.expects_stream = true;
         // Of earlier streams nothing was kept.
         for past in &mut self.history.attempts {
@@ -192,7 +194,7 @@ impl Exchange {
         let upstream = self.history.last().map(|last| Arc::clone(&last.upstream));
         match lookup {
             Lookup::Budget => {
-                known.budget = Some(upstream.is_some_and(|upstream| upstream.standing.may_repeat()));
+                known.budget = Some(upstream.is_some_and(|upstream| upstream.state.may_repeat()));
             }
             Lookup::Health => {
                 let since = Instant::now();
@@ -267,7 +269,7 @@ impl Exchange {
             (Change::Smaller, _) => self.record.repeats("context"),
             (Change::Leaner, _) => self.record.repeats("refused_parameter"),
             (Change::Nothing, Place::Next) => {
-                last.upstream.standing.count_failover();
+                last.upstream.state.count_failover();
                 self.record.repeats("failover");
             }
             (Change::Nothing, _) => self.record.repeats("transient"),
@@ -352,7 +354,7 @@ impl Exchange {
         }
     }
 
-    /// Notes what the current attempt came to; what else is known of it is added to what is given back.
+    /// Notes what the current attempt came to; the caller adds what else is known of it to the returned outcome.
     fn conclude(&mut self, upstream: Arc<Upstream>, finding: Finding) -> &mut AttemptOutcome {
         let is_changed = self.current.as_ref().is_some_and(|current| current.attempt.is_changed);
         self.history.conclude(upstream, finding, is_changed)

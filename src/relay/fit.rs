@@ -30,7 +30,7 @@ const AGENTS_REQUEST: usize = 32 << 10;
 
 /// A reply with less room than this is not worth asking for.
 const LEAST_ROOM: u64 = 16;
-/// The room for a reply that trimming makes when no limit is given, and below which it begins.
+/// The room for a reply that trimming makes when the client set no limit, and below which it begins.
 const ROOM_FOR_A_REPLY: u64 = 1024;
 /// A server may stop a reply so many tokens before the window's end.
 const NEARLY: u64 = 8;
@@ -165,7 +165,7 @@ impl ClientRequest {
 
 impl Relay {
     /// Learns of the models beside the first request for which it matters, and now and then again: a large one, for the window,
-    /// or one with tools whose model has a name that does not tell what it writes.
+    /// or one with tools whose model has a name that does not show what it writes.
     pub(super) fn learn_models(request: &ClientRequest, attempt: &Attempt) {
         let has_tools = matches!(request.facts.route, Route::Tools | Route::Live);
         if attempt.body.len() >= LARGE || (has_tools && request.rules.options.prior.is_empty()) {
@@ -209,7 +209,7 @@ impl Relay {
         let (Some(limit), true) = (limit, body.len() >= LARGE) else { return (fit, None) };
         let Some(window) = request.window(&attempt.upstream) else { return (fit, None) };
         let facts = attempt.upstream.model_facts(&request.target_model);
-        // A fifth less than replies told, because no two conversations are alike.
+        // A fifth less than replies showed, because no two conversations are alike.
         let fewest = facts.bytes_per_1000.map_or(FEWEST_PER_1000, |known| known * 4 / 5);
         let at_most = body.len() as u64 * 1000 / fewest;
         if at_most.saturating_add(limit) <= window {
@@ -254,7 +254,7 @@ impl Relay {
         smaller(fit, request, attempt, sent, count, window)
     }
 
-    /// The error that leaves when nothing helped: an overflow that only the request's own limit tells from a bad limit.
+    /// The error that leaves when nothing helped: an overflow that only the request's own limit distinguishes from a bad limit.
     pub(super) fn as_overflow(attempt: &Attempt, error: UpstreamError) -> UpstreamError {
         let overflow = read_overflow(&error.said, attempt.token_limit);
         let is_prompt = overflow.is_some_and(|overflow| overflow.fault == TooLarge::Prompt);

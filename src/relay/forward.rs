@@ -7,10 +7,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 
-use super::candidates::{Candidates, more_telling, no_upstream};
+use super::candidates::{Candidates, more_informative, no_upstream};
 use super::{Relay, conversation};
-use crate::observe::Record;
-use crate::upstream::{Answer, Call, Outgoing, OwnWire, Serving, Upstream, UpstreamError, Who};
+use crate::observe::RequestRecord;
+use crate::upstream::{Call, Outgoing, OwnWire, Serving, Upstream, UpstreamError, UpstreamResponse, Who};
 use crate::wire::{ApiError, Object, Pieces, encode_string};
 
 /// A request to be passed on.
@@ -74,7 +74,7 @@ impl Forward {
 }
 
 /// Records that its upstream failed a request that makes no attempts, and gives the error that leaves.
-pub fn upstream_failed(error: UpstreamError, record: &Record) -> ApiError {
+pub fn upstream_failed(error: UpstreamError, record: &RequestRecord) -> ApiError {
     record.attempts_failed(error.status, error.for_log());
     error.error
 }
@@ -121,7 +121,7 @@ impl Relay {
     pub fn knows_model(&self, model: &str) -> bool {
         let target = self.config.target(model);
         self.config.models.contains_key(model)
-            || self.fleet.iter().any(|upstream| upstream.standing.serves(target) == Some(true))
+            || self.fleet.iter().any(|upstream| upstream.state.serves(target) == Some(true))
     }
 
     /// True when the model that a request names decides where it goes, or what it says there.
@@ -132,8 +132,12 @@ impl Relay {
     /// The answer, whatever its status; it holds a place at its upstream when the request was a `POST`.
     ///
     /// # Errors
-    /// When no upstream answers: what the client is to be told.
-    pub async fn forward(&self, request: Forward, record: &Record) -> Result<Answer, ApiError> {
+    /// When no upstream answers: the error that the client gets.
+    pub async fn forward(
+        &self,
+        request: Forward,
+        record: &RequestRecord,
+    ) -> Result<UpstreamResponse, ApiError> {
         match self.ask_in_turn(request, record).await {
             Ok(answer) => {
                 record.upstream_status(answer.status().as_u16());
@@ -143,24 +147,28 @@ impl Relay {
         }
     }
 
-    async fn ask_in_turn(&self, mut request: Forward, record: &Record) -> Result<Answer, UpstreamError> {
+    async fn ask_in_turn(
+        &self,
+        mut request: Forward,
+        record: &RequestRecord,
+    ) -> Result<UpstreamResponse, UpstreamError> {
         let (order, who) = self.order_for_any(&request);
         let mut candidates = Candidates::new(order.into(), (request.method == Method::POST).then_some(who));
         let mut failed: Option<UpstreamError> = None;
         while let Some(next) = candidates.next().await {
             let error = match next {
                 Err((_, full)) => full,
-                Ok(seat) => {
-                    let (tried, queued) = (candidates.tried(), seat.queued);
-                    record.asks(&seat.upstream.name, tried, queued);
-                    let answer = seat.upstream.send(request.call()).await;
-                    self.note(fault(&answer).as_ref(), seat.trial);
+                Ok(admitted) => {
+                    let (tried, queued) = (candidates.tried(), admitted.queued);
+                    record.asks(&admitted.upstream.name, tried, queued);
+                    let answer = admitted.upstream.send(request.call()).await;
+                    self.note(fault(&answer).as_ref(), admitted.report);
                     match answer {
-                        Ok(answer) => return Ok(answer.holding(seat.place)),
+                        Ok(answer) => return Ok(answer.holding(admitted.place)),
                         Err(error) if !request.may_go_elsewhere(&error) => return Err(error),
                         Err(error) => {
                             if candidates.has_another() {
-                                seat.upstream.standing.count_failover();
+                                admitted.upstream.state.count_failover();
                             }
                             error
                         }
@@ -168,7 +176,7 @@ impl Relay {
                 }
             };
             failed = Some(match failed {
-                Some(earlier) => more_telling(earlier, error),
+                Some(earlier) => more_informative(earlier, error),
                 None => error,
             });
         }
@@ -192,7 +200,7 @@ impl Relay {
 }
 
 /// What the answer says about its upstream.
-fn fault(answer: &Result<Answer, UpstreamError>) -> Option<UpstreamError> {
+fn fault(answer: &Result<UpstreamResponse, UpstreamError>) -> Option<UpstreamError> {
     match answer {
         Ok(answer) if answer.status().is_server_error() => {
             Some(UpstreamError::from_answer(answer.upstream(), answer.status().as_u16(), ""))

@@ -3,7 +3,7 @@
 //! gpt-oss was trained to see its own reasoning again until the tool loop ends. An entry is found by the id of a call, and
 //! only by a conversation that knows the rest too: the same credentials, the same words of its user, the same call. So an id
 //! that is guessed, or that an upstream gave twice, brings nothing of another conversation. Bounded in entries, bytes and age;
-//! the least recently used goes first. Nothing is kept on disk. Called by `relay`, which also tells the time.
+//! the least recently used goes first. Nothing is kept on disk. Called by `relay`, which also passes the time.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use crate::observe::metrics;
 use crate::translate::{SilentTurn, normalised};
 use crate::turn::{ToolCall, Turn};
 
-/// OpenClaw (2026.9.6) strips what is not alphanumeric and cuts at 40 characters, of which the hash that tells duplicates
+/// OpenClaw (2026.9.6) strips what is not alphanumeric and cuts at 40 characters, of which the hash that distinguishes duplicates
 /// apart takes eight, behind what it leaves of the id.
 const ID: usize = 32;
 const HASH: usize = 8;
@@ -69,7 +69,7 @@ impl Memory {
         Self { limits, hasher: RandomState::new(), kept: Mutex::new(kept) }
     }
 
-    /// What tells one conversation from another: who speaks, and what its user said.
+    /// What distinguishes conversations: who speaks, and what its user said.
     pub(super) fn conversation<'t>(
         self: &Arc<Self>,
         credentials: Option<&[u8]>,

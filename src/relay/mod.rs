@@ -37,11 +37,11 @@ pub use final_error::ErrorForm;
 pub use forward::{Forward, NamedModel, Passing, upstream_failed};
 use memory::{Memory, MemoryLimits};
 use recent::{Recent, RecentLimits};
-pub use reply_stream::{Batch, ReplyStream};
+pub use reply_stream::{ReplyStream, StreamPart};
 pub use request::{ClientRequest, Facts, Route};
 
 use crate::translate::{GuardLimits, Reply, completion_json};
-use crate::upstream::{Fleet, Tier, Trial, Upstream, UpstreamError};
+use crate::upstream::{Fleet, OutcomeReport, Tier, Upstream, UpstreamError};
 use tool_call_parser::Prior;
 
 /// Relays requests to the configured upstreams.
@@ -122,12 +122,12 @@ impl Relay {
         self.config.modes(id).dialects
     }
 
-    /// Tells the upstream's circuit how a request went.
-    fn note(&self, error: Option<&UpstreamError>, trial: Trial) {
+    /// Reports to the upstream's circuit how a request went.
+    fn note(&self, error: Option<&UpstreamError>, report: OutcomeReport) {
         match error {
-            Some(error) if counts_against_upstream(error) => trial.failed(&error.loggable),
+            Some(error) if counts_against_upstream(error) => report.failed(&error.loggable),
             error => {
-                let was_down = trial.succeeded();
+                let was_down = report.succeeded();
                 // Perhaps it came back with another model.
                 if was_down || error.is_some_and(|error| error.status == Some(404)) {
                     self.fleet.want_lists();

@@ -180,7 +180,7 @@ mod tests {
         )
     }
 
-    /// Reads a body as `request` does; tells how many of its messages were known, and whether its tools were.
+    /// Reads a body as `request` does. Returns how many of its messages were known, and whether its tools were.
     fn read(recent: &Recent, body: &str, now: Instant) -> (usize, bool) {
         let known = recent.like(body.as_bytes(), now);
         let parts = known.as_ref().map(|known| known.known()).unwrap_or_default();

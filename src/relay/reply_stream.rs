@@ -15,17 +15,17 @@ use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
 
 use super::client::Wire;
-use super::exchange::{Exchange, Got, finding_of};
+use super::exchange::{Exchange, ExchangeReply, finding_of};
 use super::outcome::Finding;
 use super::request::Route;
-use crate::observe::Record;
+use crate::observe::RequestRecord;
 use crate::sse::{DONE, Frame, Frames};
 use crate::translate::{
     ChunkRules, Head, Ids, LiveRules, LiveTurn, PlainRules, PlainTurn, ReplyPart, ReplyReader, Shows,
     StreamState,
 };
 use crate::turn::{ChoiceEvent, Turn, Usage};
-use crate::upstream::{Answer, UpstreamError};
+use crate::upstream::{UpstreamError, UpstreamResponse};
 use crate::wire::{ApiError, ErrorCode, escape_controls};
 
 /// At most so many bytes are taken in, or leave, in one piece: a fast upstream cannot fill the memory, nor keep others waiting.
@@ -38,11 +38,11 @@ const END_WITHIN: Duration = Duration::from_secs(2);
 /// One open stream.
 #[derive(Debug)]
 pub struct ReplyStream {
-    answer: Option<Answer>,
+    answer: Option<UpstreamResponse>,
     frames: Frames,
     reader: ReplyReader,
     upstream: String,
-    record: Record,
+    record: RequestRecord,
     /// `None` while it is making another attempt.
     exchange: Option<Box<Exchange>>,
     reconsidering: Option<Reconsidering>,
@@ -66,7 +66,7 @@ pub struct ReplyStream {
 struct Reconsidering(Pin<Box<dyn Future<Output = Reconsidered> + Send>>);
 
 /// What came of it.
-type Reconsidered = (Box<Exchange>, Result<Got, ApiError>);
+type Reconsidered = (Box<Exchange>, Result<ExchangeReply, ApiError>);
 
 impl fmt::Debug for Reconsidering {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -76,7 +76,7 @@ impl fmt::Debug for Reconsidering {
 
 /// What there is to send.
 #[derive(Debug)]
-pub enum Batch {
+pub enum StreamPart {
     /// Whole frames of a chat stream that goes through, the last of which is `[DONE]`.
     Frames(Bytes),
     /// Steps of its turns.
@@ -88,7 +88,7 @@ pub enum Batch {
 }
 
 impl ReplyStream {
-    pub(super) fn new(mut answer: Answer, exchange: Box<Exchange>) -> Self {
+    pub(super) fn new(mut answer: UpstreamResponse, exchange: Box<Exchange>) -> Self {
         let largest = exchange.largest_reply();
         answer.release_headers();
         Self {
@@ -117,12 +117,12 @@ impl ReplyStream {
         self.reader.head_was_sent(head);
     }
 
-    /// True when frames go through as they came; else the turns are told as steps.
+    /// True when frames go through as they came; else the turns come as steps.
     pub fn passes_frames(&self) -> bool {
         matches!(self.reader, ReplyReader::Passed(_))
     }
 
-    /// The head of a reply that is told as steps; `None` before the upstream has begun.
+    /// The head of a reply that comes as steps; `None` before the upstream has begun.
     pub fn upstream_head(&self) -> Option<&Head> {
         self.reader.head()
     }
@@ -148,7 +148,7 @@ impl ReplyStream {
     }
 
     /// Waits for what may leave next. Safe to cancel: what has been read is kept, and so is another attempt under way.
-    pub async fn batch(&mut self) -> Batch {
+    pub async fn next(&mut self) -> StreamPart {
         let mut fruitless = false;
         loop {
             if let Some(reconsidering) = &mut self.reconsidering {
@@ -166,8 +166,8 @@ impl ReplyStream {
             if let Some(end) = self.end.clone() {
                 self.answer = None;
                 return match end {
-                    Ok(()) => Batch::End,
-                    Err(error) => Batch::Failed(error),
+                    Ok(()) => StreamPart::End,
+                    Err(error) => StreamPart::Failed(error),
                 };
             }
             if self.reconsidering.is_some() {
@@ -181,7 +181,7 @@ impl ReplyStream {
             if self.reader.is_finished() {
                 self.end_at.get_or_insert_with(|| Instant::now() + END_WITHIN);
             }
-            let Some(answer) = &mut self.answer else { return Batch::End };
+            let Some(answer) = &mut self.answer else { return StreamPart::End };
             let piece = match self.end_at {
                 None => answer.piece().await,
                 Some(at) => timeout_at(at, answer.piece()).await.unwrap_or(Ok(None)),
@@ -191,11 +191,11 @@ impl ReplyStream {
     }
 
     /// What waits to leave: the frames of a reply or its steps, never both.
-    fn part(&mut self) -> Batch {
+    fn part(&mut self) -> StreamPart {
         if self.out.steps.is_empty() {
-            Batch::Frames(self.out.frames.split().freeze())
+            StreamPart::Frames(self.out.frames.split().freeze())
         } else {
-            Batch::Steps(std::mem::take(&mut self.out.steps))
+            StreamPart::Steps(std::mem::take(&mut self.out.steps))
         }
     }
 
@@ -222,15 +222,15 @@ impl ReplyStream {
         })));
     }
 
-    fn reconsidered(&mut self, exchange: Box<Exchange>, got: Result<Got, ApiError>) {
+    fn reconsidered(&mut self, exchange: Box<Exchange>, got: Result<ExchangeReply, ApiError>) {
         match got {
-            Ok(Got::Stream(answer)) => self.begin_anew(*answer, exchange),
-            Ok(Got::Current(shows)) => {
+            Ok(ExchangeReply::Stream(answer)) => self.begin_anew(*answer, exchange),
+            Ok(ExchangeReply::Current(shows)) => {
                 self.exchange = Some(exchange);
                 self.leave_as_it_is(shows);
             }
             // A stream is only ever followed by a stream.
-            Ok(Got::Whole(_)) => self.exchange = Some(exchange),
+            Ok(ExchangeReply::Whole(_)) => self.exchange = Some(exchange),
             Err(error) => {
                 self.exchange = Some(exchange);
                 self.fail(error);
@@ -239,7 +239,7 @@ impl ReplyStream {
     }
 
     /// Reads another attempt, so that its chunks fit what has been sent; what is held of the useless reply is dropped.
-    fn begin_anew(&mut self, mut answer: Answer, exchange: Box<Exchange>) {
+    fn begin_anew(&mut self, mut answer: UpstreamResponse, exchange: Box<Exchange>) {
         answer.release_headers();
         self.out.clear();
         self.end_at = None;
@@ -261,7 +261,7 @@ impl ReplyStream {
     fn take_ready(&mut self) {
         let mut taken = 0;
         while self.is_reading() && self.out.frames.len().max(taken) < LARGEST_BATCH {
-            let Some(piece) = self.answer.as_mut().and_then(Answer::ready_piece) else { return };
+            let Some(piece) = self.answer.as_mut().and_then(UpstreamResponse::ready_piece) else { return };
             taken += piece.as_ref().ok().and_then(Option::as_ref).map_or(0, Bytes::len);
             self.arrived(piece);
             self.drain();

@@ -278,7 +278,7 @@ impl Relay {
     }
 
     fn who(&self, origin: &Origin, request: &ChatRequest<'_>) -> Who {
-        if !self.fleet.tells_apart() {
+        if !self.fleet.distinguishes_clients() {
             return Who::default();
         }
         conversation::from(conversation::of_chat(&origin.headers, request), origin.peer)
@@ -332,7 +332,7 @@ fn likely_dialects(facts: &Facts, configured: Prior, target_model: &str, upstrea
 
 /// The upstream that is likely to get the request: it is edited for that one.
 fn first_of(order: &[Arc<Upstream>]) -> Option<Arc<Upstream>> {
-    let loads: Vec<_> = order.iter().map(|upstream| upstream.standing.load(false)).collect();
+    let loads: Vec<_> = order.iter().map(|upstream| upstream.state.load(false)).collect();
     choose(&loads).map(|at| Arc::clone(&order[at]))
 }
 
@@ -344,7 +344,7 @@ fn outbound_form(route: Route) -> Outbound {
     }
 }
 
-/// Anthropic's clients are told which of their stop sequences the model wrote; vLLM says it in a field of its own.
+/// A reply to Anthropic's clients names the stop sequence that the model wrote; vLLM has a field of its own for it.
 fn kept_fields(configured: &[String], wire: Wire) -> Vec<String> {
     let named = (wire == Wire::Messages).then(|| STOP_REASON.to_owned());
     configured.iter().cloned().chain(named).collect()

@@ -27,7 +27,7 @@ use crate::wire::{ApiError, ErrorCode};
 
 /// These ask for no key: what watches over a server has none. vLLM keeps them open too.
 const OPEN: [&str; 3] = ["/health", "/ready", "/metrics"];
-/// This one tells nothing and uses nothing.
+/// This one says nothing and uses nothing.
 const HEALTH: &str = "/health";
 /// So often the file of keys is looked at, and what was used is written.
 const EVERY: Duration = Duration::from_secs(1);
@@ -260,7 +260,7 @@ impl Access {
         Ok(())
     }
 
-    /// Refuses what a stranger's page sends, for routes that are never a page's: agents and runs. Whoever has a key is no
+    /// Refuses what a stranger's page sends, for routes that are never a page's: agents and runs. A client that has a key is no
     /// stranger's page.
     pub(super) fn foreign_page(&self, headers: &HeaderMap) -> Option<ApiError> {
         let terms = self.terms();

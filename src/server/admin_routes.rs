@@ -1,4 +1,4 @@
-//! The routes of model servers that change or stop the server, or tell of its inside: sleep, new weights, adapters, profiles. They
+//! The routes of model servers that change or stop the server, or show its inside: sleep, new weights, adapters, profiles. They
 //! are no client's business, and most servers ask for no key there. Pure. Called by `access`.
 //!
 //! Sources: vLLM's routers under `vllm/entrypoints/serve` and `vllm/entrypoints/openai/api_server.py` (0.9 to 0.32), and the list of

@@ -16,7 +16,7 @@ use crate::agent::{
     Agent, AgentRequest, ApprovalRequest, RequestedCall, Watch, WatchEvent, WorkEnd, WorkReport,
 };
 use crate::expert::MODEL_PREFIX;
-use crate::observe::Record;
+use crate::observe::RequestRecord;
 use crate::relay::{ErrorForm, Wire};
 use crate::translate::{ChatSink, ClientProgram, Head, Ids, Reply, ReplyChoice, completion_json};
 use crate::turn::{ChoiceEvent, FinishReason, ToolCall, Turn, TurnEvent, Usage};
@@ -44,7 +44,7 @@ pub(super) async fn answer(
     (agent, program): (Arc<Agent>, ClientProgram),
     body: &Bytes,
     headers: &HeaderMap,
-    record: &Record,
+    record: &RequestRecord,
 ) -> Response {
     let form = app.error_form(Wire::Chat, program);
     let answer = match begin(app, (agent, program), body, headers, record).await {
@@ -66,8 +66,8 @@ pub(super) async fn begin(
     (agent, program): (Arc<Agent>, ClientProgram),
     body: &Bytes,
     headers: &HeaderMap,
-    record: &Record,
-) -> Result<Answer, ApiError> {
+    record: &RequestRecord,
+) -> Result<RunReply, ApiError> {
     record.served_by_agent(&agent.name);
     app.access.foreign_page(headers).map_or(Ok(()), Err)?;
     let agent = with_known_tools(&app, agent).await;
@@ -88,10 +88,10 @@ pub(super) async fn begin(
     let watch = app.agents.serve(&agent, request, key).await;
     let errors = app.error_form(Wire::Chat, program);
     record.run(&watch.run);
-    Ok(Answer { app, agent, watch, record: record.clone(), stream, usage, errors })
+    Ok(RunReply { app, agent, watch, record: record.clone(), stream, usage, errors })
 }
 
-/// The agent itself; of an expert whose servers start for the first time one that is made when they have told their tools.
+/// The agent itself; of an expert whose servers start for the first time, one that is made when they have listed their tools.
 async fn with_known_tools(app: &App, agent: Arc<Agent>) -> Arc<Agent> {
     let expert = app.experts.as_ref().zip(agent.name.strip_prefix(MODEL_PREFIX));
     match expert.filter(|(experts, name)| experts.is_starting(name)) {
@@ -104,7 +104,7 @@ async fn with_known_tools(app: &App, agent: Arc<Agent>) -> Arc<Agent> {
 }
 
 /// What an agent's run says next.
-pub(super) enum Said {
+pub(super) enum RunOutput {
     /// What is being done, for a client that is to see it.
     Progress(String),
     /// The answer.
@@ -114,34 +114,36 @@ pub(super) enum Said {
 }
 
 /// One reply of an agent.
-pub(super) struct Answer {
+pub(super) struct RunReply {
     app: App,
     agent: Arc<Agent>,
     watch: Watch,
-    record: Record,
+    record: RequestRecord,
     stream: bool,
     usage: bool,
     errors: ErrorForm,
 }
 
-impl Answer {
+impl RunReply {
     /// The run's id, as a header.
     pub(super) fn run_id(&self) -> Option<HeaderValue> {
         HeaderValue::from_str(&self.watch.run).ok()
     }
 
     /// Waits for what the run says next. Safe to cancel.
-    pub(super) async fn next(&mut self) -> Said {
+    pub(super) async fn next(&mut self) -> RunOutput {
         loop {
             match self.watch.next().await {
-                WatchEvent::Progress(text) if self.agent.shows_progress() => return Said::Progress(text),
+                WatchEvent::Progress(text) if self.agent.shows_progress() => {
+                    return RunOutput::Progress(text);
+                }
                 WatchEvent::Progress(_) => {}
                 WatchEvent::End(ended) => {
                     if let Some(error) = ended.error() {
-                        return Said::Failed(error);
+                        return RunOutput::Failed(error);
                     }
                     self.answered(&ended).await;
-                    return Said::Answer(Box::new(self.reply(&ended, self.head())));
+                    return RunOutput::Answer(Box::new(self.reply(&ended, self.head())));
                 }
             }
         }
@@ -192,7 +194,7 @@ impl Answer {
         sink.begin(&head);
         sink.roles(1, &mut first);
         heartbeat::streamed(
-            Told { answer: self, sink, head, seen, ended: None },
+            RunSource { answer: self, sink, head, seen, ended: None },
             first.into(),
             every,
             &record,
@@ -204,11 +206,11 @@ impl Answer {
             return respond::failed_tail(&self.errors.apply(error), &self.record);
         }
         let mut out = Vec::new();
-        sink.tell_reply(self.reply(ended, head), &mut out);
+        sink.write_reply(self.reply(ended, head), &mut out);
         out.into()
     }
 
-    /// The client has it, as far as can be told.
+    /// The client has it, as far as is known.
     async fn answered(&self, ended: &WorkReport) {
         if ended.end != WorkEnd::Left {
             self.app.agents.answered(&self.watch.run).await;
@@ -241,9 +243,9 @@ impl Answer {
     }
 }
 
-/// A run as it is told: the source of a stream.
-struct Told {
-    answer: Answer,
+/// The source of the stream that shows a run.
+struct RunSource {
+    answer: RunReply,
     sink: ChatSink,
     head: Head,
     /// What was seen before the head left.
@@ -252,7 +254,7 @@ struct Told {
     ended: Option<Arc<WorkReport>>,
 }
 
-impl Source for Told {
+impl Source for RunSource {
     async fn next(&mut self) -> Option<Bytes> {
         if let Some(ended) = &self.ended {
             self.answer.answered(ended).await;
@@ -277,11 +279,11 @@ impl Source for Told {
     }
 }
 
-impl Told {
+impl RunSource {
     fn shown(&mut self, text: String) -> Option<Bytes> {
         let mut out = Vec::new();
         let shows = self.answer.shows();
-        shows.then(|| self.sink.tell(&ChoiceEvent::new(0, TurnEvent::Reasoning(text)), &mut out))?;
+        shows.then(|| self.sink.write(&ChoiceEvent::new(0, TurnEvent::Reasoning(text)), &mut out))?;
         Some(out.into())
     }
 }
@@ -315,7 +317,7 @@ fn turn(end: &WorkEnd) -> Turn {
     }
 }
 
-/// What a client is told of a run that waits for consent.
+/// The text that a client gets of a run that waits for consent.
 fn awaits(request: &ApprovalRequest) -> String {
     let calls: Vec<String> =
         request.calls.iter().map(|call| format!("{} {}", call.name, call.arguments)).collect();

@@ -1,5 +1,5 @@
 //! `/v1/approvals`: calls of runs that wait for a person's consent; deciding about them. For operators alone: what is listed are other
-//! clients' inputs, and whoever may decide could let an agent approve its own calls.
+//! clients' inputs, and a client that may decide could let an agent approve its own calls.
 
 use std::sync::Arc;
 

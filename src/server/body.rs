@@ -21,7 +21,7 @@ const DISCARD_WITHIN: Duration = Duration::from_secs(2);
 
 /// So long a body waits for room before anything of it is read.
 const ROOM_WITHIN: Duration = Duration::from_secs(5);
-/// What a client is told that found no room: bodies come and go within seconds.
+/// When a client that found no room is to come back: bodies come and go within seconds.
 const RETRY_AFTER: u64 = 5;
 /// Room is counted in pieces of so many bytes.
 const PIECE: usize = 1 << 10;

@@ -20,9 +20,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::heartbeat::{self, Source, frame};
 use super::{App, agent, body, permission, respond};
-use crate::observe::{Record, RequestStart};
+use crate::observe::{RequestRecord, RequestStart};
 use crate::relay::{
-    Batch, ClientRequest, ErrorForm, Facts, Opened, Origin, Progress, ReplyStream, Wire, reply_json,
+    ClientRequest, ErrorForm, Facts, Opened, Origin, Progress, ReplyStream, StreamPart, Wire, reply_json,
 };
 use crate::translate::{ChatSink, ClientProgram, Head, Ids, Reply};
 use crate::wire::{ApiError, ErrorCode};
@@ -35,7 +35,7 @@ pub(super) async fn chat(app: App, request: http::Request<Incoming>, peer: Optio
     let id = respond::request_id(&parts.headers);
     let start = RequestStart::new(id, "POST /v1/chat/completions".to_owned(), "chat");
     let start = start.of_account(permission::account(&parts.extensions)).continuing_trace(&parts.headers);
-    let record = Record::begin(start, &app.recording);
+    let record = RequestRecord::begin(start, &app.recording);
     let progress = Arc::default();
     let served = served(app, parts, body, (peer, received), Arc::clone(&progress), &record);
     respond::with_trimmed(respond::leaves(served.await, &record), &progress)
@@ -47,7 +47,7 @@ async fn served(
     body: Incoming,
     (peer, received): (Option<IpAddr>, Instant),
     progress: Arc<Progress>,
-    record: &Record,
+    record: &RequestRecord,
 ) -> Response {
     let body = match read(&app, &parts.headers, body).await {
         Ok((body, room)) => room.keep(body),
@@ -118,7 +118,7 @@ pub(super) async fn begin(
     app: &App,
     body: Bytes,
     origin: Origin,
-    record: &Record,
+    record: &RequestRecord,
 ) -> Result<(Pending<Opened>, ClientProgram), ApiError> {
     let request = app.relay.read(body, origin).await?;
     record.request(&request.recorded_facts());
@@ -132,7 +132,7 @@ pub(super) async fn begin(
     Ok((Box::pin(async move { relay.answer(request, record).await }), program))
 }
 
-async fn answer(app: App, request: Arc<ClientRequest>, record: &Record) -> Response {
+async fn answer(app: App, request: Arc<ClientRequest>, record: &RequestRecord) -> Response {
     let facts = Arc::clone(&request.facts);
     if let Some(found) = &request.loop_found {
         record.loop_stopped(found.kind.as_str());
@@ -163,7 +163,7 @@ fn whole(opened: Opened, facts: &Facts) -> Response {
 fn spooled(reply: Reply, facts: &Facts) -> Response {
     if facts.stream {
         let mut out = Vec::with_capacity(1024);
-        ChatSink::new(facts.reasoning, facts.usage).tell_reply(reply, &mut out);
+        ChatSink::new(facts.reasoning, facts.usage).write_reply(reply, &mut out);
         return respond::stream(Body::from(out));
     }
     respond::json(StatusCode::OK, reply_json(&reply, facts))
@@ -204,7 +204,7 @@ struct Committer {
     app: App,
     facts: Arc<Facts>,
     errors: ErrorForm,
-    record: Record,
+    record: RequestRecord,
 }
 
 impl Committer {
@@ -226,20 +226,20 @@ impl Committer {
         };
         let first = tokio::select! {
             biased;
-            first = stream.batch() => first,
-            () = self.app.abort.cancelled() => Batch::Failed(stopped()),
+            first = stream.next() => first,
+            () = self.app.abort.cancelled() => StreamPart::Failed(stopped()),
             () = &mut deadline => return self.committed(|head| {
                 stream.head_was_sent(&head);
                 Stage::Open(stream)
             }),
         };
         match first {
-            Batch::Failed(error) => self.failed(error),
+            StreamPart::Failed(error) => self.failed(error),
             // The upstream spoke in time: its own head and chunks go through.
             first => {
-                let mut told = self.told(Stage::Open(stream));
-                let first = told.frames(first).unwrap_or_default();
-                told.streamed(first)
+                let mut source = self.source(Stage::Open(stream));
+                let first = source.frames(first).unwrap_or_default();
+                source.streamed(first)
             }
         }
     }
@@ -251,29 +251,29 @@ impl Committer {
     /// The upstream did not speak in time: respool sends the head, and the upstream's chunks are made to fit it.
     fn committed(self, stage: impl FnOnce(Head) -> Stage) -> Response {
         let (head, choices) = (own_head(&self.facts), self.facts.choices);
-        let mut told = self.told(Stage::Over);
+        let mut source = self.source(Stage::Over);
         let mut first = Vec::new();
-        told.sink.begin(&head);
-        told.sink.roles(choices, &mut first);
-        told.stage = stage(head);
-        told.streamed(first.into())
+        source.sink.begin(&head);
+        source.sink.roles(choices, &mut first);
+        source.stage = stage(head);
+        source.streamed(first.into())
     }
 
-    fn told(self, stage: Stage) -> Told {
+    fn source(self, stage: Stage) -> ReplySource {
         let Self { app, facts, errors, record } = self;
         let sink = ChatSink::new(facts.reasoning, facts.usage);
-        Told { abort: app.abort, every: app.limits.heartbeat, sink, errors, record, stage }
+        ReplySource { abort: app.abort, every: app.limits.heartbeat, sink, errors, record, stage }
     }
 }
 
-/// A reply as it is told: the source of a stream.
-struct Told {
+/// The source of the stream that a reply leaves in.
+struct ReplySource {
     abort: CancellationToken,
     every: Duration,
     /// Writes what does not go through as it is.
     sink: ChatSink,
     errors: ErrorForm,
-    record: Record,
+    record: RequestRecord,
     stage: Stage,
 }
 
@@ -285,24 +285,24 @@ enum Stage {
     Over,
 }
 
-impl Told {
+impl ReplySource {
     fn streamed(self, first: Bytes) -> Response {
         let (every, record) = (self.every, self.record.clone());
         heartbeat::streamed(self, first, every, &record)
     }
 
-    /// The frames of a batch; `None` at the end.
-    fn frames(&mut self, batch: Batch) -> Option<Bytes> {
-        match batch {
-            Batch::Frames(frames) => Some(frames),
-            Batch::Steps(steps) => {
+    /// The frames of a part; `None` at the end.
+    fn frames(&mut self, part: StreamPart) -> Option<Bytes> {
+        match part {
+            StreamPart::Frames(frames) => Some(frames),
+            StreamPart::Steps(steps) => {
                 let mut out = Vec::new();
                 self.begin();
-                steps.iter().for_each(|step| self.sink.tell(step, &mut out));
+                steps.iter().for_each(|step| self.sink.write(step, &mut out));
                 Some(out.into())
             }
-            Batch::Failed(error) => Some(self.failed(error)),
-            Batch::End => {
+            StreamPart::Failed(error) => Some(self.failed(error)),
+            StreamPart::End => {
                 let Stage::Open(stream) = std::mem::replace(&mut self.stage, Stage::Over) else {
                     return None;
                 };
@@ -317,7 +317,7 @@ impl Told {
         }
     }
 
-    /// What is told as steps has the upstream's head, unless respool's own has left.
+    /// What comes as steps has the upstream's head, unless respool's own has left.
     fn begin(&mut self) {
         if let Stage::Open(stream) = &self.stage {
             stream.upstream_head().into_iter().for_each(|head| self.sink.begin(head));
@@ -334,7 +334,7 @@ impl Told {
             (Stage::Opening(..), Ok(Opened::Reply(reply))) => {
                 self.record.is_whole();
                 let mut out = Vec::new();
-                self.sink.tell_reply(*reply, &mut out);
+                self.sink.write_reply(*reply, &mut out);
                 out.into()
             }
             (_, Ok(_)) => self.failed(not_a_stream()),
@@ -348,7 +348,7 @@ impl Told {
     }
 }
 
-impl Source for Told {
+impl Source for ReplySource {
     async fn next(&mut self) -> Option<Bytes> {
         match &mut self.stage {
             Stage::Opening(work, ..) => {
@@ -360,12 +360,12 @@ impl Source for Told {
                 Some(self.opened(opened))
             }
             Stage::Open(stream) => {
-                let batch = tokio::select! {
+                let part = tokio::select! {
                     biased;
-                    batch = stream.batch() => batch,
-                    () = self.abort.cancelled() => Batch::Failed(stopped()),
+                    part = stream.next() => part,
+                    () = self.abort.cancelled() => StreamPart::Failed(stopped()),
                 };
-                self.frames(batch)
+                self.frames(part)
             }
             Stage::Over => None,
         }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::units::{Secret, Size, duration};
 
-/// What the server is told: the address, who may ask, and the bounds.
+/// The settings of the server: the address, who may ask, and the bounds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerConfig {
     /// Where to listen.

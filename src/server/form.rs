@@ -13,7 +13,7 @@ use http_body_util::{BodyDataStream, BodyExt};
 use super::App;
 use super::body::{next, refused};
 use super::transparent::{pieces, record_model};
-use crate::observe::Record;
+use crate::observe::RequestRecord;
 use crate::relay::Passing;
 use crate::upstream::Outgoing;
 use crate::wire::{ApiError, FormField, FormReader, Pieces};
@@ -35,7 +35,7 @@ pub(super) async fn passing(
     app: &App,
     mut reader: FormReader,
     body: Body,
-    record: &Record,
+    record: &RequestRecord,
 ) -> Result<(Passing, String), ApiError> {
     let declared = http_body::Body::size_hint(&body).exact();
     let mut rest = BodyExt::into_data_stream(body);
@@ -71,7 +71,7 @@ impl Ahead {
         app: &App,
         reader: &mut FormReader,
         rest: &mut BodyDataStream<Body>,
-        record: &Record,
+        record: &RequestRecord,
     ) -> Result<Self, ApiError> {
         let mut room = app.bodies.piecemeal();
         while self.model.is_none() && self.size <= app.limits.max_body.bytes() {
@@ -110,7 +110,7 @@ fn watched(
     app: App,
     mut reader: FormReader,
     rest: BodyDataStream<Body>,
-    record: Record,
+    record: RequestRecord,
 ) -> impl Stream<Item = Result<Bytes, axum::BoxError>> {
     let patience = app.limits.client_timeout;
     pieces(rest, patience).inspect(move |piece| {
@@ -121,7 +121,7 @@ fn watched(
 }
 
 /// Records what these fields say of a request.
-fn note(app: &App, fields: &[FormField], record: &Record) {
+fn note(app: &App, fields: &[FormField], record: &RequestRecord) {
     for field in fields {
         match field.name.as_str() {
             "model" => record_model(app, &field.value, record),

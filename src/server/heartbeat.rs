@@ -11,7 +11,7 @@ use bytes::Bytes;
 use tokio::time::{Instant, sleep};
 
 use super::respond;
-use crate::observe::Record;
+use crate::observe::RequestRecord;
 use crate::sse::write_data;
 
 /// Where the frames of a stream come from.
@@ -26,7 +26,12 @@ pub(super) trait Source: Send + 'static {
 
 /// The reply whose stream begins with `first` and goes on with what `source` gives. After each silence of `every` a heartbeat
 /// leaves. The client's going away drops all of it.
-pub(super) fn streamed(mut source: impl Source, first: Bytes, every: Duration, record: &Record) -> Response {
+pub(super) fn streamed(
+    mut source: impl Source,
+    first: Bytes,
+    every: Duration,
+    record: &RequestRecord,
+) -> Response {
     let record = record.clone();
     let frames = stream! {
         if !first.is_empty() {
@@ -92,7 +97,7 @@ mod tests {
 
     async fn check(first: &'static str, frames: &[(u64, &'static str)], expected: &str) {
         let start = RequestStart::new("r".into(), "POST /".into(), "other");
-        let record = Record::begin(start, &Recording::default());
+        let record = RequestRecord::begin(start, &Recording::default());
         let response =
             streamed(Paced(frames.to_vec()), Bytes::from(first), Duration::from_millis(10_500), &record);
         let body = response.into_body().collect().await.unwrap().to_bytes();

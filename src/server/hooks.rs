@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{App, body, keys, respond};
 use crate::expert::{Accepted, HookError, Proof, Signature};
-use crate::observe::{Record, RequestStart};
+use crate::observe::{RequestRecord, RequestStart};
 use crate::wire::{ApiError, ErrorCode};
 
 /// How long a sender is to wait when the store fails.
@@ -35,7 +35,7 @@ pub(super) async fn receive(
     let (parts, body) = request.into_parts();
     let id = respond::request_id(&parts.headers);
     let start = RequestStart::new(id, "POST /hooks/{expert}/{trigger}".into(), "hooks");
-    let record = Record::begin(start, &app.recording);
+    let record = RequestRecord::begin(start, &app.recording);
     let received = async {
         let hooks = app.hooks.as_ref().ok_or_else(|| error_of(HookError::Refused))?;
         let proof = proof_of(&parts.headers);
@@ -60,7 +60,7 @@ pub(super) async fn nothing(State(app): State<App>, request: Request) -> Respons
     let start = RequestStart::new(respond::request_id(request.headers()), name, "hooks");
     let what = "a hook is `POST /hooks/EXPERT/TRIGGER`; `respool expert show NAME` lists those of an expert";
     let error = ApiError::new(404, ErrorCode::NotFound, what);
-    respond::leaves(respond::error(&error), &Record::begin(start, &app.recording))
+    respond::leaves(respond::error(&error), &RequestRecord::begin(start, &app.recording))
 }
 
 fn listed(accepted: &[Accepted]) -> Value {

@@ -38,7 +38,7 @@ pub(super) struct ClientKey {
 
 /// All keys that are accepted.
 ///
-/// They are looked up by digest in a table whose hash function is seeded anew in each process: how long that takes tells
+/// They are looked up by digest in a table whose hash function is seeded anew in each process: how long that takes says
 /// nothing of how much of a key is right.
 #[derive(Debug, Default)]
 pub(super) struct KeyRing {

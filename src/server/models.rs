@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::agent_apis::{error_form, with_request_id};
 use super::own_route::record;
 use super::{App, READY_WITHIN, permission, respond};
-use crate::observe::Record;
+use crate::observe::RequestRecord;
 use crate::relay::{ErrorForm, upstream_failed};
 use crate::translate::messages as anthropic;
 use crate::upstream::{Upstream, UpstreamError};
@@ -95,9 +95,9 @@ pub(super) async fn ready(State(app): State<App>) -> Response {
             Ok(Err(error)) => Some(error.error.message),
             Err(_) => Some(format!("it does not answer within {} s", READY_WITHIN.as_secs())),
         };
-        let (circuit, in_flight, queued) = upstream.standing.report();
+        let (circuit, in_flight, queued) = upstream.state.report();
         json!({"name": upstream.name, "ready": up, "problem": problem, "circuit": circuit, "in_flight": in_flight,
-            "queued": queued, "models": upstream.standing.models()})
+            "queued": queued, "models": upstream.state.models()})
     });
     let upstreams: Vec<Value> = join_all(checks).await;
     let any = upstreams.iter().any(|upstream| upstream["ready"] == true);
@@ -118,7 +118,7 @@ fn ok(body: &Value) -> Response {
     respond::json(StatusCode::OK, body.to_string())
 }
 
-fn leave(response: Response, of_anthropic: bool, record: &Record) -> Response {
+fn leave(response: Response, of_anthropic: bool, record: &RequestRecord) -> Response {
     let response = respond::leaves(response, record);
     if of_anthropic { with_request_id(response) } else { response }
 }
@@ -127,7 +127,7 @@ fn leave(response: Response, of_anthropic: bool, record: &Record) -> Response {
 struct Models {
     /// The models of all upstreams that answer, the names that stand for them, and the agents.
     found: Vec<Value>,
-    /// Why one of the upstreams did not tell.
+    /// Why one of the upstreams did not answer.
     failed: Option<UpstreamError>,
 }
 
@@ -181,8 +181,8 @@ async fn of(upstream: &Upstream, headers: &HeaderMap, several: bool) -> Result<V
     let (status, body) = asked.unwrap_or_else(|_| Err(silent()))?;
     let mut models = listed(&upstream.name, status, &body)?;
     let id = |model: &Value| model["id"].as_str().map(str::to_owned);
-    if several && upstream.standing.names_its_models() {
-        models.retain(|model| id(model).is_some_and(|id| upstream.standing.serves(&id) == Some(true)));
+    if several && upstream.state.names_its_models() {
+        models.retain(|model| id(model).is_some_and(|id| upstream.state.serves(&id) == Some(true)));
     }
     Ok(models)
 }

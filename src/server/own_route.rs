@@ -6,17 +6,17 @@ use http::StatusCode;
 use serde_json::Value;
 
 use super::{App, permission, respond};
-use crate::observe::{Record, RequestStart};
+use crate::observe::{RequestRecord, RequestStart};
 use crate::store::StoreError;
 use crate::wire::{ApiError, ErrorCode};
 
 /// The record of a request: `name` with method and path, `route` as metrics count it.
-pub(super) fn record(app: &App, request: &Request, name: &str, route: &'static str) -> Record {
+pub(super) fn record(app: &App, request: &Request, name: &str, route: &'static str) -> RequestRecord {
     let start = RequestStart::new(respond::request_id(request.headers()), name.to_owned(), route);
-    Record::begin(start.of_account(permission::account(request.extensions())), &app.recording)
+    RequestRecord::begin(start.of_account(permission::account(request.extensions())), &app.recording)
 }
 
-pub(super) fn leave(body: Result<Value, ApiError>, record: &Record) -> Response {
+pub(super) fn leave(body: Result<Value, ApiError>, record: &RequestRecord) -> Response {
     let response = match body {
         Ok(body) => respond::json(StatusCode::OK, body.to_string()),
         Err(error) => respond::error(&error),

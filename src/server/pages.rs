@@ -1,4 +1,4 @@
-//! Requests that a web page sends through a person's browser: told by their headers, and refused unless the page is respool's own.
+//! Requests that a web page sends through a person's browser: recognised by their headers, and refused unless the page is respool's own.
 //! Pure. Called by `access`, where clients have no keys; a stranger's page has none.
 
 use std::net::IpAddr;
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_browser_tells_also_without_an_origin() {
+    fn a_browser_is_recognised_also_without_an_origin() {
         let check = |site: &str, is_answered: bool| {
             let headers = headers(&[("host", "127.0.0.1:8003"), (FETCH_SITE, site)]);
             let refused = Pages::new(&ServerConfig::default()).refuse_foreign(&headers);

@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 use super::key_limits::Exceeded;
 use super::visit::Visit;
 use super::{App, agent_apis, body, respond};
-use crate::observe::{Account, Record, RequestStart};
+use crate::observe::{Account, RequestRecord, RequestStart};
 use crate::usage::{Exhausted, Owner};
 use crate::wire::{ApiError, ErrorCode, Object};
 
@@ -76,7 +76,7 @@ pub(super) fn within_budget(app: &App, key: Option<&str>, agent: &str) -> Result
 }
 
 /// Records which model or agent a request asked for that is refused before its route has read it.
-pub(super) fn record_refused(record: &Record, agent: &str, body: &[u8]) {
+pub(super) fn record_refused(record: &RequestRecord, agent: &str, body: &[u8]) {
     let object = std::str::from_utf8(body).ok().and_then(|text| Object::parse(text).ok());
     if let Some(model) = object.and_then(|object| object.string("model")) {
         record.model(&model);
@@ -205,7 +205,7 @@ pub(super) async fn refused(app: App, request: Request<Incoming>, error: ApiErro
 pub(super) fn refused_head(app: &App, parts: &request::Parts, error: ApiError) -> Response {
     let name = format!("{} {}", parts.method, parts.uri.path());
     let start = RequestStart::new(respond::request_id(&parts.headers), name, "refused");
-    let record = Record::begin(start.of_account(account(&parts.extensions)), &app.recording);
+    let record = RequestRecord::begin(start.of_account(account(&parts.extensions)), &app.recording);
     let is_unknown = error.status == 401;
     let response = agent_apis::refused_at_the_door(app, parts, error, &record.start().id);
     let mut response = respond::leaves(response, &record);
@@ -244,8 +244,8 @@ mod tests {
         for limit in ["60 requests a minute", "100 tokens a day", "2 requests at a time"] {
             let error = refusal(&Exceeded { limit: limit.into(), wait: 401 });
             let form = ErrorForm { program: ClientProgram::OpenClaw, ..ErrorForm::default() };
-            let told = form.apply(error.clone());
-            assert_eq!((told.status, told.retry_after, told.message), (422, None, error.message));
+            let shown = form.apply(error.clone());
+            assert_eq!((shown.status, shown.retry_after, shown.message), (422, None, error.message));
         }
     }
 
@@ -261,7 +261,7 @@ mod tests {
             error.message
         );
         let form = ErrorForm { program: ClientProgram::OpenClaw, ..ErrorForm::default() };
-        let told = form.apply(error.clone());
-        assert_eq!((told.status, told.retry_after, told.message), (422, None, error.message));
+        let shown = form.apply(error.clone());
+        assert_eq!((shown.status, shown.retry_after, shown.message), (422, None, error.message));
     }
 }

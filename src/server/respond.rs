@@ -5,7 +5,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
-use crate::observe::{Outcome, Record, metrics as recorded};
+use crate::observe::{Outcome, RequestRecord, metrics as recorded};
 use crate::relay::{ErrorForm, Progress};
 use crate::translate::{ErrorReply, chat_error};
 use crate::wire::{ApiError, ErrorCode};
@@ -38,8 +38,7 @@ pub(super) fn upstream_id(headers: &HeaderMap, id: &str) -> String {
     }
 }
 
-/// How a reply ends that does not end well here. It travels with the reply to whoever holds its request's record; without it the
-/// reply is whole.
+/// How a reply ends, if it is not simply whole. The value travels in the extensions of the reply until `leaves` records it.
 #[derive(Clone, Debug)]
 enum Ending {
     /// The reply is this error.
@@ -57,7 +56,7 @@ pub(super) fn json(status: StatusCode, body: impl Into<Body>) -> Response {
 }
 
 /// Records that the request failed.
-pub(super) fn failed(error: &ApiError, record: &Record) {
+pub(super) fn failed(error: &ApiError, record: &RequestRecord) {
     record.fails(outcome_of(error), &error.message, error.code.map(ErrorCode::as_str));
 }
 
@@ -117,7 +116,7 @@ pub(super) fn recorded_in_body(mut response: Response) -> Response {
 }
 
 /// The reply as it leaves, with the request's id: its status and its end are recorded.
-pub(super) fn leaves(mut response: Response, record: &Record) -> Response {
+pub(super) fn leaves(mut response: Response, record: &RequestRecord) -> Response {
     record.head_leaves(response.status().as_u16());
     match response.extensions_mut().remove::<Ending>() {
         None => record.is_whole(),
@@ -141,7 +140,7 @@ pub(super) fn with_trimmed(mut response: Response, progress: &Progress) -> Respo
 }
 
 /// The end of a stream that failed after its head had left: an honest error event, and the end.
-pub(super) fn failed_tail(error: &ApiError, record: &Record) -> Bytes {
+pub(super) fn failed_tail(error: &ApiError, record: &RequestRecord) -> Bytes {
     failed(error, record);
     let mut out = Vec::new();
     crate::sse::write_data(&mut out, &error.to_stream_json());

@@ -1,4 +1,4 @@
-//! Runs the server on a listener until it is told to stop: no new work, time to drain, then an honest end.
+//! Runs the server on a listener until it is to stop: no new work, time to drain, then an honest end.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::{Routes, agent_apis};
 /// After the abort, streams get this long to write their last event.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// How the server is told to stop.
+/// How the server is stopped.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
     /// No new connections and requests; those in flight may finish.
@@ -36,7 +36,7 @@ pub async fn run(listener: TcpListener, routes: Routes, stop: Stop) -> Duration 
                     connections.spawn(serve(socket, routes.to(peer.ip()), stop.drain.clone()));
                 }
                 Err(error) => {
-                    // Out of descriptors: those in use will be given back.
+                    // Out of descriptors: those in use will be closed.
                     tracing::warn!(target: "respool::server", %error, "a connection could not be accepted");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }

@@ -60,7 +60,7 @@ pub(super) async fn cancel(State(app): State<App>, Path(id): Path<String>, reque
     leave(cancelled.await.unwrap_or_else(|error| Err(store_failed(error))), &record)
 }
 
-/// The runs that a request may see and end: its client's own. An operator's, and where clients have no keys and so are not told apart
+/// The runs that a request may see and end: its client's own. An operator's, and where clients have no keys and so are not distinguished
 /// anybody's: those of all clients. Chats of the terminal are nobody's who asks over HTTP.
 fn whose(request: &Request) -> Whose {
     match request.extensions().get::<Arc<Visit>>() {

@@ -14,7 +14,7 @@ use http_body_util::{BodyDataStream, BodyExt};
 
 use super::visit::usage_at_end;
 use super::{App, Peer, agent_apis, body, form, permission, respond};
-use crate::observe::{Outcome, Record, RequestStart, TRACEPARENT};
+use crate::observe::{Outcome, RequestRecord, RequestStart, TRACEPARENT};
 use crate::relay::{Forward, Passing};
 use crate::upstream::{Incoming, Outgoing, Place};
 use crate::wire::{ApiError, ErrorCode, FormReader, Pieces};
@@ -27,7 +27,7 @@ pub(super) async fn transparent(State(app): State<App>, request: Request) -> Res
     let id = respond::request_id(&parts.headers);
     let start = RequestStart::new(id, format!("{} {}", parts.method, parts.uri.path()), "other");
     let start = start.of_account(permission::account(&parts.extensions)).continuing_trace(&parts.headers);
-    let record = Record::begin(start, &app.recording);
+    let record = RequestRecord::begin(start, &app.recording);
     if permission::is_own(parts.uri.path()) {
         return respond::leaves(respond::error(&no_route(parts.uri.path())), &record);
     }
@@ -35,7 +35,7 @@ pub(super) async fn transparent(State(app): State<App>, request: Request) -> Res
 }
 
 /// Passes a request on. The caller makes the reply leave.
-pub(super) async fn pass_on(app: App, parts: Parts, body: Body, record: &Record) -> Response {
+pub(super) async fn pass_on(app: App, parts: Parts, body: Body, record: &RequestRecord) -> Response {
     let form = agent_apis::error_form(&app, parts.uri.path(), &parts.headers);
     let refused = |error| respond::error_as(form, error, &record.start().id);
     let mut headers = parts.headers;
@@ -87,7 +87,7 @@ async fn passing(
     method: &Method,
     headers: &HeaderMap,
     body: Body,
-    record: &Record,
+    record: &RequestRecord,
 ) -> Result<(Passing, String), ApiError> {
     if http_body::Body::is_end_stream(&body) {
         return Ok((Passing::Whole(Pieces::default()), String::new()));
@@ -116,7 +116,7 @@ async fn passing(
 }
 
 /// Records the model that a request is for.
-pub(super) fn record_model(app: &App, model: &str, record: &Record) {
+pub(super) fn record_model(app: &App, model: &str, record: &RequestRecord) {
     record.model(model);
     if app.relay.knows_model(model) {
         record.known_model(model);
@@ -143,7 +143,7 @@ fn passed_on(
     app: &App,
     parts: (http::StatusCode, HeaderMap, Incoming, Option<Place>),
     is_head: bool,
-    record: Record,
+    record: RequestRecord,
 ) -> Response {
     let (status, headers, mut pieces, place) = parts;
     let outcome =
@@ -221,7 +221,7 @@ impl Delivered {
         self.announced.is_some_and(|announced| self.bytes >= announced)
     }
 
-    fn record(&self, record: &Record) {
+    fn record(&self, record: &RequestRecord) {
         record.passed(self.outcome, usage_at_end(&self.tail), None);
     }
 }

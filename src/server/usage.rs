@@ -1,5 +1,5 @@
 //! `GET /v1/usage`: what was used, by model, key, agent and day. A client sees its own requests, an operator all; where clients have
-//! no keys, and so are not told apart, all are seen.
+//! no keys, and so are not distinguished, all are seen.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -1,8 +1,8 @@
 //! One request of a client that has a key: counted from its beginning to its end, and what it cost. Made by `access`; the request's
 //! line and the body of its reply share it.
 //!
-//! What a reply cost is told by the request's line where respool reads the reply, else by the `usage` in the reply's body. Where neither
-//! tells, as when the client leaves before the end, it is estimated from what went in and out.
+//! The cost of a reply comes from the request's record where respool reads the reply, else from the `usage` in the reply's body. Where
+//! neither has it, as when the client leaves before the end, it is estimated from what went in and out.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +35,7 @@ pub(super) struct Visit {
     pub(super) key: Arc<ClientKey>,
     /// When it began to count, and how many bytes it brought.
     begun: OnceLock<(Instant, u64)>,
-    /// What it cost is told, or will be told by somebody else.
+    /// Its cost is reported, or somebody else will report it.
     is_counted: AtomicBool,
     delivered: Mutex<Delivered>,
 }
@@ -146,13 +146,13 @@ impl Delivered {
 
 /// What a reply says itself.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Said {
+struct ReportedUsage {
     prompt: Option<u64>,
     completion: Option<u64>,
     cached: Option<u64>,
 }
 
-/// The token counts at the end of a reply of any kind, where it tells them.
+/// The token counts at the end of a reply of any kind, where it has them.
 pub(super) fn usage_at_end(tail: &[u8]) -> Option<Usage> {
     let said = said(tail);
     Some(Usage {
@@ -165,16 +165,16 @@ pub(super) fn usage_at_end(tail: &[u8]) -> Option<Usage> {
 
 /// The last `usage` object that begins in the text. What a model writes cannot look like one: within JSON's strings a quote has
 /// a backslash before it.
-fn said(tail: &[u8]) -> Said {
+fn said(tail: &[u8]) -> ReportedUsage {
     let text = String::from_utf8_lossy(tail);
     let mut objects = text.rmatch_indices("\"usage\"").filter_map(|(at, name)| {
         let rest = text[at + name.len()..].trim_start().strip_prefix(':')?.trim_start();
         let mut values = serde_json::Deserializer::from_str(rest).into_iter::<serde_json::Value>();
         values.next()?.ok().filter(serde_json::Value::is_object)
     });
-    let Some(usage) = objects.next() else { return Said::default() };
+    let Some(usage) = objects.next() else { return ReportedUsage::default() };
     let number = |names: [&str; 2]| names.into_iter().find_map(|name| usage[name].as_u64());
-    Said {
+    ReportedUsage {
         prompt: number(["prompt_tokens", "input_tokens"]),
         completion: number(["completion_tokens", "output_tokens"]),
         cached: usage["prompt_tokens_details"]["cached_tokens"].as_u64(),

@@ -1,4 +1,4 @@
-//! Wrong keys, by the address that they came from: whoever tries many has to wait. Pure: time comes in as a number. Used by `access`.
+//! Wrong keys, by the address that they came from: an address that tries many has to wait. Pure: time comes in as a number. Used by `access`.
 //!
 //! While an address has to wait, its short keys are not looked at, right or wrong, so that guessing learns nothing. Keys that were used from
 //! there before go on, and so do long ones, which nobody guesses: clients behind one proxy must not shut each other out.

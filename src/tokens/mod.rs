@@ -1,4 +1,4 @@
-//! How many tokens a prompt has, as far as that can be told without asking the server. Pure.
+//! How many tokens a prompt has, as far as that is known without asking the server. Pure.
 //!
 //! gpt-oss: the prompt is written as vLLM writes it (openai-harmony renders messages and tools, no chat template does) and
 //! counted with its own encoding (`o200k_harmony` is `o200k_base` with special tokens, each of which counts as one). Other
@@ -11,7 +11,7 @@ use typescript::namespace;
 
 use crate::wire::{ChatRequest, Object, array, decode_string};
 
-/// Bytes of a request for each thousand tokens of its prompt, when no reply has told yet. OpenClaw's requests to gpt-oss
+/// Bytes of a request for each thousand tokens of its prompt, before any reply has shown it. OpenClaw's requests to gpt-oss
 /// have 4,800 to 5,500; small requests and other languages have fewer, and too few are the safer guess.
 pub const BYTES_PER_1000: u64 = 4000;
 
@@ -105,9 +105,9 @@ mod tests {
     fn agrees_with_what_vllm_counted() {
         let (mut compared, mut worst) = (0, 0);
         for version in ["v0.13.0", "v0.16.0", "v0.25.1"] {
-            for (name, body, told) in captured(&format!("fixtures/vllm/{version}-gptoss-general")) {
-                let off = counted(&body).abs_diff(told);
-                assert!(off <= 4, "{version} {name}: {} counted, {told} told", counted(&body));
+            for (name, body, reported) in captured(&format!("fixtures/vllm/{version}-gptoss-general")) {
+                let off = counted(&body).abs_diff(reported);
+                assert!(off <= 4, "{version} {name}: {} counted, {reported} reported", counted(&body));
                 (compared, worst) = (compared + 1, worst.max(off));
             }
         }
@@ -126,7 +126,7 @@ mod tests {
             }
             let reply = std::fs::read(&path).unwrap();
             let reply = String::from_utf8_lossy(&reply).into_owned();
-            let told = reply
+            let reported = reply
                 .split("\"prompt_tokens\":")
                 .nth(1)
                 .and_then(|rest| rest.split(',').next()?.parse().ok());
@@ -134,7 +134,7 @@ mod tests {
                 continue;
             };
             let Some((_, body)) = request.split_once("\r\n\r\n") else { continue };
-            found.extend(told.map(|told| (name, body.to_owned(), told)));
+            found.extend(reported.map(|reported| (name, body.to_owned(), reported)));
         }
         found
     }
@@ -142,7 +142,7 @@ mod tests {
     /// Tokens that openai-harmony 0.0.8 (the library vLLM renders with) makes of requests that OpenClaw sent.
     #[test]
     fn agrees_with_the_harmony_library_on_openclaws_requests() {
-        for (name, told) in [
+        for (name, reported) in [
             ("request-2026.2.26-default", 10_419),
             ("request-2026.9.6-default-toolsearch", 12_653),
             ("request-2026.9.6-fulltools", 26_951),
@@ -151,8 +151,8 @@ mod tests {
             ("turn-parallel-2-after-tools", 12_811),
         ] {
             let body = std::fs::read_to_string(format!("fixtures/openclaw/{name}.json")).unwrap();
-            let off = counted(&body).abs_diff(told);
-            assert!(off * 500 <= told, "{name}: {} counted, {told} told", counted(&body));
+            let off = counted(&body).abs_diff(reported);
+            assert!(off * 500 <= reported, "{name}: {} counted, {reported} reported", counted(&body));
         }
     }
 }

@@ -22,7 +22,7 @@ const NOTHING: &str = "000000000000000000000000000000000000000000000000000000000
 /// Longer arguments are recorded as their digest.
 const LONGEST_ARGUMENTS: usize = 64 << 10;
 
-/// Where the log is, and how much of a call it tells.
+/// Where the log is, and how much of a call it contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditConfig {
     /// The file.
@@ -45,7 +45,7 @@ pub struct Caller {
     pub key: Option<String>,
 }
 
-/// What a line tells of.
+/// What a line is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {

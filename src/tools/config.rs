@@ -17,7 +17,7 @@ words! {
         /// Somebody is asked; without anybody to ask it is denied.
         #[default]
         Ask = "ask",
-        /// It does not run, and the model is told.
+        /// It does not run, and the model gets an error.
         Deny = "deny",
     }
 }

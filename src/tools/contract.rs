@@ -1,4 +1,4 @@
-//! What a tool is to whoever runs one: its description for the model, one call of it, and how that can end.
+//! What a tool is to its caller: its description for the model, one call of it, and how that can end.
 //!
 //! Implemented by the sets of tools in this folder; used by the agent and by the chat. Nothing here does anything.
 
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 pub use super::audit::Caller;
 
-/// A tool as the model is told of it.
+/// A tool as the model sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolSpec {
     /// The name the model calls, unique in its set.
@@ -126,7 +126,7 @@ impl Target {
 
 /// What a question is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum QuestionKind {
     /// Whether a call may run.
     Call,
     /// Whether a command that its sandbox seems to have stopped may run once more without it. No general consent answers this.
@@ -137,14 +137,14 @@ pub enum Asked {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question<'a> {
     /// What it is about.
-    pub asked: Asked,
+    pub kind: QuestionKind,
     /// The tool.
     pub tool: &'a str,
     /// Its arguments.
     pub arguments: &'a Map<String, Value>,
     /// What it acts on.
     pub target: &'a Target,
-    /// What would change, where that can be told beforehand (a diff).
+    /// What would change, where that is known beforehand (a diff).
     pub preview: Option<String>,
     /// No rule of the policy speaks of the call: it is its default that asks.
     pub is_by_default: bool,

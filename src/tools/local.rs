@@ -25,7 +25,7 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 
 use super::config::LocalConfig;
-use super::contract::{Approver, Asked, Invocation, Question, Target, ToolError, ToolOutput};
+use super::contract::{Approver, Invocation, Question, QuestionKind, Target, ToolError, ToolOutput};
 use super::environment::Passing;
 use super::plain::plain;
 use super::policy::{Plan, Subject};
@@ -92,8 +92,8 @@ impl Local {
     }
 }
 
-/// What a call of a local tool is about, for a line that tells of it before it is looked at: its command or path.
-pub fn told_subject(arguments: &Map<String, Value>) -> Option<&str> {
+/// What a call of a local tool is about, for a line that names it before it is looked at: its command or path.
+pub fn named_subject(arguments: &Map<String, Value>) -> Option<&str> {
     let arguments = Arguments(arguments);
     let text = |names| arguments.optional_text(names).ok().flatten();
     text(COMMAND).or_else(|| text(PATH))
@@ -265,9 +265,10 @@ impl Local {
                 ran.text.trim_end()
             );
             let tool = format!("{} outside the sandbox", invocation.name);
-            let (asked, target, arguments) = (Asked::OutsideSandbox, &Target::Other, &invocation.arguments);
+            let (kind, target, arguments) =
+                (QuestionKind::OutsideSandbox, &Target::Other, &invocation.arguments);
             let preview = Some(plain(&preview));
-            let question = Question { asked, tool: &tool, arguments, target, preview, is_by_default: false };
+            let question = Question { kind, tool: &tool, arguments, target, preview, is_by_default: false };
             if approver.approve(question).await {
                 return exec::exec(order, Reach::User).await.map(Into::into);
             }
@@ -299,7 +300,7 @@ impl Local {
     }
 }
 
-/// Runs file work where it may block. When nobody waits for it any more, it is told to stop.
+/// Runs file work where it may block. When nobody waits for it any more, it is stopped.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce(&AtomicBool) -> Result<T, ToolError> + Send + 'static,
 ) -> Result<T, ToolError> {

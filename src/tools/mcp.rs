@@ -191,7 +191,7 @@ impl Source for Server {
         })
     }
 
-    /// When this future is dropped, the SDK tells the server that the call is cancelled.
+    /// When this future is dropped, the SDK cancels the call at the server.
     fn run<'a>(
         &'a self,
         invocation: &'a Invocation,

@@ -24,8 +24,10 @@ pub use audit::{AuditConfig, Caller};
 pub use config::{
     GatewayConfig, LocalConfig, McpConfig, PolicyConfig, Rule, SandboxMode, ToolsConfig, Verdict,
 };
-pub use contract::{Approver, Asked, Invocation, Question, Target, ToolError, ToolOutput, ToolSpec, Tools};
-pub use local::told_subject;
+pub use contract::{
+    Approver, Invocation, Question, QuestionKind, Target, ToolError, ToolOutput, ToolSpec, Tools,
+};
+pub use local::named_subject;
 pub use mcp::{Prospect, ServerProblem};
 pub use policy::reach::{never_allowed, rule_for};
 pub use policy::{CommandPattern, idle_rules, plain_words};

@@ -17,7 +17,7 @@ use super::environment::Passing;
 /// A command in a session and process group of its own, with the variables that pass and nothing on standard input.
 ///
 /// # Errors
-/// When it cannot be given a session.
+/// When it cannot get a session.
 pub(super) fn command(program: &str, passing: &Passing) -> io::Result<Command> {
     close_to_children();
     let mut command = Command::new(program);

@@ -1,4 +1,4 @@
-//! What the audit log is told of one call at the gate. A call that only looks is told of when it is refused. Used by `set`.
+//! What the audit log has of one call at the gate. A call that only looks is logged when it is refused. Used by `set`.
 //!
 //! A log that cannot be written stops no tool: the failure is logged, each time.
 
@@ -111,7 +111,7 @@ impl<'a> Record<'a> {
         // Another process may hold the lock.
         let written = tokio::task::spawn_blocking(move || append(&config, entry)).await;
         if let Ok(Err(error)) = written {
-            tell(&error);
+            log_failure(&error);
         }
     }
 }
@@ -124,11 +124,11 @@ impl Drop for Record<'_> {
             return;
         };
         if let Err(error) = append(config, entry) {
-            tell(&error);
+            log_failure(&error);
         }
     }
 }
 
-fn tell(error: &std::io::Error) {
+fn log_failure(error: &std::io::Error) {
     tracing::error!(target: "respool::tools", %error, "the audit log cannot be written: calls of tools are not recorded");
 }

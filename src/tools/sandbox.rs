@@ -186,7 +186,7 @@ impl Sandbox {
         Some(if self.level.has_namespaces() { "/tmp".into() } else { own.path().to_owned() })
     }
 
-    /// What to tell of a command that failed as if the sandbox had stopped it; `None` when it looks otherwise.
+    /// The note on a command that failed as if the sandbox had stopped it; `None` when it looks otherwise.
     pub(super) fn refusal(&self, output: &str) -> Option<Refusal> {
         if self.level.has_namespaces() && writes_git_config(output) {
             let text = "no tool writes .git/config, because git takes commands from it, and no key of respool's configuration \

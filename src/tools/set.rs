@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 
 use super::config::{ToolsConfig, Verdict};
-use super::contract::{Approver, Asked, Invocation, Question, ToolError, ToolOutput, ToolSpec, Tools};
+use super::contract::{Approver, Invocation, Question, QuestionKind, ToolError, ToolOutput, ToolSpec, Tools};
 use super::plain::plain;
 use super::policy::held::{HeldPolicy, Policies};
 use super::policy::{Judgement, Plan, Subject};
@@ -92,7 +92,7 @@ impl ToolSet {
         if problems.is_empty() { Ok(self) } else { Err(problems) }
     }
 
-    /// The tool that has this name in the configuration (`mcp:files/read_file`), as a model is told of it.
+    /// The tool that has this name in the configuration (`mcp:files/read_file`), as a model sees it.
     pub fn configured(&self, name: &str) -> Option<ToolSpec> {
         let found = self.offers().into_iter().find(|(_, offer)| offer.name == name);
         found.map(|(_, offer)| self.with_settings(offer))
@@ -187,8 +187,8 @@ impl ToolSet {
             (Verdict::Ask, Some(approver)) => {
                 let preview = source.preview(invocation).await?.map(|preview| visible(&preview));
                 let Invocation { name: tool, arguments, .. } = invocation;
-                let (asked, target) = (Asked::Call, &subject.target);
-                let question = Question { asked, tool, arguments, target, preview, is_by_default };
+                let (kind, target) = (QuestionKind::Call, &subject.target);
+                let question = Question { kind, tool, arguments, target, preview, is_by_default };
                 let is_approved = approver.approve(question).await;
                 if is_approved {
                     record.approved_by(approver.consented().unwrap_or("person"));

@@ -14,7 +14,7 @@ use super::set::Permit;
 /// A tool on offer.
 #[derive(Clone, Debug)]
 pub(super) struct Offer {
-    /// As the model is told of it.
+    /// As the model sees it.
     pub(super) spec: ToolSpec,
     /// The name in an agent's `tools`, in rules and in the tables of timeouts and limits: `exec`, `mcp:files/read_file`.
     pub(super) name: String,
@@ -28,7 +28,7 @@ pub(super) trait Source: Send + Sync {
     /// Waits a moment for a tool that this source does not offer and may offer later.
     ///
     /// # Errors
-    /// When the source cannot tell now whether it has the tool.
+    /// When the source does not know now whether it has the tool.
     fn await_tool<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<(), ToolError>> {
         Box::pin(async { Ok(()) })
     }

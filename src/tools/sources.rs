@@ -65,7 +65,7 @@ impl Sources {
         });
         let local = local.transpose().map_err(|why| one(&["tools", "local", "sandbox"], why))?;
         if let Some(local) = &local {
-            tell(local.sandbox());
+            log_confinement(local.sandbox());
         }
         Ok(Self {
             policy: Arc::new(HeldPolicy::new(&config.policy, policy)),
@@ -224,8 +224,8 @@ impl Sources {
     }
 }
 
-/// Tells the owner how commands are confined.
-fn tell(level: &Level) {
+/// Logs how commands are confined.
+fn log_confinement(level: &Level) {
     match level.gap() {
         None => tracing::info!(target: "respool::tools", sandbox = %level, "commands run in a sandbox"),
         Some(gap) => {
@@ -278,7 +278,7 @@ impl ToolSet {
         workspace.refuses_links = AtomicBool::new(compiled.judges_paths());
         let policy = Arc::new(HeldPolicy::new(policy, compiled));
         let local = Local::new(workspace, Naming::Chat, &config.local)?;
-        tell(local.sandbox());
+        log_confinement(local.sandbox());
         let local: Arc<dyn Source> = Arc::new(local);
         Ok(Self {
             policy,

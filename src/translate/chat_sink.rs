@@ -17,13 +17,13 @@ pub struct ChatSink {
     prefix: Option<String>,
     /// The role chunks of all choices have left.
     roles_sent: bool,
-    choices: Vec<ToldChoice>,
+    choices: Vec<ChoiceState>,
     usage: Option<Usage>,
 }
 
-/// How far a choice was told.
+/// How far a choice was written.
 #[derive(Clone, Copy, Debug)]
-struct ToldChoice {
+struct ChoiceState {
     index: u64,
     role_sent: bool,
     calls: usize,
@@ -59,8 +59,8 @@ impl ChatSink {
         self.prefix.is_some().then(|| self.delta(0, r#""content":"""#, None))
     }
 
-    /// Tells one step.
-    pub fn tell(&mut self, step: &ChoiceEvent, out: &mut impl BufMut) {
+    /// Writes one step.
+    pub fn write(&mut self, step: &ChoiceEvent, out: &mut impl BufMut) {
         let (index, logprobs) = (step.choice, step.logprobs.as_deref());
         let fields = match &step.event {
             TurnEvent::Reasoning(text) => match self.reasoning {
@@ -86,12 +86,12 @@ impl ChatSink {
         write_data(out, &self.delta(index, &fields, logprobs));
     }
 
-    /// Tells a whole reply, its end included.
-    pub fn tell_reply(&mut self, reply: Reply, out: &mut impl BufMut) {
+    /// Writes a whole reply, its end included.
+    pub fn write_reply(&mut self, reply: Reply, out: &mut impl BufMut) {
         self.begin(&reply.head);
         reply.choices.iter().for_each(|choice| self.role(choice.index, out));
         self.usage = reply.usage;
-        reply.into_events().iter().for_each(|step| self.tell(step, out));
+        reply.into_events().iter().for_each(|step| self.write(step, out));
         self.end(out);
     }
 
@@ -127,9 +127,9 @@ impl ChatSink {
         }
     }
 
-    fn choice(&mut self, index: u64) -> &mut ToldChoice {
+    fn choice(&mut self, index: u64) -> &mut ChoiceState {
         let place = self.choices.iter().position(|choice| choice.index == index).unwrap_or_else(|| {
-            self.choices.push(ToldChoice { index, role_sent: self.roles_sent, calls: 0 });
+            self.choices.push(ChoiceState { index, role_sent: self.roles_sent, calls: 0 });
             self.choices.len() - 1
         });
         &mut self.choices[place]
@@ -272,7 +272,7 @@ mod tests {
         if roles_sent {
             sink.roles(1, &mut Vec::new());
         }
-        sink.tell_reply(reply, &mut out);
+        sink.write_reply(reply, &mut out);
         String::from_utf8(out).unwrap()
     }
 

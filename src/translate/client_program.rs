@@ -1,4 +1,4 @@
-//! Which program asks: the one place that knows clients apart. Errors, and how tokens are told, differ for some of them. Pure.
+//! Which program asks: the one place that distinguishes clients. Errors, and how tokens are counted, differ for some of them. Pure.
 //! Called by `relay` and `server`.
 
 use crate::wire::{ChatRequest, Message, Object, decode_string, first_of_array};

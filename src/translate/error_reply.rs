@@ -21,7 +21,7 @@ pub fn chat_error(error: &ApiError) -> ErrorReply {
     ErrorReply { status: error.status, headers: retry_headers(error), body: error.to_json() }
 }
 
-/// What tells an OpenAI client not to try again. It does so by itself after 408, 409, 429 and 5xx only.
+/// The header that stops an OpenAI client from trying again. It does so by itself after 408, 409, 429 and 5xx only.
 pub(super) fn retry_headers(error: &ApiError) -> Vec<(&'static str, String)> {
     let is_repeated = matches!(error.status, 408 | 409 | 429 | 500..);
     if error.is_final || (is_repeated && is_final(error)) {

@@ -1,7 +1,7 @@
 //! What is wrong with a reply that a server gave and that still does not do what was asked: it is empty, stops after
 //! thinking, or holds a call that cannot leave.
 //!
-//! Only names the fault. Whether to ask again is `remedy`'s to plan; what a client is told when that does not help stands
+//! Only names the fault. Whether to ask again is `remedy`'s to plan; the error that a client gets when that does not help stands
 //! here too. Pure. Called by `relay`, and by `live` for what has not been sent.
 
 use super::correctable::correctable_calls;
@@ -34,7 +34,7 @@ pub enum Fault {
 /// What a reply of no use still shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shows {
-    /// Something that the client can use, or that tells what is missing.
+    /// Something that the client can use, or that shows what is missing.
     Answer,
     /// A whole call that the client itself answers with an error, so that the model can correct it.
     CorrectableCall,
@@ -126,8 +126,8 @@ impl Fault {
         }
     }
 
-    /// What the client is told when nothing can leave. `asked`: how often the model was asked. Once is worth repeating for
-    /// whoever wants to; after more, a status that makes OpenClaw repeat it eight times would only cost time.
+    /// The error that the client gets when nothing can leave. `asked`: how often the model was asked. Once is worth repeating for
+    /// any client; after more, a status that makes OpenClaw repeat it eight times would only cost time.
     pub fn error(&self, asked: u32) -> ApiError {
         let (status, code, what) = self.described();
         let (status, tried) = match asked {

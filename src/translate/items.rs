@@ -1,5 +1,5 @@
 //! Gives the steps of a turn their items: where each begins, its id, where it ends, and what proves that reasoning comes back as it
-//! left. The sinks of the Responses and Messages APIs write what they are told; chat completions know no items.
+//! left. The sinks of the Responses and Messages APIs write these events; chat completions have no items.
 //!
 //! A source that has items of its own is left as it is. Pure. Called by `responses` and `messages`.
 
@@ -39,7 +39,7 @@ struct OpenItem {
     reasoning: String,
 }
 
-/// What is to be told around one step.
+/// The item events around one step.
 #[derive(Debug, Default)]
 pub(super) struct Around {
     pub(super) before: Vec<TurnEvent>,
@@ -119,12 +119,12 @@ mod tests {
     fn check(proof: Proof, events: &[TurnEvent], expected: &[&str]) {
         let ids = Ids::new(1, std::collections::HashSet::new());
         let mut items = Items::new(ids, Arc::new(Sealer::new(b"a secret")), proof);
-        let mut told = Vec::new();
+        let mut seen = Vec::new();
         for event in events {
             let Around { before, after } = items.around(event);
-            told.extend(before.into_iter().chain([event.clone()]).chain(after));
+            seen.extend(before.into_iter().chain([event.clone()]).chain(after));
         }
-        let told: Vec<String> = told
+        let seen: Vec<String> = seen
             .iter()
             .map(|event| match event {
                 TurnEvent::ItemBegun(kind, id) => {
@@ -140,7 +140,7 @@ mod tests {
                 other => format!("{other:?}"),
             })
             .collect();
-        assert_eq!(told, expected);
+        assert_eq!(seen, expected);
     }
 
     #[test]
@@ -193,12 +193,12 @@ mod tests {
             &[reasoning("a"), finish(FinishReason::Stop)],
             &["Reasoning #", "a", "end - true", "stop"],
         );
-        let given = [
+        let steps = [
             TurnEvent::ItemBegun(ItemKind::Text, "mine".into()),
             content("a"),
             TurnEvent::ItemEnded(ItemEnd { signature: None, is_whole: true }),
             finish(FinishReason::Stop),
         ];
-        check(Proof::Seal, &given, &["Text mine", "a", "end - true", "stop"]);
+        check(Proof::Seal, &steps, &["Text mine", "a", "end - true", "stop"]);
     }
 }

@@ -2,7 +2,7 @@
 //! the turn.
 //!
 //! The same engine and ids as for a whole reply; only the order is that of arrival. The end of the turn waits for
-//! the end of the stream, because only the usage that comes last tells whether the token limit cut a call. Pure. Called by
+//! the end of the stream, because only the usage that comes last shows whether the token limit cut a call. Pure. Called by
 //! `reply_reader`.
 
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ pub struct LiveRules {
     pub shows_reasoning: bool,
     /// Fields to keep although OpenAI's API has no such field.
     pub keep: Vec<String>,
-    /// What earlier attempts cost; the client is told of it too.
+    /// What earlier attempts cost; the usage that leaves includes it.
     pub spent: Usage,
     /// What the free text of custom tools must match.
     pub free_text: Arc<FreeTextPatterns>,
@@ -60,7 +60,7 @@ struct LiveChoice {
 }
 
 impl LiveTurn {
-    /// A reply from its beginning. `created` and `model` stand in for what the upstream does not tell.
+    /// A reply from its beginning. `created` and `model` stand in for what the upstream does not say.
     pub fn new(rules: LiveRules, ids: Ids, created: u64, model: String) -> Self {
         let head = Head { id: String::new(), created, model, tags: vec![] };
         Self { rules, ids, head, has_head: false, choices: BTreeMap::new(), usage: None, kept: vec![] }
@@ -360,7 +360,7 @@ fn mark_unclosed(event: &mut TurnEvent) {
     }
 }
 
-/// What of a delta comes in pieces, or is the engine's to tell: no last value to keep.
+/// What of a delta comes in pieces, or belongs to the engine: no last value to keep.
 const IN_PIECES: [&str; 6] = ["role", "content", "reasoning", "reasoning_content", "refusal", "tool_calls"];
 
 /// Remembers the last value of each field that the user asked to keep.
@@ -406,7 +406,7 @@ mod tests {
         turn.close(false, &mut steps);
         let (mut sink, mut out) = (ChatSink::new(Some("reasoning_content"), true), Vec::new());
         sink.begin(turn.head().unwrap());
-        steps.iter().for_each(|step| sink.tell(step, &mut out));
+        steps.iter().for_each(|step| sink.write(step, &mut out));
         sink.end(&mut out);
         (String::from_utf8(out).unwrap(), fault)
     }

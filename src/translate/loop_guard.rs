@@ -87,7 +87,7 @@ impl LoopFound {
         )
     }
 
-    /// What the model is told before that.
+    /// The warning that the model gets before that.
     pub fn warning(&self) -> String {
         let advice = match self.kind {
             LoopKind::UnknownTool => "Call only tools that are declared in this conversation",
@@ -132,12 +132,12 @@ pub fn check_loops(messages: &[Message<'_>], limits: GuardLimits) -> Option<Loop
         let (count, limit) = (calls.len(), limits.max_tool_results + 1);
         return Some(LoopFound { kind: LoopKind::TooManyResults, tools: String::new(), count, limit });
     }
-    let found = circles(&calls, limits.max_repeats);
+    let found = repeated_cycles(&calls, limits.max_repeats);
     found.iter().find(|found| found.stops()).or(found.first()).cloned()
 }
 
 /// Everything that is worth a warning: half of what ends the run, and never a single call.
-fn circles(calls: &[Answered<'_>], max_repeats: usize) -> Vec<LoopFound> {
+fn repeated_cycles(calls: &[Answered<'_>], max_repeats: usize) -> Vec<LoopFound> {
     let found = |kind, period: usize, count, limit: usize| {
         let worth = count >= (limit / 2).max(2) || count >= limit;
         worth.then(|| LoopFound { kind, tools: tools(&calls[calls.len() - period..]), count, limit })

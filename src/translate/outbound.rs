@@ -13,7 +13,7 @@ use tool_call_parser::mended_object;
 /// What is known of the upstream that gets the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Target {
-    /// vLLM's version as (major, minor), when it told.
+    /// vLLM's version as (major, minor), when it is known.
     pub version: Option<(u32, u32)>,
     /// Parameters that it refused once and that are left out since.
     pub refused: BTreeSet<String>,
@@ -141,7 +141,7 @@ fn tool_descriptions(object: &mut Object<'_>) -> bool {
     })
 }
 
-/// Lets `edit` change the `function` object of each tool; `edit` tells whether it did.
+/// Lets `edit` change the `function` object of each tool; `edit` returns whether it did.
 fn edit_tools(object: &mut Object<'_>, edit: impl Fn(&mut Object<'_>) -> bool) -> bool {
     let Some(tools) = object.get("tools").and_then(array) else { return false };
     let edited: Vec<Cow<'_, str>> = tools.into_iter().map(|tool| edited_function(tool, &edit)).collect();
@@ -251,8 +251,8 @@ fn edited_assistant<'a>(message: &Message<'a>, target: &Target) -> Option<Object
 /// Gives the reasoning the name(s) that the upstream reads.
 fn reasoning(object: &mut Object<'_>, target: &Target) -> bool {
     let keys = reasoning_keys(target);
-    let given = REASONING.into_iter().find_map(|key| Some((key, object.get(key)?.to_owned())));
-    let Some((_, text)) = given else { return false };
+    let reasoning = REASONING.into_iter().find_map(|key| Some((key, object.get(key)?.to_owned())));
+    let Some((_, text)) = reasoning else { return false };
     if keys.iter().all(|key| object.get(key).is_some()) {
         return false;
     }
@@ -292,7 +292,7 @@ fn is_strict_object(text: &str) -> bool {
     text.trim_start().starts_with('{') && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
 }
 
-/// The text itself if it is an object, or can be mended to one; nothing as `{}`; and anything else under a name that tells
+/// The text itself if it is an object, or can be mended to one; nothing as `{}`; and anything else under a name that says
 /// the model what it is.
 fn as_object(text: &str) -> String {
     if text.trim().is_empty() || text == "null" {
@@ -411,14 +411,14 @@ mod tests {
                 r#"{{"messages":[{{"role":"assistant","tool_calls":[{{"id":"a","function":{{"name":"f","arguments":{arguments}}}}}]}}]}}"#
             )
         };
-        for (given, sent) in [
+        for (received, sent) in [
             (r#""{\"a\": 1}""#, r#""{\"a\": 1}""#),
             (r#""""#, r#""{}""#),
             (r#"{"a":1}"#, r#""{\"a\":1}""#),
             (r#""{\"a""#, r#""{\"invalid_arguments\":\"{\\\"a\"}""#),
             ("null", r#""{}""#),
         ] {
-            check(Outbound::AsAsked, &body(given), &body(sent));
+            check(Outbound::AsAsked, &body(received), &body(sent));
         }
     }
 

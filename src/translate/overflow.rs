@@ -10,7 +10,7 @@ use regex::Regex;
 use crate::pattern::pattern;
 use crate::wire::Object;
 
-/// The fields that limit a reply's tokens; the first one wins where both are given, as in vLLM.
+/// The fields that limit a reply's tokens; the first one wins where both are set, as in vLLM.
 const LIMITS: [&str; 2] = ["max_completion_tokens", "max_tokens"];
 
 /// How far into an error text numbers are looked for: what follows may be an echo of the request.
@@ -96,7 +96,7 @@ pub fn token_limit(request: &Object<'_>) -> Option<u64> {
     LIMITS.into_iter().find_map(|key| request.number(key))
 }
 
-/// Lowers the limit to `room`; tells whether it was higher.
+/// Lowers the limit to `room`. True when it was higher.
 pub fn lower_limit(request: &mut Object<'_>, room: u64) -> bool {
     let higher = LIMITS.map(|key| request.number(key).is_some_and(|limit| limit > room).then_some(key));
     higher.into_iter().flatten().for_each(|key| request.set(key, room.to_string()));

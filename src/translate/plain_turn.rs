@@ -15,7 +15,7 @@ pub const STOP_REASON: &str = "stop_reason";
 pub struct PlainRules {
     /// Reasoning leaves.
     pub shows_reasoning: bool,
-    /// What earlier attempts cost; the client is told of it too.
+    /// What earlier attempts cost; the usage that leaves includes it.
     pub spent: Usage,
 }
 
@@ -100,7 +100,7 @@ impl PlainTurn {
         }
     }
 
-    /// Token counts, once the upstream has given them.
+    /// Token counts, once the upstream has sent them.
     pub fn usage(&self) -> Option<Usage> {
         self.usage
     }
@@ -221,7 +221,7 @@ mod tests {
             ]) {
                 let payload = chunk(&delta, end);
                 plain += usize::from(piece_of_content(&payload).is_some());
-                let told = |quickly: bool| {
+                let events = |quickly: bool| {
                     let (mut turn, mut out) = (PlainTurn::default(), Vec::new());
                     // Only what was read once is taken for plain.
                     let first = turn.push(&payload, &mut out);
@@ -233,7 +233,7 @@ mod tests {
                     turn.close(false, &mut out);
                     (first, second, out)
                 };
-                assert_eq!(told(true), told(false), "{payload}");
+                assert_eq!(events(true), events(false), "{payload}");
             }
         }
         assert_eq!(plain, 2 * AFTER.len());
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_apart_and_a_silent_end_is_a_fault() {
+    fn a_refusal_is_recognised_and_a_silent_end_is_a_fault() {
         let chunk = |delta: &str, finish: &str| {
             format!(
                 r#"{{"choices":[{{"index":0,"delta":{delta},"finish_reason":{finish},"stop_reason":"END"}}]}}"#

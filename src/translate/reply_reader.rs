@@ -1,4 +1,4 @@
-//! One reply as it streams, read in the way that its request wants: passed through as bytes, told as the steps of a turn, or read by the
+//! One reply as it streams, read in the way that its request wants: passed through as bytes, given out as the steps of a turn, or read by the
 //! tool-call engine. Pure. Called by `relay`.
 
 use bytes::BytesMut;
@@ -18,7 +18,7 @@ use crate::wire::Malformed;
 pub enum ReplyReader {
     /// Its chunks go through, to a client of chat completions.
     Passed(Box<Passthrough>),
-    /// They are told as they are.
+    /// Its steps are the chunks as they are.
     Plain(Box<PlainTurn>),
     /// They are read for calls.
     Live(Box<LiveTurn>),
@@ -66,7 +66,7 @@ impl ReplyReader {
         }
     }
 
-    /// The head of a reply that is told as steps; `None` before the upstream has begun.
+    /// The head of a reply that comes as steps; `None` before the upstream has begun.
     pub fn head(&self) -> Option<&Head> {
         match self {
             Self::Live(turn) => turn.head(),

@@ -120,7 +120,7 @@ impl StreamState {
         &self.text
     }
 
-    /// Token counts, once the upstream has given them.
+    /// Token counts, once the upstream has sent them.
     pub fn usage(&self) -> Option<Usage> {
         self.usage
     }

@@ -177,9 +177,9 @@ fn responses_hold(turn: &[TurnEvent], asked: Arc<AskedResponse>) {
     events.begin(&mut out);
     for event in turn {
         events.heartbeat(&mut out);
-        events.tell(event, &mut out);
+        events.write(event, &mut out);
     }
-    events.tell(&TurnEvent::Content("after the end".to_owned()), &mut out);
+    events.write(&TurnEvent::Content("after the end".to_owned()), &mut out);
     let frames = frames(&out);
     let expected = expected(turn);
     assert!(
@@ -210,9 +210,9 @@ fn messages_hold(turn: &[TurnEvent], asked: super::messages::AskedMessage) {
     events.begin(&mut out);
     for event in turn {
         events.heartbeat(&mut out);
-        events.tell(event, &mut out);
+        events.write(event, &mut out);
     }
-    events.tell(&TurnEvent::Content("after the end".to_owned()), &mut out);
+    events.write(&TurnEvent::Content("after the end".to_owned()), &mut out);
     let frames = frames(&out);
     let Expected { reasoning, text, calls, .. } = expected(turn);
     let reasoning = if shown { reasoning } else { String::new() };

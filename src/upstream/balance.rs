@@ -29,7 +29,7 @@ pub fn digest(bytes: &[u8]) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// The order in which a conversation asks upstreams, given by name and weight: their positions, its own one first.
+/// The order in which a conversation asks upstreams, by name and weight: their positions, its own one first.
 pub(super) fn rank<'a>(conversation: u64, upstreams: impl IntoIterator<Item = (&'a str, u32)>) -> Vec<usize> {
     let draw = |(position, (name, weight))| (distance(conversation, name, weight), position);
     let mut drawn: Vec<(f64, usize)> = upstreams.into_iter().enumerate().map(draw).collect();

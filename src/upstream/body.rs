@@ -120,7 +120,7 @@ pub enum BodyFault {
 }
 
 impl BodyFault {
-    /// What the client is told.
+    /// The error that the client gets.
     pub fn as_upstream_error(&self, name: &str) -> UpstreamError {
         match self {
             Self::BrokeOff(details) => UpstreamError::broken(

@@ -1,5 +1,5 @@
 //! The circuit of one upstream: closed while it works; open after several failures in a row; then, one request at a time
-//! tries whether it works again. Pure: it is told the time. What counts as a failure is `relay`'s to say.
+//! tries whether it works again. Pure: time comes in as a value. What counts as a failure is `relay`'s to say.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// time must be found.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
-/// Whether an upstream works, as far as its answers tell.
+/// Whether an upstream works, as far as its answers show.
 #[derive(Debug, Default)]
 pub(super) struct Circuit(State);
 
@@ -86,7 +86,7 @@ impl Circuit {
         }
     }
 
-    /// The trial was given up before it came to anything, as when its client went away: the next request is the trial.
+    /// The trial was dropped before it came to anything, as when its client went away: the next request is the trial.
     pub(super) fn abandoned(&mut self, now: Instant) {
         if let State::HalfOpen { pause } = self.0 {
             self.0 = State::Open { until: now, pause };
@@ -140,7 +140,7 @@ mod tests {
             assert!(!circuit.admits(now) && !circuit.begin(now), "only one");
             assert_eq!(circuit.failed(now, false), None, "another request says nothing about the trial");
             assert_eq!(circuit.as_str(), "half_open");
-            assert_eq!(circuit.failed(now, true), None, "told once");
+            assert_eq!(circuit.failed(now, true), None, "reported once");
         }
         now += LONGEST_PAUSE;
         assert!(circuit.begin(now));

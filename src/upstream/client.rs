@@ -1,7 +1,7 @@
 //! One model server: sends requests, hands back answers, and says in clear words what went wrong on the way.
 //!
 //! Written on hyper's connections (`pool`), because this is the path of every request and a general client costs as much
-//! again as all the rest (see docs/performance.md). `hyper` stays inside this file, `pool.rs` and `body.rs`. Dropping an [`Answer`], or the
+//! again as all the rest (see docs/performance.md). `hyper` stays inside this file, `pool.rs` and `body.rs`. Dropping an [`UpstreamResponse`], or the
 //! future that makes one, closes the connection, and vLLM stops working on the request within a quarter of a second.
 //! Called by `relay` and `server`.
 
@@ -23,7 +23,7 @@ use super::failure::{Tier, UpstreamError};
 use super::gate::Place;
 use super::health::Probes;
 use super::pool::{Pool, Unanswered};
-use super::standing::Standing;
+use super::state::UpstreamState;
 use super::window::Windows;
 use crate::translate::Target;
 use crate::units::Secret;
@@ -58,7 +58,7 @@ pub struct Upstream {
     /// Its name in logs and errors.
     pub name: String,
     /// Its health, load and models.
-    pub standing: Standing,
+    pub state: UpstreamState,
     /// The APIs that it answers itself.
     pub wires: Vec<OwnWire>,
     address: Address,
@@ -90,7 +90,7 @@ pub struct Call {
 
 /// An upstream's answer: its head, and its body as it comes.
 #[derive(Debug)]
-pub struct Answer {
+pub struct UpstreamResponse {
     upstream: String,
     status: StatusCode,
     headers: HeaderMap,
@@ -110,7 +110,7 @@ impl Upstream {
         let authorization = config.api_key.as_ref().map(|key| bearer(key, &config.name)).transpose()?;
         Ok(Self {
             name: config.name.clone(),
-            standing: Standing::new(config),
+            state: UpstreamState::new(config),
             wires: config.wires.clone(),
             address: config.url.clone(),
             authorization,
@@ -132,8 +132,8 @@ impl Upstream {
     pub fn succeeding(before: &Self, config: &UpstreamConfig) -> Result<Self, String> {
         let new = Self::new(config)?;
         let is_same = before.name == config.name && before.address == config.url;
-        let standing = if is_same { Standing::succeeding(&before.standing, config) } else { new.standing };
-        Ok(Self { standing, ..new })
+        let state = if is_same { UpstreamState::succeeding(&before.state, config) } else { new.state };
+        Ok(Self { state, ..new })
     }
 
     /// Where it is.
@@ -155,7 +155,7 @@ impl Upstream {
     ///
     /// # Errors
     /// When no answer comes.
-    pub async fn send(&self, call: Call) -> Result<Answer, UpstreamError> {
+    pub async fn send(&self, call: Call) -> Result<UpstreamResponse, UpstreamError> {
         let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
         let mut request = http::Request::new(call.body);
         *request.uri_mut() = self.uri(&call.path_and_query)?;
@@ -170,10 +170,10 @@ impl Upstream {
         let mut headers = head.headers;
         let body = if call.verbatim { Incoming::plain(body) } else { Incoming::decoded(body, &mut headers) };
         let (upstream, status) = (self.name.clone(), head.status);
-        Ok(Answer { upstream, status, headers, body, first: None, deadline, place: None })
+        Ok(UpstreamResponse { upstream, status, headers, body, first: None, deadline, place: None })
     }
 
-    /// Asks once for vLLM's version; others wait meanwhile, later calls return at once. A server that does not tell is not
+    /// Asks once for vLLM's version; others wait meanwhile, later calls return at once. A server that does not say is not
     /// asked again; one that does not answer is asked by the next request.
     pub async fn probe_version(&self) {
         let ask = async {
@@ -320,7 +320,7 @@ impl Upstream {
     }
 }
 
-impl Answer {
+impl UpstreamResponse {
     /// The upstream's name.
     pub fn upstream(&self) -> &str {
         &self.upstream
@@ -415,7 +415,7 @@ impl Answer {
     /// `END_WITHIN`, and does not have to be clean. Some servers never send it.
     ///
     /// # Errors
-    /// As [`Answer::whole`].
+    /// As [`UpstreamResponse::whole`].
     pub async fn whole_json(self, limit: usize) -> Result<Bytes, UpstreamError> {
         self.gather(limit, true).await
     }

@@ -1,4 +1,4 @@
-//! What went wrong upstream, told so that a client can act on it.
+//! What went wrong upstream, in words that a client can act on.
 //!
 //! Errors of vLLM (nested, flat, string, `detail`), of proxies before it (HTML) and of the network become one shape; texts
 //! are cut and made readable. What a client at hand would misread is `relay::final_error`'s business. Called by `client` and
@@ -31,7 +31,7 @@ pub enum Tier {
 pub struct UpstreamError {
     /// What may be done.
     pub tier: Tier,
-    /// What the client is told.
+    /// The error that the client gets.
     pub error: ApiError,
     /// The upstream's own status, when it answered.
     pub status: Option<u16>,
@@ -113,7 +113,7 @@ static TITLE: LazyLock<Regex> = LazyLock::new(|| pattern(r"(?is)<title>\s*(.*?)\
 
 /// The parts of an error, whatever the shape it came in.
 #[derive(Debug, Default)]
-struct Said {
+struct ErrorBody {
     message: String,
     param: Option<String>,
     code: Option<u16>,
@@ -210,7 +210,7 @@ impl UpstreamError {
         format!("{}{details}", self.loggable)
     }
 
-    /// The upstream's part in it, once respool has given up.
+    /// The upstream's part in it, once respool has used up its attempts.
     pub fn cause(&self, efforts: String) -> Option<Box<Cause>> {
         let failure = self.failure();
         let what = match (failure, self.tier) {
@@ -314,7 +314,7 @@ fn overflow_text(message: &str) -> String {
     )
 }
 
-/// Texts of servers that hold nothing of the conversation, and that whoever reads the log needs.
+/// Texts of servers that hold nothing of the conversation, and that readers of the log need.
 static HARMLESS: LazyLock<Regex> = LazyLock::new(|| {
     pattern(
         r"(?i)--enable-auto-tool-choice|--tool-call-parser|^This model's maximum context length is \d+|^Input length|^max_tokens|The model `[^`]*` does not exist|^EngineCore encountered|^Unauthorized|^an HTML page titled|^an empty body|^overloaded$|QueueOverflow|MaxQueuedTokens|^Not Found$|^Method Not Allowed$|^`tools` must not|^Internal server error|must not be an empty array|Stream options can only",
@@ -348,10 +348,10 @@ pub fn in_few_words(body: &str) -> String {
     if HARMLESS.is_match(&message) { message } else { format!("{} bytes", body.len()) }
 }
 
-fn read(body: &str) -> Said {
+fn read(body: &str) -> ErrorBody {
     let trimmed = body.trim();
     let Ok(object) = Object::parse(trimmed) else {
-        return Said { message: plain(trimmed), ..Said::default() };
+        return ErrorBody { message: plain(trimmed), ..ErrorBody::default() };
     };
     let inner = object.get("error").and_then(|text| Object::parse(text).ok());
     let fields = inner.as_ref().unwrap_or(&object);
@@ -364,7 +364,7 @@ fn read(body: &str) -> Said {
     let code = fields.number("code").and_then(|code| u16::try_from(code).ok());
     let is_overflow = fields.string("code").as_deref() == Some("context_length_exceeded")
         || fields.string("type").as_deref() == Some("exceed_context_size_error");
-    Said { message, param: fields.string("param"), code, is_overflow }
+    ErrorBody { message, param: fields.string("param"), code, is_overflow }
 }
 
 /// `FastAPI`'s `detail` list: `[{"loc":[…],"msg":…}]`.
@@ -548,7 +548,7 @@ mod tests {
         }
     }
 
-    /// Every recorded refusal: those of a full window, and no other, are told as such.
+    /// Every recorded refusal: those of a full window, and no other, are recognised as such.
     #[test]
     fn captured_refusals() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/vllm");

@@ -66,8 +66,8 @@ impl Fleet {
     }
 
     /// True when it matters on whose behalf a request comes.
-    pub fn tells_apart(&self) -> bool {
-        self.is_several() || self.iter().any(|upstream| upstream.standing.is_bounded())
+    pub fn distinguishes_clients(&self) -> bool {
+        self.is_several() || self.iter().any(|upstream| upstream.state.is_bounded())
     }
 
     /// Who serves a model (as upstreams call it). A single upstream gets everything, and judges for itself. Without a
@@ -77,7 +77,7 @@ impl Fleet {
             return Serving::Known(self.upstreams.clone());
         }
         let which = |answer| -> Vec<&Arc<Upstream>> {
-            self.iter().filter(|upstream| upstream.standing.serves(model) == answer).collect()
+            self.iter().filter(|upstream| upstream.state.serves(model) == answer).collect()
         };
         match (which(Some(true)), which(None)) {
             (known, _) if !known.is_empty() => Serving::Known(ordered(conversation, &known)),
@@ -89,7 +89,7 @@ impl Fleet {
     /// All models that are known to be served.
     pub fn models(&self) -> Vec<String> {
         let mut models: Vec<String> = Vec::new();
-        for model in self.iter().filter_map(|upstream| upstream.standing.models()).flatten() {
+        for model in self.iter().filter_map(|upstream| upstream.state.models()).flatten() {
             if !models.contains(&model) {
                 models.push(model);
             }
@@ -111,9 +111,9 @@ impl Fleet {
             self.asking.send_replace(true);
         }
         self.want_lists();
-        let known = || self.iter().any(|upstream| upstream.standing.serves(model) == Some(true));
+        let known = || self.iter().any(|upstream| upstream.state.serves(model) == Some(true));
         let fresh = asking.wait_for(|asking| !asking || known());
-        // Whoever was too slow is asked by the request itself.
+        // The request itself asks those that were too slow.
         let _ = timeout(PATIENCE, fresh).await;
     }
 
@@ -125,10 +125,10 @@ impl Fleet {
                 let _ = self.wanted.notified().now_or_never();
                 self.ask_all().await;
                 let soonest = Instant::now() + self.every;
-                let may_tell = self.iter().any(|upstream| upstream.standing.may_tell());
+                let may_list_models = self.iter().any(|upstream| upstream.state.may_list_models());
                 tokio::select! {
                     () = self.wanted.notified() => {}
-                    () = sleep(self.every), if may_tell => {}
+                    () = sleep(self.every), if may_list_models => {}
                 }
                 sleep_until(soonest).await;
             }
@@ -138,13 +138,11 @@ impl Fleet {
 
     async fn ask_all(&self) {
         self.asking.send_replace(true);
-        join_all(self.iter().filter(|upstream| !upstream.standing.names_its_models()).map(
-            |upstream| async {
-                if ask(upstream).await {
-                    self.asking.send_replace(true);
-                }
-            },
-        ))
+        join_all(self.iter().filter(|upstream| !upstream.state.names_its_models()).map(|upstream| async {
+            if ask(upstream).await {
+                self.asking.send_replace(true);
+            }
+        }))
         .await;
         *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         self.asking.send_replace(false);
@@ -152,7 +150,7 @@ impl Fleet {
 }
 
 fn ordered(conversation: u64, upstreams: &[&Arc<Upstream>]) -> Vec<Arc<Upstream>> {
-    let weighted = upstreams.iter().map(|upstream| (upstream.name.as_str(), upstream.standing.weight()));
+    let weighted = upstreams.iter().map(|upstream| (upstream.name.as_str(), upstream.state.weight()));
     rank(conversation, weighted).into_iter().map(|position| Arc::clone(upstreams[position])).collect()
 }
 
@@ -173,7 +171,7 @@ async fn ask(upstream: &Upstream) -> bool {
     let body = match asked {
         Ok(Ok((StatusCode::OK, body))) => body,
         Ok(Ok((StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _))) => {
-            if upstream.standing.refused() {
+            if upstream.state.refused() {
                 tracing::warn!(
                     target: "respool::upstream",
                     upstream = upstream.name,
@@ -187,7 +185,7 @@ async fn ask(upstream: &Upstream) -> bool {
     let Ok(list) = serde_json::from_slice::<List>(&body) else { return false };
     let models: Vec<String> = list.data.into_iter().map(|model| model.id).collect();
     let names = models.join(",");
-    let is_news = upstream.standing.heard(models);
+    let is_news = upstream.state.heard(models);
     if is_news {
         tracing::info!(target: "respool::upstream", upstream = upstream.name, models = names, "this upstream lists its models");
     }
@@ -274,13 +272,13 @@ mod tests {
         models.lock().unwrap().clear();
         fleet.want_lists();
         tokio::time::sleep(2 * EVERY).await;
-        assert_eq!(fleet.models(), ["three", "two"], "what was known of one that does not tell holds");
+        assert_eq!(fleet.models(), ["three", "two"], "what was known of one that does not answer holds");
         end.cancel();
         keeper.await.unwrap();
     }
 
     #[tokio::test]
-    async fn one_that_does_not_tell_is_asked_until_it_does() {
+    async fn one_that_does_not_list_its_models_is_asked_until_it_does() {
         let _time = IdleTime::begin();
         let (models, asked) = (Arc::new(Mutex::new(vec![])), Arc::default());
         let here = server(&models, &asked).await;
@@ -288,15 +286,15 @@ mod tests {
         let end = CancellationToken::new();
         tokio::spawn(Arc::clone(&fleet).keep_lists(end.clone()));
         tokio::time::sleep(EVERY / 2).await;
-        assert_eq!(here.standing.models(), None);
+        assert_eq!(here.state.models(), None);
         *models.lock().unwrap() = vec!["one"];
         tokio::time::sleep(2 * EVERY).await;
-        assert_eq!(here.standing.models(), Some(vec!["one".to_owned()]));
+        assert_eq!(here.state.models(), Some(vec!["one".to_owned()]));
         end.cancel();
     }
 
     #[tokio::test]
-    async fn one_that_refuses_to_tell_is_left_alone() {
+    async fn one_that_refuses_its_list_is_left_alone() {
         let _time = IdleTime::begin();
         let (models, asked) = (Arc::new(Mutex::new(vec!["401"])), Arc::default());
         let here = server(&models, &asked).await;
@@ -304,7 +302,7 @@ mod tests {
         let end = CancellationToken::new();
         tokio::spawn(Arc::clone(&fleet).keep_lists(end.clone()));
         tokio::time::sleep(3 * EVERY).await;
-        assert_eq!((here.standing.models(), *asked.lock().unwrap()), (None, 1));
+        assert_eq!((here.state.models(), *asked.lock().unwrap()), (None, 1));
         end.cancel();
     }
 }

@@ -1,7 +1,7 @@
 //! The places at one upstream: at most `max_concurrency` requests at a time, at most `max_queue` more that wait.
 //!
 //! A place is held until its [`Place`] is dropped, that is until the reply's body has ended or nobody wants it any more.
-//! Who waits and is dropped leaves the queue at once. Called through `standing`.
+//! Who waits and is dropped leaves the queue at once. Called through `state`.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,7 +35,7 @@ struct State {
     waiting: FairQueue<oneshot::Sender<()>>,
     /// The mean time for which recent places were held.
     held: Duration,
-    /// The same without the guess; `None` before a place was given back.
+    /// The same without the guess; `None` before a place was returned.
     measured: Option<Duration>,
 }
 
@@ -130,7 +130,7 @@ impl Gate {
         }
     }
 
-    fn place_or_ticket(self: &Arc<Self>, who: Who) -> Result<Result<Place, Waiting>, Full> {
+    fn place_or_ticket(self: &Arc<Self>, who: Who) -> Result<Result<Place, QueuedRequest>, Full> {
         let mut state = self.state();
         let places = self.places();
         if state.taken < places {
@@ -147,7 +147,7 @@ impl Gate {
         let (call, called) = oneshot::channel();
         let ticket = state.waiting.push(who, call);
         self.series.queued.increment(1.0);
-        Ok(Err(Waiting { gate: Arc::clone(self), ticket, called, placed: false }))
+        Ok(Err(QueuedRequest { gate: Arc::clone(self), ticket, called, placed: false }))
     }
 
     fn place(self: &Arc<Self>) -> Place {
@@ -198,14 +198,14 @@ impl Drop for Place {
 }
 
 /// A request in the queue.
-struct Waiting {
+struct QueuedRequest {
     gate: Arc<Gate>,
     ticket: u64,
     called: oneshot::Receiver<()>,
     placed: bool,
 }
 
-impl Waiting {
+impl QueuedRequest {
     async fn called(mut self) -> Place {
         // The other end stays in the queue until it calls, and the queue lives as long as `gate`.
         let _ = (&mut self.called).await;
@@ -214,14 +214,14 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for QueuedRequest {
     fn drop(&mut self) {
         self.gate.series.queued.decrement(1.0);
         if self.placed {
             return;
         }
         let mut state = self.gate.state();
-        // Called up in the very moment in which it was given up: the place is another one's.
+        // Called up in the very moment in which it was dropped: the place is another one's.
         if !state.waiting.leave(self.ticket) {
             Gate::hand_over(&mut state, self.gate.places());
         }
@@ -345,7 +345,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// However requests come, are called up, give up and end: no place is lost, none is given twice, and none is
+        /// However requests come, are called up, give up and end: no place is lost, none is assigned twice, and none is
         /// free while somebody waits.
         #[test]
         fn no_place_is_lost(steps in proptest::collection::vec((0..4_u8, 0..8_usize), 0..200), places in 1..4_usize) {

@@ -1,6 +1,6 @@
 //! Whether an upstream is there at all: the probe that all requests share which wait for it to come back.
 //!
-//! A probe is a connection or `GET /health`, never a request to the model. Whoever waits probes; while one probes, the others
+//! A probe is a connection or `GET /health`, never a request to the model. A request that waits probes; while one probes, the others
 //! wait for its finding, so that a server that is starting is asked once a second by all of them together. Nothing runs in
 //! the background: when the last one who waits has gone, nobody probes. Called by `relay`.
 
@@ -62,7 +62,7 @@ impl Upstream {
         self.probed(since).await.1
     }
 
-    /// Waits until a probe finds it up, at the longest until `until`; tells whether it is up. Those who waited come back one
+    /// Waits until a probe finds it up, at the longest until `until`. True when it is up. Those who waited come back one
     /// after the other. Safe to cancel.
     pub async fn wait_until_up(&self, until: Instant) -> bool {
         let _waiter = Waiter::new(&self.probes.waiting);

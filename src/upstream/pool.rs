@@ -1,6 +1,6 @@
 //! Connections to one server, kept for the next request.
 //!
-//! A connection has no task of its own: whoever waits for an answer drives it. So neither a request nor a piece of a stream
+//! A connection has no task of its own: the caller that waits for an answer drives it. So neither a request nor a piece of a stream
 //! costs a switch between tasks, what has arrived together is handed over together, and a dropped answer closes its
 //! connection at once. Does not say what a failure means: `client` does, its only caller.
 

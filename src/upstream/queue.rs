@@ -17,7 +17,7 @@ pub struct Who {
 #[derive(Debug)]
 pub(super) struct FairQueue<T> {
     /// In the order of their arrival.
-    waiting: Vec<Waiting<T>>,
+    waiting: Vec<QueueEntry<T>>,
     clients: Served,
     conversations: Served,
     turns: u64,
@@ -25,7 +25,7 @@ pub(super) struct FairQueue<T> {
 }
 
 #[derive(Debug)]
-struct Waiting<T> {
+struct QueueEntry<T> {
     ticket: u64,
     who: Who,
     call: T,
@@ -59,13 +59,13 @@ impl<T> FairQueue<T> {
     /// Lines up; the ticket is for leaving early.
     pub(super) fn push(&mut self, who: Who, call: T) -> u64 {
         self.tickets += 1;
-        self.waiting.push(Waiting { ticket: self.tickets, who, call });
+        self.waiting.push(QueueEntry { ticket: self.tickets, who, call });
         self.tickets
     }
 
     /// Takes out the one whose turn it is.
     pub(super) fn pop(&mut self) -> Option<T> {
-        let last = |waiting: &Waiting<T>| {
+        let last = |waiting: &QueueEntry<T>| {
             (self.clients.last(waiting.who.client), self.conversations.last(waiting.who.conversation))
         };
         let (next, _) = self.waiting.iter().enumerate().min_by_key(|(_, waiting)| last(waiting))?;

@@ -1,7 +1,7 @@
 //! How often an upstream's own failures may be repeated, by all requests together: a ratio of recent requests and a small
 //! floor, as linkerd and Envoy have it, and nothing at all while the upstream keeps failing.
 //!
-//! The model's mistakes do not draw on it: they are bounded per request. Called through `standing`.
+//! The model's mistakes do not draw on it: they are bounded per request. Called through `state`.
 
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 //!
 //! Windows come from `/v1/models` (vLLM's `max_model_len`), asked beside the first large request and now and then again,
 //! and from the words of refusals; the bytes of a token from the usage of replies. SGLang and llama.cpp are also asked for
-//! the parser or the chat template they use, which tells what their models write. Called by `relay` and `cli`.
+//! the parser or the chat template they use, which shows what their models write. Called by `relay` and `cli`.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -24,8 +24,8 @@ const FRESH: Duration = Duration::from_mins(5);
 const WITHIN: Duration = Duration::from_secs(2);
 /// A server that accepts any name must not fill the memory.
 const MOST_MODELS: usize = 256;
-/// Smaller requests are mostly frame, and tell little of how long tokens are.
-const TELLING: usize = 4096;
+/// Smaller requests are mostly frame, and say little about how long tokens are.
+const SIGNIFICANT: usize = 4096;
 /// Bytes for a thousand tokens of text. Images have far more, and some servers do not count what they had in their cache.
 const PLAUSIBLE: RangeInclusive<u64> = 1_000..=10_000;
 /// What `/tokenize` reads of a chat request.
@@ -45,7 +45,7 @@ const TOKENIZED: [&str; 8] = [
 pub struct ModelFacts {
     /// Its window in tokens, prompt and reply together.
     pub window: Option<u64>,
-    /// Bytes of a request for each thousand tokens of its prompt, as replies told.
+    /// Bytes of a request for each thousand tokens of its prompt, as replies showed.
     pub bytes_per_1000: Option<u64>,
     /// Its prompts are rendered by the harmony library (gpt-oss): `/tokenize` counts them wrongly (8 for 69 tokens, vLLM
     /// 0.13 to 0.25).
@@ -96,7 +96,7 @@ impl Upstream {
 
     /// Learns from a reply how many tokens a request of so many bytes had.
     pub fn learn_usage(&self, model: &str, bytes: usize, tokens: u64) {
-        if bytes < TELLING || tokens == 0 {
+        if bytes < SIGNIFICANT || tokens == 0 {
             return;
         }
         let seen = bytes as u64 * 1000 / tokens;
@@ -119,7 +119,7 @@ impl Upstream {
         }
         // Boxed, as below: these futures are large, and part of every request's.
         let answer = timeout(WITHIN, Box::pin(self.get_json("/v1/models", asking(headers)))).await;
-        // A server that fails to tell is not asked again at once.
+        // A server that fails to answer is not asked again at once.
         *asked = Some(Instant::now());
         let Ok(Ok((status, body))) = answer else { return };
         if status.is_success() {
@@ -149,7 +149,7 @@ impl Upstream {
         }
     }
 
-    /// Asks a server that can tell what its models write, where the name of one of them does not.
+    /// Asks a server that can say what its models write, where the name of one of them does not.
     async fn learn_dialects(&self, list: &[u8], headers: &HeaderMap) {
         let unnamed: Vec<Listed> = listed(list).into_iter().filter(|model| model.prior.is_empty()).collect();
         let Some(server) = unnamed.iter().find_map(|model| model.server) else { return };
@@ -162,7 +162,7 @@ impl Upstream {
     }
 
     /// The tokens of a request's prompt as the server counts them; exact for models with a chat template. `None` when it
-    /// does not tell in time; it is then left in peace for a while.
+    /// does not answer in time; it is then not asked for a while.
     pub async fn tokenize(&self, request: &Object<'_>, headers: &HeaderMap) -> Option<u64> {
         let failed = *self.windows.uncounted.read().unwrap_or_else(PoisonError::into_inner);
         if failed.is_some_and(|at| at.elapsed() < FRESH) {
@@ -214,7 +214,7 @@ fn is_gpt_oss(name: &str) -> bool {
     name.as_bytes().windows(family.len()).any(|part| part.eq_ignore_ascii_case(family))
 }
 
-/// A server that tells how it reads its models' calls.
+/// A server that says how it reads its models' calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Server {
     SgLang,
@@ -239,21 +239,21 @@ impl Server {
     }
 
     fn prior(self, body: &[u8]) -> Prior {
-        let Some(told) = std::str::from_utf8(body).ok().and_then(|text| Object::parse(text).ok()) else {
+        let Some(answer) = std::str::from_utf8(body).ok().and_then(|text| Object::parse(text).ok()) else {
             return Prior::NONE;
         };
         match self {
             Self::SgLang => {
                 let names =
-                    ["tool_call_parser", "model_path"].map(|key| told.string(key).unwrap_or_default());
+                    ["tool_call_parser", "model_path"].map(|key| answer.string(key).unwrap_or_default());
                 Prior::of_model(names.iter().map(String::as_str))
             }
-            Self::LlamaCpp => Prior::of_template(&told.string("chat_template").unwrap_or_default()),
+            Self::LlamaCpp => Prior::of_template(&answer.string("chat_template").unwrap_or_default()),
         }
     }
 }
 
-/// One model of the list. Its `root` may tell what it is when its name does not.
+/// One model of the list. Its `root` may say what it is when its name does not.
 #[derive(Clone)]
 struct Listed {
     id: String,
@@ -288,7 +288,7 @@ fn listed(body: &[u8]) -> Vec<Listed> {
 mod tests {
     use super::*;
 
-    fn told(body: &[u8]) -> Vec<(String, Option<u64>, bool)> {
+    fn summaries(body: &[u8]) -> Vec<(String, Option<u64>, bool)> {
         listed(body).into_iter().map(|model| (model.id, model.window, model.is_harmony)).collect()
     }
 
@@ -297,23 +297,23 @@ mod tests {
         let captured = include_bytes!("../../fixtures/vllm/v0.32.0-llama-hermes/50-models.resp.http");
         let start = captured.windows(4).position(|window| window == b"\r\n\r\n").unwrap() + 4;
         let expected = [("tiny".to_owned(), Some(2048), false), (String::new(), Some(2048), false)];
-        assert_eq!(told(&captured[start..]), expected);
+        assert_eq!(summaries(&captured[start..]), expected);
         let renamed = br#"{"data":[{"id":"big","root":"openai/gpt-oss-120b"},{"id":3}]}"#;
         assert!(listed(renamed).iter().all(|model| !model.prior.is_empty()));
-        assert_eq!(told(renamed), [("big".to_owned(), None, true), (String::new(), None, true)]);
-        assert_eq!(told(b"[]"), []);
+        assert_eq!(summaries(renamed), [("big".to_owned(), None, true), (String::new(), None, true)]);
+        assert_eq!(summaries(b"[]"), []);
     }
 
     #[test]
-    fn parsers_and_templates_tell_what_models_write() {
-        fn check(server: Server, told: &str, expected: &str) {
-            assert!(server.prior(told.as_bytes()).has(expected), "{told}");
+    fn parsers_and_templates_show_what_models_write() {
+        fn check(server: Server, answer: &str, expected: &str) {
+            assert!(server.prior(answer.as_bytes()).has(expected), "{answer}");
         }
         check(Server::SgLang, r#"{"tool_call_parser":"glm45","model_path":"/models/local"}"#, "glm");
         check(Server::SgLang, r#"{"tool_call_parser":null,"model_path":"openai/gpt-oss-20b"}"#, "harmony");
         check(Server::LlamaCpp, r#"{"chat_template":"{{'<|tool_calls_section_begin|>'}}"}"#, "kimi");
-        for told in ["", "[]", r#"{"chat_template":7}"#, r#"{"chat_template":"{{ messages }}"}"#] {
-            assert_eq!(Server::LlamaCpp.prior(told.as_bytes()), Prior::NONE, "{told}");
+        for answer in ["", "[]", r#"{"chat_template":7}"#, r#"{"chat_template":"{{ messages }}"}"#] {
+            assert_eq!(Server::LlamaCpp.prior(answer.as_bytes()), Prior::NONE, "{answer}");
         }
         let list = br#"{"data":[{"id":"a","owned_by":"sglang"},{"id":"b","owned_by":"vllm"}]}"#;
         let servers: Vec<_> = listed(list).into_iter().map(|model| model.server).collect();

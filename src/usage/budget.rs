@@ -58,7 +58,7 @@ pub struct Exhausted {
     pub wait: u64,
 }
 
-/// A budget that is nearly spent, or spent: told once a day each.
+/// A budget that is nearly spent, or spent: each is reported once a day.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
     /// Whose.
@@ -78,7 +78,7 @@ pub(super) struct Spending {
 }
 
 impl Spending {
-    /// Counts what a request cost; tells the budgets that it brought to their mark.
+    /// Counts what a request cost. Returns the budgets that it brought to their mark.
     pub(super) fn add(
         &mut self,
         config: &BudgetsConfig,

@@ -137,7 +137,7 @@ impl Ledger {
         Self { terms, store, state: Mutex::default(), in_flight: Arc::default() }
     }
 
-    /// Rows are to be kept and cannot be: told by alerts and on the page for as long as this process lives.
+    /// Rows are to be kept and cannot be: alerts and the page say so for as long as this process lives.
     pub fn cannot_keep_rows(&self) {
         self.state().is_broken = true;
     }

@@ -21,7 +21,7 @@ pub struct ApiError {
     pub code: Option<ErrorCode>,
     /// Seconds for `Retry-After`.
     pub retry_after: Option<u64>,
-    /// respool has tried, and given up: the client is told not to try again (`x-should-retry: false`).
+    /// respool has used up its attempts: the reply asks the client not to try again (`x-should-retry: false`).
     pub is_final: bool,
     /// The upstream's part in it, for clients that misread a server's own words.
     pub cause: Option<Box<Cause>>,

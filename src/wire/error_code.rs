@@ -92,7 +92,7 @@ codes! {
     NoUpstream = "no_upstream",
     /// The upstream does not know what was asked for.
     NotFound = "not_found",
-    /// The request has no turn that could be given whole.
+    /// The request has no turn that could leave whole.
     NotWhole = "not_whole",
     /// The response that `previous_response_id` names is not kept.
     PreviousResponseNotFound = "previous_response_not_found",
@@ -190,7 +190,7 @@ impl ErrorCode {
 }
 
 impl ErrorCode {
-    /// The request itself is at fault, or whoever sent it: nothing that the owner of the server has to repair.
+    /// The request itself is at fault, or its sender: nothing that the owner of the server has to repair.
     pub fn is_of_the_request(self) -> bool {
         use ErrorCode as Code;
         matches!(

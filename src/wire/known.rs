@@ -109,7 +109,7 @@ mod tests {
         format!(r#"{{"model":"m","messages":[{}], "tools": {tools} ,"stream":true}}"#, messages.join(", "))
     }
 
-    /// Reads `second` knowing `first`, and as if nothing were known: both must find the same. Tells how many messages were known.
+    /// Reads `second` knowing `first`, and as if nothing were known: both must find the same. Returns how many messages were known.
     fn check(first: &str, second: &str) -> usize {
         let before = ChatRequest::parse(first.as_bytes()).unwrap();
         let (messages, tools) = (before.known_messages(&[]), before.known_tools());

@@ -125,7 +125,7 @@ impl<'a> Object<'a> {
         self.raw(key) == Some("false")
     }
 
-    /// Puts a value, given as JSON text, in the field's place, or at the end.
+    /// Puts a value, which is JSON text, in the field's place, or at the end.
     pub fn set(&mut self, key: &'a str, value: impl Into<Cow<'a, str>>) {
         let value = value.into();
         match self.fields.iter().position(|(name, _)| is_key(name, key)) {
@@ -141,7 +141,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Drops a field; tells whether it was there.
+    /// Drops a field. True when it was there.
     pub fn remove(&mut self, key: &str) -> bool {
         let before = self.fields.len();
         self.fields.retain(|(name, _)| !is_key(name, key));

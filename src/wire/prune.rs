@@ -68,7 +68,7 @@ pub trait Editor {
     fn keeps(&self, key: &str) -> bool;
 }
 
-/// Writes to `out` what is left of `json`, and tells whether anything was changed. `out` is cleared first, and stays empty when
+/// Writes to `out` what is left of `json`. True when anything was changed. `out` is cleared first, and stays empty when
 /// nothing was: the original text is what should be sent on.
 pub fn prune(
     json: &str,
@@ -98,7 +98,7 @@ struct Pruner<'e, E> {
 
 /// How far one object has been read.
 #[derive(Default)]
-struct Seen {
+struct ReadFields {
     /// Where the last field that stays ends.
     stays: Option<usize>,
     /// Where the last field ends.
@@ -121,7 +121,7 @@ impl<E: Editor> Pruner<'_, E> {
         scanner: &mut Scanner<'_>,
         fields: &'static [(&'static str, Tag, Shape)],
     ) -> Result<(), Malformed> {
-        let mut seen = Seen::default();
+        let mut seen = ReadFields::default();
         scanner.object(|key, scanner| {
             let key_at = scanner.key_at();
             let stays = match fields.iter().find(|(name, ..)| *name == key) {
@@ -147,7 +147,7 @@ impl<E: Editor> Pruner<'_, E> {
     }
 
     /// A field stays whose key is at `key_at`: those before it that do not are left out, with one comma for each.
-    fn close_gap(&mut self, seen: &mut Seen, key_at: usize) {
+    fn close_gap(&mut self, seen: &mut ReadFields, key_at: usize) {
         if let Some(from) = seen.gap.take() {
             self.skip(from, if seen.stays.is_some() { seen.end } else { key_at });
         }
@@ -156,7 +156,7 @@ impl<E: Editor> Pruner<'_, E> {
     fn tagged(
         &mut self,
         scanner: &mut Scanner<'_>,
-        seen: &mut Seen,
+        seen: &mut ReadFields,
         key: &str,
         tag: Tag,
         shape: &Shape,
@@ -188,7 +188,12 @@ impl<E: Editor> Pruner<'_, E> {
         Ok(true)
     }
 
-    fn unknown(&mut self, scanner: &mut Scanner<'_>, seen: &mut Seen, key: &str) -> Result<bool, Malformed> {
+    fn unknown(
+        &mut self,
+        scanner: &mut Scanner<'_>,
+        seen: &mut ReadFields,
+        key: &str,
+    ) -> Result<bool, Malformed> {
         let key_at = scanner.key_at();
         scanner.value()?;
         let stays = self.editor.keeps(key);

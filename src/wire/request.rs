@@ -60,7 +60,7 @@ impl From<&BadRequest> for ApiError {
 /// The client's `tool_choice`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToolChoice {
-    /// `auto`, or not given.
+    /// `auto`, or absent.
     Auto,
     /// `none`: no call may leave.
     None,
@@ -158,7 +158,7 @@ impl<'a> ChatRequest<'a> {
         Some(KnownTools { text: text.into(), functions })
     }
 
-    /// The model's name, empty when none is given (vLLM then takes its first).
+    /// The model's name, empty when the request names none (vLLM then takes its first).
     pub fn model(&self) -> String {
         self.object.string("model").unwrap_or_default()
     }
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_told_apart() {
+    fn what_is_no_request_is_refused_as_such() {
         assert_eq!(fault("[]"), BadRequest::NotAnObject);
         assert_eq!(fault("{\n\"a\" 1}"), BadRequest::NotJson(2, 5, "a colon"));
         assert_eq!(fault(""), BadRequest::NotJson(1, 1, "an object"));

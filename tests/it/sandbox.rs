@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use respool::tools::{
-    Approver, Asked, Level, Question, Sources, ToolError, ToolSet, Tools as _, ToolsConfig,
+    Approver, Level, Question, QuestionKind, Sources, ToolError, ToolSet, Tools as _, ToolsConfig,
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -502,7 +502,7 @@ struct Person(bool, std::sync::Mutex<Vec<String>>);
 impl Approver for Person {
     fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool> {
         self.1.lock().unwrap().push(format!("{}: {}", question.tool, question.preview.unwrap_or_default()));
-        let is_wider = question.asked == Asked::OutsideSandbox;
+        let is_wider = question.kind == QuestionKind::OutsideSandbox;
         Box::pin(async move { !is_wider || self.0 })
     }
 }

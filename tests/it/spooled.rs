@@ -64,7 +64,7 @@ proptest! {
     fn a_client_rebuilds_the_turn_from_chunks_and_from_json(reply in reply(), usage in any::<bool>()) {
         let rules = Rules { choices: reply.choices.len(), usage: Some(usage), ..Rules::default() };
         let mut chunks = Vec::new();
-        ChatSink::new(Some("reasoning_content"), usage).tell_reply(reply.clone(), &mut chunks);
+        ChatSink::new(Some("reasoning_content"), usage).write_reply(reply.clone(), &mut chunks);
         let streamed = accumulate::stream(&chunks, &rules).map_err(|flaws| TestCaseError::fail(flaws.join("; ")))?;
         is_rebuilt(&reply, &streamed)?;
         let json = serde_json::from_str(&completion_json(&reply, Some("reasoning_content"))).unwrap();

@@ -76,7 +76,7 @@ fn steps_of(reply: &Reply) -> Vec<TurnEvent> {
 /// A whole reply as the chunks of a stream.
 fn chunks_of(reply: &Reply) -> Vec<u8> {
     let mut out = Vec::new();
-    ChatSink::new(Some("reasoning_content"), true).tell_reply(reply.clone(), &mut out);
+    ChatSink::new(Some("reasoning_content"), true).write_reply(reply.clone(), &mut out);
     out
 }
 
@@ -86,7 +86,7 @@ fn responses_of(reply: &Reply, asked: Arc<AskedResponse>) -> (String, Value) {
     let mut out = Vec::new();
     events.begin(&mut out);
     events.heartbeat(&mut out);
-    steps_of(reply).iter().for_each(|event| events.tell(event, &mut out));
+    steps_of(reply).iter().for_each(|event| events.write(event, &mut out));
     let object = serde_json::from_str(events.response().expect("it has ended")).unwrap();
     (String::from_utf8(out).unwrap(), object)
 }
@@ -96,7 +96,7 @@ fn messages_of(reply: &Reply, thinking: ShownThinking) -> (String, Value) {
     let mut out = Vec::new();
     events.begin(&mut out);
     events.heartbeat(&mut out);
-    steps_of(reply).iter().for_each(|event| events.tell(event, &mut out));
+    steps_of(reply).iter().for_each(|event| events.write(event, &mut out));
     let object = serde_json::from_str(events.message().expect("it has ended")).unwrap();
     (String::from_utf8(out).unwrap(), object)
 }
@@ -259,8 +259,8 @@ proptest! {
         response.begin(&mut responses);
         message.begin(&mut messages);
         for event in as_events(&reply, cut) {
-            response.tell(&event, &mut responses);
-            message.tell(&event, &mut messages);
+            response.write(&event, &mut responses);
+            message.write(&event, &mut messages);
         }
         let (_, whole) = responses_of(&reply, Arc::default());
         prop_assert_eq!(other_wires::responses(&String::from_utf8(responses).unwrap()).object, whole);
@@ -413,18 +413,18 @@ fn a_failure_ends_the_stream_and_nothing_follows() {
     let mut out = Vec::new();
     let mut events = ResponseEvents::new(asked_response(false), sealer(), ids(), 1);
     events.begin(&mut out);
-    events.tell(&TurnEvent::Content("par".into()), &mut out);
+    events.write(&TurnEvent::Content("par".into()), &mut out);
     events.fail("server_error", &error, &mut out);
-    events.tell(&TurnEvent::Finish(TurnEnd::new(FinishReason::Stop, None)), &mut out);
+    events.write(&TurnEvent::Finish(TurnEnd::new(FinishReason::Stop, None)), &mut out);
     let told = other_wires::responses(std::str::from_utf8(&out).unwrap());
     assert_eq!((told.end.as_str(), told.content.as_str()), ("failed:server_error", "par"));
     let mut out = Vec::new();
     let mut events = MessageEvents::new(asked_message(ShownThinking::Text), sealer(), ids(), 0);
     events.begin(&mut out);
-    events.tell(&TurnEvent::Content("par".into()), &mut out);
+    events.write(&TurnEvent::Content("par".into()), &mut out);
     events.fail(&error, "req_1", &mut out);
-    events.tell(&TurnEvent::Content("more".into()), &mut out);
-    events.tell(&TurnEvent::Finish(TurnEnd::new(FinishReason::Stop, None)), &mut out);
+    events.write(&TurnEvent::Content("more".into()), &mut out);
+    events.write(&TurnEvent::Finish(TurnEnd::new(FinishReason::Stop, None)), &mut out);
     assert_eq!(other_wires::messages(std::str::from_utf8(&out).unwrap()).end, "failed:api_error");
 }
 

@@ -11,7 +11,7 @@ use crate::agent::event::EventKind;
 use crate::agent::run::Run;
 use crate::agent::stored::{now, or_log};
 use crate::store::{ApprovalChange, ApprovalState, LateDecision};
-use crate::tools::{Approver, Asked, Invocation, Question, Target};
+use crate::tools::{Approver, Invocation, Question, QuestionKind, Target};
 
 /// Says yes to exactly one call: the recorded one.
 pub(super) struct ApprovedCall<'a> {
@@ -26,7 +26,7 @@ impl Approver for ApprovedCall<'_> {
     }
 
     fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool> {
-        let is_same = question.asked == Asked::Call
+        let is_same = question.kind == QuestionKind::Call
             && question.tool == self.invocation.name
             && *question.arguments == self.invocation.arguments;
         Box::pin(std::future::ready(is_same))
@@ -101,7 +101,7 @@ async fn asked_in_person(approver: &dyn Approver, request: &ApprovalRequest) -> 
         let arguments: Map<String, serde_json::Value> =
             serde_json::from_str(&call.arguments).unwrap_or_default();
         let question = Question {
-            asked: Asked::Call,
+            kind: QuestionKind::Call,
             tool: &call.name,
             arguments: &arguments,
             target: &Target::Other,

@@ -10,7 +10,7 @@ use super::scenes::{Conversation, request};
 
 /// What a client has received when its stream ends.
 #[derive(Debug, Default)]
-pub(super) struct Got {
+pub(super) struct DemoReply {
     pub(super) text: String,
     pub(super) calls: Vec<Call>,
     pub(super) error: Option<String>,
@@ -29,7 +29,11 @@ pub(super) struct Call {
 }
 
 /// Sends this conversation to the server at `url`.
-pub(super) async fn ask(url: &str, model: &str, conversation: Conversation) -> Result<Got, reqwest::Error> {
+pub(super) async fn ask(
+    url: &str,
+    model: &str,
+    conversation: Conversation,
+) -> Result<DemoReply, reqwest::Error> {
     let client = reqwest::Client::builder().no_proxy().build()?;
     let body = request(model, conversation).to_string();
     let began = Instant::now();
@@ -37,7 +41,7 @@ pub(super) async fn ask(url: &str, model: &str, conversation: Conversation) -> R
         client.post(format!("{url}/v1/chat/completions")).header("content-type", "application/json");
     let reply = request.body(body).send().await?;
     let status = reply.status();
-    let mut got = Got::default();
+    let mut got = DemoReply::default();
     if !status.is_success() {
         let body = reply.text().await?;
         got.error = Some(format!("HTTP {status}: {}", error_in(&body).unwrap_or(body)));
@@ -58,7 +62,7 @@ fn error_in(body: &str) -> Option<String> {
     Some(body["error"]["message"].as_str()?.to_owned())
 }
 
-impl Got {
+impl DemoReply {
     /// A whole reply's message.
     pub(super) fn take_message(&mut self, message: &Value) {
         self.text.push_str(message["content"].as_str().unwrap_or_default());
@@ -115,7 +119,7 @@ mod tests {
 
     #[test]
     fn the_pieces_of_a_stream_are_joined() {
-        let mut got = Got::default();
+        let mut got = DemoReply::default();
         for data in [
             r#"{"choices":[{"delta":{"role":"assistant","content":""},"finish_reason":null}]}"#,
             r#"{"choices":[{"delta":{"content":"He"}}]}"#,
@@ -130,7 +134,7 @@ mod tests {
         }
         let call = Call { id: "c1".into(), name: "read".into(), arguments: "{}".into() };
         assert_eq!((got.text.as_str(), got.calls, got.heartbeats), ("Hey", vec![call], 1));
-        let mut failed = Got::default();
+        let mut failed = DemoReply::default();
         failed.take(r#"{"error":{"message":"no"}}"#);
         assert_eq!(failed.error.as_deref(), Some("no"));
     }

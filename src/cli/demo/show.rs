@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::client::{Call, Got};
+use super::client::{Call, DemoReply};
 use super::scenes::{AGENT, SCENES, Scene};
 use crate::upstream::replay::SeenRequest;
 
@@ -26,8 +26,8 @@ Now try your own server:
 
 /// One scene, as played.
 pub(super) struct Played {
-    pub(super) direct: Got,
-    pub(super) through: Got,
+    pub(super) direct: DemoReply,
+    pub(super) through: DemoReply,
     /// What the server sent to the client directly.
     pub(super) direct_answers: Vec<SeenRequest>,
     /// What it sent to respool.
@@ -72,7 +72,7 @@ respool serves the recordings at {relay}/v1 until you press Ctrl-C.
     )
 }
 
-fn received(got: &Got, with_times: bool) -> Vec<String> {
+fn received(got: &DemoReply, with_times: bool) -> Vec<String> {
     let mut lines = Vec::new();
     if with_times {
         // The first event only names the role, and belongs to every stream.
@@ -100,7 +100,7 @@ fn called(call: &Call) -> String {
 /// What the server's reply contains, in either form.
 fn answered(request: &SeenRequest) -> String {
     let body = String::from_utf8_lossy(&request.answer_body);
-    let mut got = Got::default();
+    let mut got = DemoReply::default();
     let whole: Option<Value> = serde_json::from_str(&body).ok();
     match whole {
         Some(whole) if whole["error"].is_object() => {

@@ -199,7 +199,7 @@ fn status(manager: Manager, paths: &Paths) -> Result<(), Failure> {
     say(&state.to_string());
     let address = address(paths)?;
     match runtime()?.block_on(ready::ask(&address)) {
-        ready::Answer::Ready => {
+        ready::Readiness::Ready => {
             say(&format!("It is ready at {address}."));
             Ok(())
         }
@@ -212,7 +212,7 @@ fn wait(manager: Manager, paths: &Paths) -> Result<(), Failure> {
     let address = address(paths)?;
     say(&format!("Waiting for {address}/ready …"));
     let answer = runtime()?.block_on(ready::wait(&address, || manager.state().has_failed()));
-    if answer == ready::Answer::Ready {
+    if answer == ready::Readiness::Ready {
         say(&format!("respool is ready. Point clients at {address}/v1."));
         return Ok(());
     }

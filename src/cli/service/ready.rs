@@ -9,7 +9,7 @@ const ONE_ANSWER: Duration = Duration::from_secs(10);
 
 /// The answer of `/ready`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum Readiness {
     /// The relay and a model server answer.
     Ready,
     /// The relay answers that no model server does.
@@ -18,7 +18,7 @@ pub(super) enum Answer {
     Silent,
 }
 
-impl Answer {
+impl Readiness {
     /// Its meaning, and what to do.
     pub(super) fn explain(&self, address: &str) -> String {
         match self {
@@ -46,12 +46,12 @@ pub(super) fn url(host: &str, port: u16) -> String {
 }
 
 /// Polls until it is ready, has failed, or time is up.
-pub(super) async fn wait(address: &str, has_failed: impl Fn() -> bool) -> Answer {
-    let mut last = Answer::Silent;
+pub(super) async fn wait(address: &str, has_failed: impl Fn() -> bool) -> Readiness {
+    let mut last = Readiness::Silent;
     let waiting = async {
         loop {
             last = ask(address).await;
-            if last == Answer::Ready || (last == Answer::Silent && has_failed()) {
+            if last == Readiness::Ready || (last == Readiness::Silent && has_failed()) {
                 return;
             }
             tokio::time::sleep(PAUSE).await;
@@ -63,13 +63,13 @@ pub(super) async fn wait(address: &str, has_failed: impl Fn() -> bool) -> Answer
 }
 
 /// Queries once.
-pub(super) async fn ask(address: &str) -> Answer {
+pub(super) async fn ask(address: &str) -> Readiness {
     let Ok(client) = reqwest::Client::builder().no_proxy().timeout(ONE_ANSWER).build() else {
-        return Answer::Silent;
+        return Readiness::Silent;
     };
     match client.get(format!("{address}/ready")).send().await {
-        Err(_) => Answer::Silent,
-        Ok(answer) if answer.status().is_success() => Answer::Ready,
+        Err(_) => Readiness::Silent,
+        Ok(answer) if answer.status().is_success() => Readiness::Ready,
         Ok(answer) => {
             let status = answer.status();
             let body: serde_json::Value =
@@ -81,7 +81,7 @@ pub(super) async fn ask(address: &str) -> Answer {
                 .filter_map(|upstream| upstream["problem"].as_str())
                 .collect();
             let said = if problems.is_empty() { format!("HTTP {status}") } else { problems.join("; ") };
-            Answer::NoUpstream(said)
+            Readiness::NoUpstream(said)
         }
     }
 }

@@ -47,7 +47,7 @@ impl Exchange {
         (smaller.apply(&attempt.body).body != sent).then_some(smaller)
     }
 
-    /// Remembers the parameters that the last error names, if they can be left out; tells whether that changes the request.
+    /// Remembers the parameters that the last error names, if they can be left out. True when that changes the request.
     pub(super) fn learn_refused_parameters(&mut self) -> bool {
         let (Some(Current { attempt, .. }), Some(last)) = (&self.current, self.history.last()) else {
             return false;

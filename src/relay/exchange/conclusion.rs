@@ -1,10 +1,10 @@
-//! What leaves an exchange: the reply of one of its attempts, or the error that tells most.
+//! What leaves an exchange: the reply of one of its attempts, or the most informative error.
 
 use bytes::Bytes;
 
-use super::{Exchange, Got};
+use super::{Exchange, ExchangeReply};
 use crate::observe::metrics;
-use crate::relay::candidates::{more_telling, no_upstream};
+use crate::relay::candidates::{more_informative, no_upstream};
 use crate::relay::completion;
 use crate::relay::outcome::{Finding, Whole, with_efforts};
 use crate::translate::Shows;
@@ -13,7 +13,7 @@ use crate::upstream::UpstreamError;
 use crate::wire::ApiError;
 
 impl Exchange {
-    pub(super) fn deliver(&mut self, place: usize) -> Got {
+    pub(super) fn deliver(&mut self, place: usize) -> ExchangeReply {
         let is_useful = self.history.attempts.get(place).is_some_and(|past| past.finding == Finding::Useful);
         self.count_rescue(is_useful);
         let shows = match self.history.attempts.get(place).map(|past| &past.finding) {
@@ -22,7 +22,7 @@ impl Exchange {
         };
         let usage = self.total_usage(self.history.last().and_then(|last| last.usage));
         match self.history.attempts.get_mut(place).and_then(|past| past.reply.take()) {
-            None => Got::Current(shows),
+            None => ExchangeReply::Current(shows),
             Some(Whole::Reply(mut reply)) => {
                 if shows == Shows::CorrectableCall {
                     completion::add_correctable_calls(&mut reply, &self.request);
@@ -36,13 +36,13 @@ impl Exchange {
                     self.record.turn(&choice.turn);
                     self.request.remember(&choice.turn);
                 }
-                Got::Whole(Whole::Reply(reply))
+                ExchangeReply::Whole(Whole::Reply(reply))
             }
             Some(Whole::Body(body)) => {
                 let last = self.history.attempts.get(place).and_then(|past| past.usage);
                 self.record.usage(last);
                 let changed = usage.and_then(|usage| completion::with_usage(&body, &usage));
-                Got::Whole(Whole::Body(changed.map_or(body, Bytes::from)))
+                ExchangeReply::Whole(Whole::Body(changed.map_or(body, Bytes::from)))
             }
         }
     }
@@ -76,7 +76,7 @@ impl Exchange {
             _ => false,
         });
         let Some(fault) = self.history.last_fault().filter(|_| of_mistake) else {
-            return self.fail_with(&self.telling_error());
+            return self.fail_with(&self.most_informative_error());
         };
         let glitch = last.and_then(|last| last.error.clone()).filter(|_| self.history.mistakes() < 2);
         let error = glitch.map_or_else(
@@ -94,11 +94,11 @@ impl Exchange {
         error
     }
 
-    /// Of the last round's errors the one that tells the client most.
-    fn telling_error(&self) -> UpstreamError {
+    /// The most informative of the last round's errors.
+    fn most_informative_error(&self) -> UpstreamError {
         let round = self.history.round;
         let last_round = self.history.attempts.iter().filter(|past| past.round == round);
         let errors = last_round.filter_map(|past| past.error.clone());
-        errors.reduce(more_telling).unwrap_or_else(no_upstream)
+        errors.reduce(more_informative).unwrap_or_else(no_upstream)
     }
 }

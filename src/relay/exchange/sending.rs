@@ -7,9 +7,9 @@ use http::{Method, header};
 use tokio::time::timeout_at;
 
 use super::{Current, Exchange};
-use crate::observe::{Record, TRACEPARENT};
+use crate::observe::{RequestRecord, TRACEPARENT};
 use crate::relay::attempt::Attempt;
-use crate::relay::candidates::{Seat, no_upstream};
+use crate::relay::candidates::{AdmittedUpstream, no_upstream};
 use crate::relay::decide::Place;
 use crate::relay::fit::Fit;
 use crate::relay::outcome::{Finding, Refusal, Whole};
@@ -17,18 +17,18 @@ use crate::relay::request::{ClientRequest, Route};
 use crate::relay::{Relay, completion};
 use crate::translate::{Fault, Reply, Shows, read_overflow};
 use crate::turn::{Turn, Usage};
-use crate::upstream::{Answer, Call, Tier, Trial, Upstream, UpstreamError};
+use crate::upstream::{Call, OutcomeReport, Tier, Upstream, UpstreamError, UpstreamResponse};
 
 /// An answer of one attempt, before it is known whether it is of any use.
 enum Read {
-    Stream(Box<Answer>),
+    Stream(Box<UpstreamResponse>),
     Whole(Whole, Option<Usage>, Option<(Fault, Shows)>),
 }
 
 impl Exchange {
     /// Makes one attempt and notes what it came to; gives the stream, when it is one.
-    pub(super) async fn attempt(&mut self, place: Place) -> Option<Box<Answer>> {
-        let (upstream, trial) = match self.choose(place).await {
+    pub(super) async fn attempt(&mut self, place: Place) -> Option<Box<UpstreamResponse>> {
+        let (upstream, report) = match self.choose(place).await {
             Ok(chosen) => chosen,
             Err((upstream, error)) => {
                 self.conclude(upstream, Finding::Refused(Refusal::NotHere)).error = Some(error);
@@ -38,7 +38,7 @@ impl Exchange {
         let read = self.read_in_time().await;
         // An attempt that was given up says nothing about its upstream.
         if let Some(read) = &read {
-            self.relay.note(read.as_ref().err(), trial);
+            self.relay.note(read.as_ref().err(), report);
         }
         match read {
             None => {
@@ -68,23 +68,24 @@ impl Exchange {
     async fn choose(
         &mut self,
         place: Place,
-    ) -> Result<(Arc<Upstream>, Trial), (Arc<Upstream>, UpstreamError)> {
+    ) -> Result<(Arc<Upstream>, OutcomeReport), (Arc<Upstream>, UpstreamError)> {
         if let (Place::Same, Some(current)) = (place, &mut self.current) {
             let upstream = Arc::clone(&current.attempt.upstream);
             if self.learnt.iter().any(|learnt| Arc::ptr_eq(learnt, &upstream)) {
                 current.attempt = Attempt::new(&self.request, self.changed.as_ref(), &upstream);
                 current.size = current.attempt.body.len();
             }
-            let trial = upstream.begin();
-            return Ok((upstream, trial));
+            let report = upstream.begin();
+            return Ok((upstream, report));
         }
-        let Seat { upstream, place: queue_place, trial, queued } = match self.candidates.next().await {
-            Some(seat) => seat?,
-            None => return Err((Arc::clone(&self.request.first.upstream), no_upstream())),
-        };
+        let AdmittedUpstream { upstream, place: queue_place, report, queued } =
+            match self.candidates.next().await {
+                Some(admitted) => admitted?,
+                None => return Err((Arc::clone(&self.request.first.upstream), no_upstream())),
+            };
         self.record.asks(&upstream.name, self.candidates.tried(), queued);
         if self.history.attempts.is_empty() {
-            upstream.standing.count_request();
+            upstream.state.count_request();
         }
         let is_first = Arc::ptr_eq(&upstream, &self.request.first.upstream) && self.changed.is_none();
         let attempt = if is_first && self.learnt.is_empty() {
@@ -96,7 +97,7 @@ impl Exchange {
         };
         let size = attempt.body.len();
         self.current = Some(Current { attempt, fit: Fit::default(), size, queue_place });
-        Ok((upstream, trial))
+        Ok((upstream, report))
     }
 
     /// Sends the attempt; one that follows a mistake ends when `recovery.within` is over (`None`).
@@ -122,7 +123,7 @@ impl Exchange {
         self.read(answer, &upstream.name).await
     }
 
-    async fn read(&self, answer: Answer, name: &str) -> Result<Read, UpstreamError> {
+    async fn read(&self, answer: UpstreamResponse, name: &str) -> Result<Read, UpstreamError> {
         let request = &self.request;
         let whole = match request.facts.route {
             Route::Plain => {
@@ -166,7 +167,11 @@ impl Exchange {
 
 impl Current {
     /// Sends the attempt; its answer's head is a success and its body has begun when this returns.
-    async fn send(&mut self, request: &ClientRequest, record: &Record) -> Result<Answer, UpstreamError> {
+    async fn send(
+        &mut self,
+        request: &ClientRequest,
+        record: &RequestRecord,
+    ) -> Result<UpstreamResponse, UpstreamError> {
         let attempt = &self.attempt;
         let counted = if self.fit == Fit::default() {
             let (fit, counted) = Relay::fit_ahead(request, attempt).await;
@@ -230,6 +235,6 @@ fn turns(reply: &Reply) -> Vec<&Turn> {
 }
 
 /// The seconds of a `Retry-After` header; a date is not read.
-fn retry_after(answer: &Answer) -> Option<u64> {
+fn retry_after(answer: &UpstreamResponse) -> Option<u64> {
     answer.headers().get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()
 }

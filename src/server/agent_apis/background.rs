@@ -12,10 +12,10 @@ use http::{HeaderMap, StatusCode};
 use tokio::time::Instant;
 
 use super::errors::Client;
-use super::reply::{Source, Telling};
+use super::reply::{ReplyWriter, Source};
 use super::writer::Writer;
 use super::{Api, origin_of, read_response_of, source, streaming};
-use crate::observe::{Accounts as _, Record, RequestStart};
+use crate::observe::{Accounts as _, RequestRecord, RequestStart};
 use crate::server::{App, respond};
 use crate::store::{KeptResponse, UnfinishedResponse};
 use crate::translate::Ids;
@@ -28,13 +28,13 @@ const KEY_IS_GONE: &str = "respool was started again before this response was ma
 
 /// Keeps the request, answers, and begins to work.
 pub(super) async fn begin(
-    mut telling: Telling,
+    mut reply_writer: ReplyWriter,
     source: Source,
     request: &Bytes,
     previous: Option<String>,
 ) -> Response {
-    let client = telling.client.clone();
-    let Writer::Responses(events) = &mut telling.writer else {
+    let client = reply_writer.client.clone();
+    let Writer::Responses(events) = &mut reply_writer.writer else {
         return client.refused(refused("only responses can be made in the background"));
     };
     let (id, reply) = (events.id().to_owned(), events.pending(true));
@@ -47,10 +47,10 @@ pub(super) async fn begin(
         body: events.pending(false),
         request: Some(String::from_utf8_lossy(request).into_owned()),
     };
-    if let Err(error) = telling.app.responses.begin(kept).await {
+    if let Err(error) = reply_writer.app.responses.begin(kept).await {
         return client.refused(error);
     }
-    tokio::spawn(work(telling, source, id, false));
+    tokio::spawn(work(reply_writer, source, id, false));
     respond::recorded_in_body(respond::json(StatusCode::OK, reply))
 }
 
@@ -75,10 +75,10 @@ fn refused(what: &str) -> ApiError {
 }
 
 /// Makes the response. What is cut by respool's own end stays as it is in the store. `is_resumed`: another process began it.
-async fn work(mut telling: Telling, source: Source, id: String, is_resumed: bool) {
-    let responses = Arc::clone(&telling.app.responses);
+async fn work(mut reply_writer: ReplyWriter, source: Source, id: String, is_resumed: bool) {
+    let responses = Arc::clone(&reply_writer.app.responses);
     let cancelled = responses.work_begins(&id);
-    let Some(made) = cancelled.run_until_cancelled(telling.collect(source)).await else { return };
+    let Some(made) = cancelled.run_until_cancelled(reply_writer.collect(source)).await else { return };
     match made {
         Err(error) if error.code == Some(ErrorCode::ShuttingDown) => {}
         made => {
@@ -86,10 +86,10 @@ async fn work(mut telling: Telling, source: Source, id: String, is_resumed: bool
                 if is_resumed && error.code == Some(ErrorCode::UpstreamCredentialsRefused) {
                     KEY_IS_GONE.clone_into(&mut error.message);
                 }
-                let error = telling.client.end(error, &mut telling.writer, &mut Vec::new());
-                respond::failed(&error, &telling.record);
+                let error = reply_writer.client.end(error, &mut reply_writer.writer, &mut Vec::new());
+                respond::failed(&error, &reply_writer.record);
             }
-            if let Writer::Responses(events) = &mut telling.writer
+            if let Writer::Responses(events) = &mut reply_writer.writer
                 && let Some(finished) = events.to_keep()
             {
                 responses.finish(finished).await;
@@ -112,7 +112,7 @@ async fn resume_one(app: App, unfinished: UnfinishedResponse) {
     let UnfinishedResponse { id, client: owner, request, body } = unfinished;
     let id_of_request = respond::request_id(&HeaderMap::new());
     let start = RequestStart::new(id_of_request, "POST /v1/responses".to_owned(), "responses");
-    let record = Record::begin(start.of_account(app.access.of_client(&owner)), &app.recording);
+    let record = RequestRecord::begin(start.of_account(app.access.of_client(&owner)), &app.recording);
     let client = Client::absent(&app, owner, &record.start().id);
     let read = read_response_of(&app, &Bytes::from(request), &client).await;
     let ids = Ids::new(rand::random(), HashSet::new());
@@ -137,5 +137,5 @@ async fn resume_one(app: App, unfinished: UnfinishedResponse) {
     let origin = writer.asking(origin_of(Api::Responses, HeaderMap::new(), &client, None, Instant::now()));
     let source = source(&app, Bytes::from(streaming(chat)), origin, &model, &record).await;
     let source = source.map_or_else(Source::failed, |(source, _)| source);
-    tokio::spawn(work(Telling::new(app, writer, client, record), source, id, true));
+    tokio::spawn(work(ReplyWriter::new(app, writer, client, record), source, id, true));
 }

@@ -164,7 +164,7 @@ pub(in crate::server) fn refused_at_the_door(
     respond::error_as(error_form(app, parts.uri.path(), &parts.headers), error, request_id)
 }
 
-/// The form of errors of a path for whoever sent these headers.
+/// The form of errors of a path for the sender of these headers.
 pub(in crate::server) fn error_form(app: &App, path: &str, headers: &HeaderMap) -> ErrorForm {
     match Call::of(path) {
         Some(Call::Turn(api)) => app.error_form(api.wire(), program_of(headers)),

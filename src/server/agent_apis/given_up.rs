@@ -31,7 +31,7 @@ impl GivenUp {
         }
     }
 
-    /// The error of the stream that this request repeats. It is given once.
+    /// The error of the stream that this request repeats. It is returned once.
     pub(super) fn take(&self, owner: &str, chat: &[u8]) -> Option<ApiError> {
         if self.errors().is_empty() {
             return None;

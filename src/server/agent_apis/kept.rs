@@ -20,7 +20,7 @@ use crate::translate::responses::{
 use crate::units::Size;
 use crate::wire::{ApiError, ErrorCode};
 
-/// What a client is told that found no room for a response in the background, in seconds.
+/// When a client that found no room for a response in the background is to come back, in seconds.
 const RETRY_AFTER: u64 = 30;
 /// The pause between clearings of a store that no agent uses.
 const EVERY: Duration = Duration::from_hours(1);
@@ -86,9 +86,9 @@ impl KeptResponses {
             let found = store.response_items(wanted.items.clone(), client, (left, output_items_named)).await;
             let found = found.map_err(|error| broken(&error))?;
             recalled.items = found.ok_or_else(|| too_large("input", most))?.into_iter().collect();
-            // An item that is named a hundred times is told a hundred times.
-            let told = wanted.items.iter().filter_map(|id| recalled.items.get(id)).map(String::len);
-            if told.sum::<usize>() > left {
+            // An item that is named a hundred times is sent a hundred times.
+            let recalled_sizes = wanted.items.iter().filter_map(|id| recalled.items.get(id)).map(String::len);
+            if recalled_sizes.sum::<usize>() > left {
                 return Err(too_large("input", most));
             }
         }

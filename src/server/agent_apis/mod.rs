@@ -28,11 +28,11 @@ pub(super) use self::background::resume;
 pub(super) use self::errors::{error_form, refused_at_the_door};
 pub use self::given_up::GivenUp;
 pub use self::kept::KeptResponses;
-use self::reply::{Source, Telling};
+use self::reply::{ReplyWriter, Source};
 use self::writer::Writer;
 use super::body::Taken;
 use super::{App, agent, chat, permission, respond, transparent};
-use crate::observe::{Record, RequestStart};
+use crate::observe::{RequestRecord, RequestStart};
 use crate::relay::{Origin, Progress, Wire};
 use crate::translate::messages::{self, MessageEvents, read_message};
 use crate::translate::responses::{ReadResponse, ResponseEvents, read_response, wanted_items};
@@ -53,7 +53,7 @@ pub(super) enum Api {
 }
 
 /// A request in either API, read.
-struct Asked {
+struct ReadRequest {
     /// The chat request that asks the same.
     chat: String,
     writer: Writer,
@@ -155,7 +155,7 @@ async fn served(
     body: Incoming,
     (peer, received): (Option<IpAddr>, Instant),
     progress: Arc<Progress>,
-    record: &Record,
+    record: &RequestRecord,
 ) -> Response {
     let own_headers = parts.headers.clone();
     parts.headers = upstream_headers(parts.headers);
@@ -168,10 +168,11 @@ async fn served(
         parts.headers = own_headers;
         return passed_on(app, parts, room.keep(body), record).await;
     }
-    let Asked { chat, mut writer, model, stream, background } = match read(api, &app, &body, &client).await {
-        Ok(asked) => asked,
-        Err(error) => return client.refused_unread(&app, error, Some(&body)),
-    };
+    let ReadRequest { chat, mut writer, model, stream, background } =
+        match read(api, &app, &body, &client).await {
+            Ok(asked) => asked,
+            Err(error) => return client.refused_unread(&app, error, Some(&body)),
+        };
     let origin = Origin { progress, ..origin_of(api, parts.headers, &client, peer, received) };
     let origin = writer.asking(origin);
     let chat = streaming(chat);
@@ -193,11 +194,11 @@ async fn served(
     record.stream(stream);
     match (source.map(|(source, _)| source), background) {
         (Ok(source), None) => {
-            source.answer(Telling::new(app, writer, client, record.clone()).holding(held), stream).await
+            source.answer(ReplyWriter::new(app, writer, client, record.clone()).holding(held), stream).await
         }
         (Ok(source), Some(Continued(previous))) => {
-            let telling = Telling::new(app, writer, client, record.clone()).holding(held);
-            background::begin(telling, source, &body.unwrap_or_default(), previous).await
+            let reply_writer = ReplyWriter::new(app, writer, client, record.clone()).holding(held);
+            background::begin(reply_writer, source, &body.unwrap_or_default(), previous).await
         }
         (Err(error), _) if stream => client.failed(error, &mut writer),
         (Err(error), _) => client.refused(error),
@@ -213,7 +214,7 @@ async fn source(
     chat: Bytes,
     origin: Origin,
     model: &str,
-    record: &Record,
+    record: &RequestRecord,
 ) -> Result<(Source, ClientProgram), ApiError> {
     let agent = agent::asked_for(app, &chat);
     let name = agent.as_ref().map_or("", |(agent, _)| &*agent.name);
@@ -234,7 +235,7 @@ async fn begun(
     app: &App,
     parts: &Parts,
     body: Incoming,
-    record: &Record,
+    record: &RequestRecord,
 ) -> Result<(Bytes, Taken), ApiError> {
     let (body, room) = chat::read(app, &parts.headers, body).await?;
     record.content("client request", &body);
@@ -275,7 +276,7 @@ fn leaves_to_server(app: &App, api: Api, body: &Bytes) -> bool {
 }
 
 /// Passes a request on as it came, with the client's own headers.
-async fn passed_on(app: App, mut parts: Parts, body: Bytes, record: &Record) -> Response {
+async fn passed_on(app: App, mut parts: Parts, body: Bytes, record: &RequestRecord) -> Response {
     if record.start().account.is_some() {
         // What a reply says of its cost must be readable here.
         parts.headers.remove(header::ACCEPT_ENCODING);
@@ -319,7 +320,7 @@ async fn counted(
     mut parts: Parts,
     body: Incoming,
     peer: Option<IpAddr>,
-    record: &Record,
+    record: &RequestRecord,
 ) -> Response {
     let received = Instant::now();
     let own_headers = parts.headers.clone();
@@ -357,7 +358,7 @@ async fn tokens_of(
     app: &App,
     body: &Bytes,
     origin: Origin,
-    record: &Record,
+    record: &RequestRecord,
 ) -> Result<(u64, &'static str), ApiError> {
     let read = read_message(body, &app.sealer)?;
     note_passed_by(&read.passed_by, &record.start().id);
@@ -374,14 +375,14 @@ fn estimated_tokens(bytes: usize) -> u64 {
     bytes.div_ceil(4) as u64
 }
 
-fn record(app: &App, route: &'static str, parts: &Parts) -> Record {
+fn record(app: &App, route: &'static str, parts: &Parts) -> RequestRecord {
     let id = respond::request_id(&parts.headers);
     let start = RequestStart::new(id, format!("{} {}", parts.method, parts.uri.path()), route);
     let start = start.of_account(permission::account(&parts.extensions)).continuing_trace(&parts.headers);
-    Record::begin(start, &app.recording)
+    RequestRecord::begin(start, &app.recording)
 }
 
-async fn read(api: Api, app: &App, body: &Bytes, client: &errors::Client) -> Result<Asked, ApiError> {
+async fn read(api: Api, app: &App, body: &Bytes, client: &errors::Client) -> Result<ReadRequest, ApiError> {
     let ids = Ids::new(rand::random(), HashSet::new());
     let sealer = Arc::clone(&app.sealer);
     match api {
@@ -392,7 +393,7 @@ async fn read(api: Api, app: &App, body: &Bytes, client: &errors::Client) -> Res
             let background = read.asked.background.then(|| Continued(read.asked.previous.clone()));
             let events = ResponseEvents::new(Arc::new(read.asked), sealer, ids, now());
             let writer = Writer::Responses(events);
-            Ok(Asked { chat: read.chat, writer, model, stream, background })
+            Ok(ReadRequest { chat: read.chat, writer, model, stream, background })
         }
         Api::Messages => {
             let read = read_message(body, &sealer)?;
@@ -400,7 +401,7 @@ async fn read(api: Api, app: &App, body: &Bytes, client: &errors::Client) -> Res
             let (model, stream) = (read.asked.model.clone(), read.asked.stream);
             let events = MessageEvents::new(read.asked, sealer, ids, estimated_tokens(read.chat.len()));
             let writer = Writer::Messages(events, client.request_id.clone());
-            Ok(Asked { chat: read.chat, writer, model, stream, background: None })
+            Ok(ReadRequest { chat: read.chat, writer, model, stream, background: None })
         }
     }
 }

@@ -1,6 +1,6 @@
 //! When the head of a reply leaves, and how a silent stream stays alive: as on the chat route, with the client's own events.
 //!
-//! The relay is always asked for a stream, so that a reply without tools is told as it comes; without `stream` it is collected.
+//! The relay is always asked for a stream, so that a reply without tools leaves as it comes; without `stream` it is collected.
 
 use std::pin::pin;
 
@@ -11,9 +11,9 @@ use tokio::time::{Instant, sleep_until};
 
 use super::errors::Client;
 use super::writer::Writer;
-use crate::observe::Record;
-use crate::relay::{Batch, Opened, ReplyStream};
-use crate::server::agent::{Answer, RUN_ID, Said};
+use crate::observe::RequestRecord;
+use crate::relay::{Opened, ReplyStream, StreamPart};
+use crate::server::agent::{RUN_ID, RunOutput, RunReply};
 use crate::server::body::Taken;
 use crate::server::chat::{self, Pending};
 use crate::server::{App, heartbeat, respond};
@@ -22,14 +22,14 @@ use crate::turn::{ChoiceEvent, FinishReason, TurnEnd, TurnEvent, Usage};
 use crate::wire::{ApiError, ErrorCode};
 
 /// A reply in the making.
-pub(super) struct Telling {
+pub(super) struct ReplyWriter {
     pub(super) app: App,
     pub(super) writer: Writer,
     pub(super) client: Client,
-    pub(super) record: Record,
-    /// Bytes of text that were told.
-    told: usize,
-    /// How the turn ended: that is told once its stream has ended, and the reply is kept.
+    pub(super) record: RequestRecord,
+    /// Bytes of text that were written.
+    written: usize,
+    /// How the turn ended: that is written once its stream has ended, and the reply is kept.
     end: Option<TurnEnd>,
     /// The room of what is kept of the request.
     _held: Option<Taken>,
@@ -40,7 +40,7 @@ pub(super) enum Source {
     /// The relay, once it has an answer.
     Opening(Pending<Opened>),
     /// An agent's run.
-    Agent(Box<Answer>),
+    Agent(Box<RunReply>),
     /// The relay's stream.
     Open(Box<ReplyStream>),
     /// Something that is known already.
@@ -58,9 +58,9 @@ pub(super) enum Piece {
     Failed(ApiError),
 }
 
-impl Telling {
-    pub(super) fn new(app: App, writer: Writer, client: Client, record: Record) -> Self {
-        Self { app, writer, client, record, told: 0, end: None, _held: None }
+impl ReplyWriter {
+    pub(super) fn new(app: App, writer: Writer, client: Client, record: RequestRecord) -> Self {
+        Self { app, writer, client, record, written: 0, end: None, _held: None }
     }
 
     /// The same, holding this room until the reply has ended.
@@ -91,7 +91,7 @@ impl Telling {
             match self.piece(&mut source).await {
                 Piece::Failed(error) => return Err(error),
                 piece => {
-                    if self.tell(piece, &mut out) {
+                    if self.write(piece, &mut out) {
                         return Ok(());
                     }
                 }
@@ -114,31 +114,36 @@ impl Telling {
             let piece = tokio::select! {
                 biased;
                 piece = self.piece(&mut source) => piece,
-                () = &mut deadline => return self.told(source, None).await,
+                () = &mut deadline => return self.committed(source, None).await,
             };
             match piece {
                 Piece::Opened => {}
                 Piece::Failed(error) => return self.client.failed(error, &mut self.writer),
-                piece => return self.told(source, Some(piece)).await,
+                piece => return self.committed(source, Some(piece)).await,
             }
         }
     }
 
     /// The head and the first events leave now; the rest follows as it comes.
-    async fn told(mut self, source: Source, first: Option<Piece>) -> Response {
+    async fn committed(mut self, source: Source, first: Option<Piece>) -> Response {
         let (record, every) = (self.record.clone(), self.app.limits.heartbeat);
         let mut out = Vec::new();
         self.writer.begin(&mut out);
-        let ended = first.is_some_and(|piece| self.tell(piece, &mut out));
+        let ended = first.is_some_and(|piece| self.write(piece, &mut out));
         if ended {
             self.keep().await;
         }
-        heartbeat::streamed(Told { telling: self, source, ended, last: None }, out.into(), every, &record)
+        heartbeat::streamed(
+            ReplySource { reply: self, source, ended, last: None },
+            out.into(),
+            every,
+            &record,
+        )
     }
 
     /// The next piece, or respool's end. Safe to cancel. The reply is kept until its end, and is bounded like a whole one.
     async fn piece(&self, source: &mut Source) -> Piece {
-        if self.told > self.app.limits.max_body.bytes() {
+        if self.written > self.app.limits.max_body.bytes() {
             return Piece::Failed(too_long(&self.app));
         }
         tokio::select! {
@@ -149,7 +154,7 @@ impl Telling {
     }
 
     /// Writes what a piece says; true at the end.
-    fn tell(&mut self, piece: Piece, out: &mut Vec<u8>) -> bool {
+    fn write(&mut self, piece: Piece, out: &mut Vec<u8>) -> bool {
         match piece {
             Piece::Opened => return false,
             Piece::Steps(steps) => {
@@ -158,7 +163,7 @@ impl Telling {
                 return false;
             }
             Piece::Event(event) => {
-                self.writer.tell(&event, out);
+                self.writer.write(&event, out);
                 return false;
             }
             Piece::Whole(reply) => {
@@ -181,23 +186,23 @@ impl Telling {
     }
 }
 
-impl Telling {
+impl ReplyWriter {
     /// Writes what the first choice says; these APIs know no other. Its end waits.
     fn steps(&mut self, steps: Vec<ChoiceEvent>, out: &mut Vec<u8>) {
         let mut events = Vec::with_capacity(steps.len());
         for step in steps.into_iter().filter(|step| step.choice == 0) {
-            self.told += step.event.text_len();
+            self.written += step.event.text_len();
             match step.event {
                 TurnEvent::Finish(end) => self.end = Some(end),
                 event => events.push(event),
             }
         }
-        self.writer.tell_all(events, out);
+        self.writer.write_all(events, out);
     }
 
     fn end(&mut self, usage: Option<Usage>, out: &mut Vec<u8>) {
         let end = self.end.take().unwrap_or_else(|| TurnEnd::new(FinishReason::Stop, usage));
-        self.writer.tell(&TurnEvent::Finish(end), out);
+        self.writer.write(&TurnEvent::Finish(end), out);
     }
 }
 
@@ -210,30 +215,30 @@ fn too_long(app: &App) -> ApiError {
     ApiError { is_final: true, ..error }
 }
 
-/// A reply as it is told: the source of a stream.
-struct Told {
-    telling: Telling,
+/// The source of the stream that a reply leaves in.
+struct ReplySource {
+    reply: ReplyWriter,
     source: Source,
     ended: bool,
     /// The last events: they leave once the reply is kept.
     last: Option<Bytes>,
 }
 
-impl heartbeat::Source for Told {
+impl heartbeat::Source for ReplySource {
     async fn next(&mut self) -> Option<Bytes> {
         if self.ended {
             self.last.as_ref()?;
-            self.telling.keep().await;
+            self.reply.keep().await;
             return self.last.take();
         }
-        let piece = self.telling.piece(&mut self.source).await;
+        let piece = self.reply.piece(&mut self.source).await;
         let mut out = Vec::new();
-        self.ended = self.telling.tell(piece, &mut out);
+        self.ended = self.reply.write(piece, &mut out);
         if !self.ended {
             return Some(out.into());
         }
         self.last = Some(out.into());
-        self.telling.keep().await;
+        self.reply.keep().await;
         self.last.take()
     }
 
@@ -242,16 +247,16 @@ impl heartbeat::Source for Told {
             return None;
         }
         let mut out = Vec::new();
-        self.telling.writer.heartbeat(&mut out);
+        self.reply.writer.heartbeat(&mut out);
         Some(out.into())
     }
 }
 
 impl Source {
     /// Streamed or whole, as the client asked; with the run's id where an agent answers.
-    pub(super) async fn answer(self, telling: Telling, stream: bool) -> Response {
+    pub(super) async fn answer(self, reply: ReplyWriter, stream: bool) -> Response {
         let run = if let Self::Agent(answer) = &self { answer.run_id() } else { None };
-        let mut response = if stream { telling.streamed(self).await } else { telling.collected(self).await };
+        let mut response = if stream { reply.streamed(self).await } else { reply.collected(self).await };
         response.headers_mut().extend(run.map(|id| (RUN_ID, id)));
         response
     }
@@ -262,17 +267,17 @@ impl Source {
                 *self = work.await.map_or_else(|error| Self::Known(Some(Piece::Failed(error))), Self::from);
                 Piece::Opened
             }
-            Self::Open(stream) => match stream.batch().await {
-                Batch::Steps(steps) => Piece::Steps(steps),
+            Self::Open(stream) => match stream.next().await {
+                StreamPart::Steps(steps) => Piece::Steps(steps),
                 // These go to clients of chat completions only.
-                Batch::Frames(_) => Piece::Failed(chat::not_a_stream()),
-                Batch::Failed(error) => Piece::Failed(error),
-                Batch::End => Piece::End(stream.usage()),
+                StreamPart::Frames(_) => Piece::Failed(chat::not_a_stream()),
+                StreamPart::Failed(error) => Piece::Failed(error),
+                StreamPart::End => Piece::End(stream.usage()),
             },
             Self::Agent(answer) => match answer.next().await {
-                Said::Progress(text) => Piece::Event(TurnEvent::Reasoning(text)),
-                Said::Answer(reply) => Piece::Whole(reply),
-                Said::Failed(error) => Piece::Failed(error),
+                RunOutput::Progress(text) => Piece::Event(TurnEvent::Reasoning(text)),
+                RunOutput::Answer(reply) => Piece::Whole(reply),
+                RunOutput::Failed(error) => Piece::Failed(error),
             },
             Self::Known(piece) => piece.take().unwrap_or_else(|| Piece::Failed(chat::not_a_stream())),
         }

@@ -9,7 +9,7 @@ use url::form_urlencoded;
 use super::kept::broken;
 use super::upstream_headers;
 use crate::agent::client_digest;
-use crate::observe::{Record, RequestStart};
+use crate::observe::{RequestRecord, RequestStart};
 use crate::server::{App, permission, respond, transparent};
 use crate::store::KeptResponse;
 use crate::translate::responses::{FinishedResponse, id_of, with_status};
@@ -25,7 +25,7 @@ pub(in crate::server) struct Asking {
     id: String,
     client: String,
     query: Option<String>,
-    record: Record,
+    record: RequestRecord,
 }
 
 /// `GET /v1/responses/{id}`.
@@ -76,7 +76,8 @@ impl FromRequest<App> for Asking {
         }
         let name = format!("{} {}", parts.method, parts.uri.path());
         let start = RequestStart::new(respond::request_id(&parts.headers), name, "responses");
-        let record = Record::begin(start.of_account(permission::account(&parts.extensions)), &app.recording);
+        let record =
+            RequestRecord::begin(start.of_account(permission::account(&parts.extensions)), &app.recording);
         if let Some(error) = app.access.foreign_page(&parts.headers) {
             return Err(respond::leaves(respond::error(&error), &record));
         }

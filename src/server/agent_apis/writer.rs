@@ -50,22 +50,22 @@ impl Writer {
         }
     }
 
-    /// Tells one step of the turn.
-    pub(super) fn tell(&mut self, event: &TurnEvent, out: &mut Vec<u8>) {
+    /// Writes one step of the turn.
+    pub(super) fn write(&mut self, event: &TurnEvent, out: &mut Vec<u8>) {
         match self {
             Self::Responses(events) => {
                 if matches!(event, TurnEvent::Finish(_)) {
                     events.ends_at(now());
                 }
-                events.tell(event, out);
+                events.write(event, out);
             }
-            Self::Messages(events, _) => events.tell(event, out),
+            Self::Messages(events, _) => events.write(event, out),
         }
     }
 
-    /// Tells steps that came together. Pieces of a text leave together then: an event of these APIs costs more than a chunk. These
+    /// Writes steps that came together. Pieces of a text leave together then: an event of these APIs costs more than a chunk. These
     /// APIs know the first choice only.
-    pub(super) fn tell_all(&mut self, steps: impl IntoIterator<Item = TurnEvent>, out: &mut Vec<u8>) {
+    pub(super) fn write_all(&mut self, steps: impl IntoIterator<Item = TurnEvent>, out: &mut Vec<u8>) {
         let mut joined: Option<TurnEvent> = None;
         for event in steps {
             let Some(begun) = &mut joined else {
@@ -73,11 +73,11 @@ impl Writer {
                 continue;
             };
             if let Some(next) = begun.join(event) {
-                self.tell(begun, out);
+                self.write(begun, out);
                 joined = Some(next);
             }
         }
-        joined.iter().for_each(|event| self.tell(event, out));
+        joined.iter().for_each(|event| self.write(event, out));
     }
 
     /// `code`: of the event that ends a Responses stream.

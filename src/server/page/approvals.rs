@@ -52,7 +52,7 @@ fn how_to_decide() -> Markup {
     }
 }
 
-/// Whoever decides has to see what will run: these inputs are shown whatever `[log] content` says.
+/// The person who decides has to see what will run: these inputs are shown whatever `[log] content` says.
 fn approval(viewer: &Viewer, row: &ApprovalRow, asked: &ApprovalRequest) -> Markup {
     let (action, about) = (format!("/ui/approvals/{}", row.id), format!("the calls of {}", row.agent));
     html! {

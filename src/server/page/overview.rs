@@ -87,7 +87,7 @@ fn tiles(app: &App, today: &Report) -> Markup {
 fn upstreams(app: &App) -> Markup {
     let rows = html! {
         @for upstream in app.relay.upstreams() {
-            @let (circuit, at_work, waiting) = upstream.standing.report();
+            @let (circuit, at_work, waiting) = upstream.state.report();
             tr {
                 th scope="row" { (upstream.name) }
                 td {
@@ -100,8 +100,8 @@ fn upstreams(app: &App) -> Markup {
                 }
                 td class="number" { (at_work) }
                 td class="number" { (waiting) }
-                td class="number" { @if let Some(mean) = upstream.standing.mean_time() { (format::duration(mean)) } @else { "–" } }
-                td { @if let Some(models) = upstream.standing.models() { (models.join(", ")) } @else { "not known yet" } }
+                td class="number" { @if let Some(mean) = upstream.state.mean_time() { (format::duration(mean)) } @else { "–" } }
+                td { @if let Some(models) = upstream.state.models() { (models.join(", ")) } @else { "not known yet" } }
             }
         }
     };

@@ -1,4 +1,4 @@
-//! Who looks at the page: an operator's key, once given, becomes a signed cookie; every button carries a mark that belongs to it.
+//! Who looks at the page: an operator's key, once entered, becomes a signed cookie; every button carries a mark that belongs to it.
 //!
 //! The cookie holds no key: it names one by a keyed digest, so a key that is taken away ends its sessions. The signing key is made anew by
 //! each process, so a restart ends all sessions.

@@ -15,11 +15,12 @@ pub(super) const WORKDIR: &[&str] = &["workdir", "cwd"];
 pub(super) struct Arguments<'a>(pub(super) &'a Map<String, Value>);
 
 impl<'a> Arguments<'a> {
-    /// The argument under whichever of its names it was given. Two of them could mean two things: who reads the one and who
+    /// The argument under the one of its names that was used. Two of them could mean two things: who reads the one and who
     /// reads the other would not speak of the same.
     fn find(&self, names: &[&str]) -> Result<Option<&'a Value>, ToolError> {
-        let mut given = names.iter().filter(|name| self.0.get(**name).is_some_and(|value| !value.is_null()));
-        match (given.next(), given.next()) {
+        let mut present =
+            names.iter().filter(|name| self.0.get(**name).is_some_and(|value| !value.is_null()));
+        match (present.next(), present.next()) {
             (Some(one), Some(other)) => Err(ToolError::Failed(format!(
                 "the arguments {one:?} and {other:?} are the same one: give only one of them"
             ))),

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::super::contract::{ToolError, ToolOutput};
 use super::arguments::{Arguments, wrong};
 use super::read::{open, whole};
-use super::shown::{self, Found};
+use super::shown::{self, Match};
 use super::text::{Encoding, decode, encode, is_crlf, with_crlf};
 use super::workspace::{Place, Workspace};
 use super::write::{diff, replace, shortened};
@@ -136,9 +136,9 @@ fn find(before: &str, edit: &Edit) -> Result<(usize, usize, String), String> {
         }
     }
     match shown::find(before, &edit.old, &edit.new) {
-        Found::Once(at, length, new) => Ok((at, length, new)),
-        Found::Often => Err("is there more than once: add lines around it until it is unique".into()),
-        Found::Nowhere => Err(hint(before, &edit.old)),
+        Match::Once(at, length, new) => Ok((at, length, new)),
+        Match::Often => Err("is there more than once: add lines around it until it is unique".into()),
+        Match::Nowhere => Err(hint(before, &edit.old)),
     }
 }
 

@@ -11,7 +11,7 @@ use super::super::contract::{ToolError, ToolOutput};
 use super::text::decode;
 use super::workspace::{Place, Workspace, failure};
 
-/// Up to this size a file is read whole and its encoding told; larger ones are read line by line as UTF-8.
+/// Up to this size a file is read whole and its encoding detected; larger ones are read line by line as UTF-8.
 const WHOLE: u64 = 16 << 20;
 const MOST_LINES: usize = 2_000;
 const MOST_BYTES: usize = 128 << 10;

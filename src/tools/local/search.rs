@@ -29,7 +29,7 @@ pub(super) struct Query {
 
 /// What was found, and what was not looked at.
 #[derive(Default)]
-struct Found {
+struct SearchResult {
     lines: Vec<String>,
     large: usize,
     withheld: usize,
@@ -51,7 +51,7 @@ pub(super) fn search(
         .metadata(&place.real)
         .map_err(|error| super::workspace::failure(place.written.display(), &error))?;
     let limit = query.limit.unwrap_or(MOST_MATCHES).min(MOST_MATCHES);
-    let mut found = Found::default();
+    let mut found = SearchResult::default();
     for entry in walk(&workspace.root, &place.real, query.glob.as_deref())?.flatten() {
         if stopped.load(Ordering::Relaxed) || found.lines.len() > limit {
             break;
@@ -85,7 +85,7 @@ fn search_file(
     expression: &Regex,
     limit: usize,
     permit: &Permit,
-    found: &mut Found,
+    found: &mut SearchResult,
 ) {
     let name = path.display().to_string();
     if !permit.covers(&name) {
@@ -111,7 +111,7 @@ fn search_file(
     }
 }
 
-impl Found {
+impl SearchResult {
     fn report(mut self, limit: usize) -> String {
         let more = self.lines.len() > limit;
         self.lines.truncate(limit);

@@ -7,7 +7,7 @@ use tool_call_parser::templates::{Scope, breaks, broken, mended, with_spaces};
 
 /// Where a text stands in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum Match {
     /// At this place, so long, and what is to stand there instead.
     Once(usize, usize, String),
     /// More than once.
@@ -25,10 +25,10 @@ struct Shown<'a> {
 }
 
 /// Looks for `old`, as a model has read it.
-pub(super) fn find(file: &str, old: &str, new: &str) -> Found {
+pub(super) fn find(file: &str, old: &str, new: &str) -> Match {
     let places = breaks(file, Prior::default(), Scope::All);
     if places.is_empty() {
-        return Found::Nowhere;
+        return Match::Nowhere;
     }
     let shown = Shown { file, text: with_spaces(file, &places), places };
     for (old, new) in [(old.to_owned(), new.to_owned()), (with_crlf(old), with_crlf(new))] {
@@ -36,11 +36,11 @@ pub(super) fn find(file: &str, old: &str, new: &str) -> Found {
         let mut found = shown.text.match_indices(&old).map(|(at, _)| at);
         match (found.next(), found.next()) {
             (Some(at), None) => return shown.replaced(at, &old, &new),
-            (Some(_), Some(_)) => return Found::Often,
+            (Some(_), Some(_)) => return Match::Often,
             (None, _) => {}
         }
     }
-    Found::Nowhere
+    Match::Nowhere
 }
 
 fn as_shown(text: &str) -> String {
@@ -49,7 +49,7 @@ fn as_shown(text: &str) -> String {
 
 impl Shown<'_> {
     /// What old and new text have in common at both ends stays as the file has it.
-    fn replaced(&self, at: usize, old: &str, new: &str) -> Found {
+    fn replaced(&self, at: usize, old: &str, new: &str) -> Match {
         let shown = as_shown(new);
         let head = common(old.chars(), shown.chars());
         let tail = common(old[head..].chars().rev(), shown[head..].chars().rev());
@@ -58,7 +58,7 @@ impl Shown<'_> {
             (self.original(at + head), self.original(at + old.len() - tail).max(start));
         let middle = mended(&shown[head..shown.len() - tail], self.file);
         let new = [&self.file[start..middle_start], &middle, &self.file[middle_end..end]].concat();
-        Found::Once(start, end - start, new)
+        Match::Once(start, end - start, new)
     }
 
     /// The place in the file of a place in the shown text.

@@ -1,4 +1,4 @@
-//! What the model is told of the local tools, under both sets of names.
+//! The local tools as the model sees them, under both sets of names.
 
 use serde_json::{Value, json};
 

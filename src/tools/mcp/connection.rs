@@ -84,7 +84,7 @@ struct Process {
     _reader: AbortOnDrop,
 }
 
-/// Hears what a server tells on its own account.
+/// Receives what a server sends on its own account.
 struct Listener(Arc<Notify>);
 
 impl rmcp::ClientHandler for Listener {

@@ -1,8 +1,8 @@
-//! Which of an agent's tools the policy never lets run when there is nobody to ask: told from the rules and the tools'
+//! Which of an agent's tools the policy never lets run when there is nobody to ask: derived from the rules and the tools'
 //! names, before any call. Pure.
 //!
 //! Where names and rules do not settle it, nothing is said: a tool is named only if no call of it could pass. Called by
-//! `cli`, which tells the owner.
+//! `cli`, which shows it to the owner.
 
 use super::super::config::{PolicyConfig, Rule, Verdict};
 use super::super::gateway::known;
@@ -41,7 +41,7 @@ fn could_run(policy: &PolicyConfig, tool: &str) -> bool {
     policy.default == Verdict::Allow && is_known(tool)
 }
 
-/// The names under which rules know it, as far as they can be told without asking its server.
+/// The names under which rules know it, as far as they are known without asking its server.
 fn names(tool: &str) -> Vec<String> {
     let other = match (tool.strip_prefix(known::PREFIX), tool.strip_prefix(mcp::PREFIX)) {
         (Some(own), _) => Some(own.to_owned()),

@@ -69,12 +69,12 @@ fn begin(spec: &Spec, words: &[OsString]) -> io::Result<End> {
     namespaces::enter(spec)?;
     let (reader, writer) = io::pipe()?;
     let mut init = stage("init", spec, words)?.stdin(Stdio::from(writer)).spawn()?;
-    let told = relay(reader, pid_of(&init))?;
+    let reported = relay(reader, pid_of(&init))?;
     let status = init.wait()?;
-    Ok(read_end(&told).unwrap_or_else(|| supervise::end_of(status)))
+    Ok(read_end(&reported).unwrap_or_else(|| supervise::end_of(status)))
 }
 
-/// Passes on what respool asks for until the namespaces have ended, and returns what they told of the end. There are no
+/// Passes on what respool asks for until the namespaces have ended, and returns what they reported of the end. There are no
 /// threads after `unshare`.
 fn relay(mut reader: PipeReader, init: Pid) -> io::Result<String> {
     let mut is_heard = true;
@@ -90,9 +90,9 @@ fn relay(mut reader: PipeReader, init: Pid) -> io::Result<String> {
         let is_ready = |fd: &PollFd<'_>| fd.any() == Some(true);
         let [is_told, is_asked] = [is_ready(&waiting[0]), is_heard && is_ready(&waiting[1])];
         if is_told {
-            let mut told = String::new();
-            reader.read_to_string(&mut told)?;
-            return Ok(told);
+            let mut reported = String::new();
+            reader.read_to_string(&mut reported)?;
+            return Ok(reported);
         }
         if is_asked {
             is_heard = matches!(rustix::io::read(&stdin, &mut [0]), Ok(1));

@@ -1,4 +1,4 @@
-//! What the launcher is told about the sandbox it makes: plain data, as JSON in its arguments.
+//! The description of the sandbox that the launcher makes: plain data, as JSON in its arguments.
 
 use std::path::PathBuf;
 

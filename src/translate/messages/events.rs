@@ -35,7 +35,7 @@ pub struct MessageEvents {
     asked: AskedMessage,
     items: Items,
     id: String,
-    /// What the prompt is expected to cost, in tokens: Anthropic tells it at the beginning.
+    /// What the prompt is expected to cost, in tokens: Anthropic sends it at the beginning.
     expected_prompt: u64,
     blocks: Vec<String>,
     open: Option<OpenBlock>,
@@ -85,8 +85,8 @@ impl MessageEvents {
         write_event(out, "ping", r#"{"type":"ping"}"#);
     }
 
-    /// Tells one event of the turn. After its end nothing leaves any more.
-    pub fn tell(&mut self, event: &TurnEvent, out: &mut impl BufMut) {
+    /// Writes one event of the turn. After its end nothing leaves any more.
+    pub fn write(&mut self, event: &TurnEvent, out: &mut impl BufMut) {
         if self.closed {
             return;
         }
@@ -95,17 +95,17 @@ impl MessageEvents {
             // Here a refusal is a text, and the reason for the end.
             TurnEvent::Refusal(text) => {
                 self.refused = true;
-                return self.tell(&TurnEvent::Content(text.clone()), out);
+                return self.write(&TurnEvent::Content(text.clone()), out);
             }
             _ => {}
         }
         let Around { before, after } = self.items.around(event);
-        before.iter().for_each(|event| self.write(event, out));
-        self.write(event, out);
-        after.iter().for_each(|event| self.write(event, out));
+        before.iter().for_each(|event| self.write_one(event, out));
+        self.write_one(event, out);
+        after.iter().for_each(|event| self.write_one(event, out));
     }
 
-    fn write(&mut self, event: &TurnEvent, out: &mut impl BufMut) {
+    fn write_one(&mut self, event: &TurnEvent, out: &mut impl BufMut) {
         match event {
             TurnEvent::ItemBegun(kind, _) => self.begin_item(*kind, out),
             TurnEvent::ItemEnded(end) => self.close(end, out),
@@ -132,9 +132,9 @@ impl MessageEvents {
         };
         let sequence = stop_sequence.map_or_else(|| "null".to_owned(), encode_string);
         let usage = end.usage.unwrap_or(Usage { prompt: self.expected_prompt, ..Usage::default() });
-        let told = usage_json(&usage);
+        let counts = usage_json(&usage);
         let delta = format!(r#"{{"stop_reason":{reason},"stop_sequence":{sequence}}}"#);
-        let data = format!(r#"{{"type":"message_delta","delta":{delta},"usage":{told}}}"#);
+        let data = format!(r#"{{"type":"message_delta","delta":{delta},"usage":{counts}}}"#);
         write_event(out, "message_delta", &data);
         write_event(out, "message_stop", r#"{"type":"message_stop"}"#);
         self.ended = Some(self.object(reason, &sequence, &usage));

@@ -159,18 +159,18 @@ impl ResponseEvents {
         self.event(out, "response.in_progress", &format!(r#","response":{response}"#));
     }
 
-    /// Tells one event of the turn. After its end nothing leaves any more.
-    pub fn tell(&mut self, event: &TurnEvent, out: &mut impl BufMut) {
+    /// Writes one event of the turn. After its end nothing leaves any more.
+    pub fn write(&mut self, event: &TurnEvent, out: &mut impl BufMut) {
         if self.ended.is_some() {
             return;
         }
         let Around { before, after } = self.items.around(event);
-        before.iter().for_each(|event| self.write(event, out));
-        self.write(event, out);
-        after.iter().for_each(|event| self.write(event, out));
+        before.iter().for_each(|event| self.write_one(event, out));
+        self.write_one(event, out);
+        after.iter().for_each(|event| self.write_one(event, out));
     }
 
-    fn write(&mut self, event: &TurnEvent, out: &mut impl BufMut) {
+    fn write_one(&mut self, event: &TurnEvent, out: &mut impl BufMut) {
         match event {
             TurnEvent::ItemBegun(kind, id) => self.begin_item(*kind, id, out),
             TurnEvent::ItemEnded(end) => self.close(end, out),
@@ -188,7 +188,7 @@ impl ResponseEvents {
         if self.ended.is_some() {
             return;
         }
-        self.items.end(false).iter().for_each(|event| self.write(event, out));
+        self.items.end(false).iter().for_each(|event| self.write_one(event, out));
         // Of failures those are kept that a client asks for later.
         self.head.store &= self.asked.background;
         let response = self.object(true, Status::Failed(code, &error.message), None);

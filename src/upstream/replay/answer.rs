@@ -21,14 +21,14 @@ pub(super) type ReplayBody = BoxBody<Bytes, Infallible>;
 
 /// The version that the replay upstream behaves like.
 const VERSION: &str = "0.32.0";
-/// Told for every model: gpt-oss' context length.
+/// The window listed for every model: gpt-oss' context length.
 const MAX_MODEL_LEN: u32 = 131_072;
 /// When the models were created, in Unix seconds: the day of the recordings, so that answers can be compared.
 const CREATED: u32 = 1_795_223_698;
 
 /// An answer, before it is sent.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct ReplayResponse {
     pub(super) status: StatusCode,
     headers: HeaderMap,
     pieces: Vec<Bytes>,
@@ -37,7 +37,7 @@ pub(super) struct Answer {
     pub(super) silence: Duration,
 }
 
-impl Answer {
+impl ReplayResponse {
     fn new(status: StatusCode, body: impl Into<Bytes>) -> Self {
         let headers = HeaderMap::from_iter([(header::SERVER, HeaderValue::from_static("uvicorn"))]);
         Self { status, headers, pieces: vec![body.into()], chunked: false, silence: Duration::ZERO }
@@ -83,7 +83,7 @@ fn in_chunks(pieces: Vec<Bytes>, delay: Duration) -> ReplayBody {
 }
 
 /// The recorded reply; its usage chunk only when the request asked for one.
-pub(super) fn recorded(recording: &Recording, include_usage: bool) -> Answer {
+pub(super) fn recorded(recording: &Recording, include_usage: bool) -> ReplayResponse {
     let chunked = recording.form == Form::Stream && recording.status.is_success();
     let pieces = if chunked && !include_usage {
         framing::without_usage(&recording.pieces)
@@ -91,28 +91,28 @@ pub(super) fn recorded(recording: &Recording, include_usage: bool) -> Answer {
         recording.pieces.clone()
     };
     let Recording { status, silence, .. } = *recording;
-    Answer { status, headers: recording.headers.clone(), pieces, chunked, silence }
+    ReplayResponse { status, headers: recording.headers.clone(), pieces, chunked, silence }
 }
 
 /// An error of the serving layer.
-pub(super) fn refused(refusal: Refusal) -> Answer {
+pub(super) fn refused(refusal: Refusal) -> ReplayResponse {
     let Refusal { status, message, kind, param } = refusal;
     let error = json!({"message": message, "type": kind, "param": param, "code": status.as_u16()});
-    Answer::json(status, &json!({"error": error}))
+    ReplayResponse::json(status, &json!({"error": error}))
 }
 
 /// A request whose body broke off or is larger than the replay upstream takes.
-pub(super) fn unreadable_body(error: &(dyn Error + Send + Sync)) -> Answer {
+pub(super) fn unreadable_body(error: &(dyn Error + Send + Sync)) -> ReplayResponse {
     detail(StatusCode::PAYLOAD_TOO_LARGE, &format!("The request body cannot be read: {error}"))
 }
 
 /// An error of the web framework below vLLM: no error object.
-pub(super) fn detail(status: StatusCode, text: &str) -> Answer {
-    Answer::json(status, &json!({"detail": text}))
+pub(super) fn detail(status: StatusCode, text: &str) -> ReplayResponse {
+    ReplayResponse::json(status, &json!({"detail": text}))
 }
 
 /// The path is known, the method is not.
-pub(super) fn method_not_allowed(allowed: &Method) -> Answer {
+pub(super) fn method_not_allowed(allowed: &Method) -> ReplayResponse {
     let answer = detail(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
     match HeaderValue::from_str(allowed.as_str()) {
         Ok(allowed) => answer.with(header::ALLOW, allowed),
@@ -121,19 +121,19 @@ pub(super) fn method_not_allowed(allowed: &Method) -> Answer {
 }
 
 /// `GET /health`.
-pub(super) fn empty() -> Answer {
-    Answer::new(StatusCode::OK, Bytes::new())
+pub(super) fn empty() -> ReplayResponse {
+    ReplayResponse::new(StatusCode::OK, Bytes::new())
 }
 
 /// `GET /version`.
-pub(super) fn version() -> Answer {
-    Answer::json(StatusCode::OK, &json!({"version": VERSION}))
+pub(super) fn version() -> ReplayResponse {
+    ReplayResponse::json(StatusCode::OK, &json!({"version": VERSION}))
 }
 
 /// `GET /v1/models`.
-pub(super) fn models<'n>(ids: impl Iterator<Item = &'n str>) -> Answer {
+pub(super) fn models<'n>(ids: impl Iterator<Item = &'n str>) -> ReplayResponse {
     let data: Vec<Value> = ids.map(model).collect();
-    Answer::json(StatusCode::OK, &json!({"object": "list", "data": data}))
+    ReplayResponse::json(StatusCode::OK, &json!({"object": "list", "data": data}))
 }
 
 fn model(id: &str) -> Value {
@@ -148,7 +148,7 @@ fn model(id: &str) -> Value {
     })
 }
 
-/// Header names in lower case with their values, for whoever looks at a request.
+/// Header names in lower case with their values, for checks of a request.
 pub(super) fn readable_headers(headers: &HeaderMap) -> Vec<(String, String)> {
     let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     headers.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect()

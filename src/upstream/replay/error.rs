@@ -1,4 +1,4 @@
-//! Why recordings could not be loaded. Shown to whoever named the directory.
+//! Why recordings could not be loaded. Shown to the user who named the directory.
 
 use std::fmt;
 use std::io;

@@ -60,7 +60,7 @@ impl Refusal {
     }
 
     /// The model was recorded, but not in this form.
-    pub(super) fn not_recorded(asked: &Asked) -> Self {
+    pub(super) fn not_recorded(asked: &ReadRequest) -> Self {
         let model = asked.model.as_deref().unwrap_or("the first model");
         let turn = if asked.ends_in_tool_result { "the turn after a tool result" } else { "this turn" };
         let message = format!(
@@ -81,7 +81,7 @@ fn offset_of(error: &serde_json::Error, body: &[u8]) -> usize {
 
 /// A chat request of the right shape.
 #[derive(Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct ReadRequest {
     /// vLLM takes its own model when none is named.
     pub(super) model: Option<String>,
     pub(super) stream: bool,
@@ -91,7 +91,7 @@ pub(super) struct Asked {
     messages: Vec<Value>,
 }
 
-impl Asked {
+impl ReadRequest {
     /// Checks what vLLM checks before it looks at the model.
     pub(super) fn read(headers: &HeaderMap, body: &[u8]) -> Result<Self, Refusal> {
         check_content_type(headers)?;
@@ -140,8 +140,9 @@ impl Asked {
 }
 
 fn check_content_type(headers: &HeaderMap) -> Result<(), Refusal> {
-    let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let media_type = given.split(';').next().unwrap_or_default().trim();
+    let content_type =
+        headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let media_type = content_type.split(';').next().unwrap_or_default().trim();
     if media_type.eq_ignore_ascii_case("application/json") { Ok(()) } else { Err(Refusal::media_type()) }
 }
 
@@ -228,10 +229,10 @@ mod tests {
     use super::*;
     use http::HeaderValue;
 
-    fn read(body: &str) -> Result<Asked, Refusal> {
+    fn read(body: &str) -> Result<ReadRequest, Refusal> {
         let headers =
             HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
-        Asked::read(&headers, body.as_bytes())
+        ReadRequest::read(&headers, body.as_bytes())
     }
 
     fn check_refused(body: &str, words: &str, param: Option<&str>) {
@@ -265,16 +266,21 @@ mod tests {
 
     #[test]
     fn only_json_is_taken() {
-        for given in ["text/plain", "", "application/jsonp"] {
-            let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(given))]);
-            assert_eq!(Asked::read(&headers, b"{}").unwrap_err(), Refusal::media_type(), "{given}");
+        for content_type in ["text/plain", "", "application/jsonp"] {
+            let headers =
+                HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(content_type))]);
+            assert_eq!(
+                ReadRequest::read(&headers, b"{}").unwrap_err(),
+                Refusal::media_type(),
+                "{content_type}"
+            );
         }
-        assert_eq!(Asked::read(&HeaderMap::new(), b"{}").unwrap_err(), Refusal::media_type());
+        assert_eq!(ReadRequest::read(&HeaderMap::new(), b"{}").unwrap_err(), Refusal::media_type());
         let with_charset = HeaderMap::from_iter([(
             header::CONTENT_TYPE,
             HeaderValue::from_static("Application/JSON; charset=utf-8"),
         )]);
-        assert!(Asked::read(&with_charset, br#"{"messages":[]}"#).is_ok());
+        assert!(ReadRequest::read(&with_charset, br#"{"messages":[]}"#).is_ok());
     }
 
     #[test]

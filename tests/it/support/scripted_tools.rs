@@ -4,7 +4,9 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use respool::tools::{Approver, Asked, Invocation, Question, Target, ToolError, ToolOutput, ToolSpec, Tools};
+use respool::tools::{
+    Approver, Invocation, Question, QuestionKind, Target, ToolError, ToolOutput, ToolSpec, Tools,
+};
 use serde_json::{Value, json};
 
 type Script = dyn Fn(&Invocation, usize) -> Result<String, ToolError> + Send + Sync;
@@ -102,7 +104,7 @@ impl Tools for ScriptedTools {
             if let Some(approver) = approver {
                 // Nobody sits at an agent that is served: whoever is there consents to this very call and to no other.
                 let question = |arguments| Question {
-                    asked: Asked::Call,
+                    kind: QuestionKind::Call,
                     tool: &invocation.name,
                     arguments,
                     target: &Target::Other,

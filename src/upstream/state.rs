@@ -1,4 +1,4 @@
-//! How an upstream stands at the moment: its circuit, its places, the models it serves. `relay` asks for all this before it
+//! The present state of an upstream: its circuit, its places, the models it serves. `relay` asks for all this before it
 //! sends a request, and says how the request went.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use crate::wire::ErrorCode;
 
 /// What changes from request to request.
 #[derive(Debug)]
-pub struct Standing {
+pub struct UpstreamState {
     weight: u32,
     circuit: Mutex<Circuit>,
     gate: Arc<Gate>,
@@ -27,12 +27,12 @@ pub struct Standing {
     configured: bool,
     /// The models it serves; `None`: not known.
     models: RwLock<Option<Vec<String>>>,
-    /// It does not tell its models without a key.
+    /// It does not list its models without a key.
     secretive: AtomicBool,
     series: Arc<OfUpstream>,
 }
 
-impl Standing {
+impl UpstreamState {
     pub(super) fn new(config: &UpstreamConfig) -> Self {
         let series = Arc::new(OfUpstream::new(&config.name));
         Self {
@@ -93,8 +93,8 @@ impl Standing {
         !self.secretive.swap(true, Ordering::Relaxed)
     }
 
-    /// True when it may yet tell its models.
-    pub(super) fn may_tell(&self) -> bool {
+    /// True when it may yet list its models.
+    pub(super) fn may_list_models(&self) -> bool {
         self.models().is_none() && !self.secretive.load(Ordering::Relaxed)
     }
 
@@ -147,11 +147,11 @@ impl Upstream {
     /// # Errors
     /// 429 when as many requests wait as may.
     pub async fn enter(&self, who: Who) -> Result<(Place, Duration), UpstreamError> {
-        let gate = &self.standing.gate;
+        let gate = &self.state.gate;
         let (place, waited) =
             gate.enter(who).await.map_err(|full| self.full(full.taken, full.waiting, full.wait))?;
         if gate.is_bounded() {
-            self.standing.series.queue.record(waited.as_secs_f64());
+            self.state.series.queue.record(waited.as_secs_f64());
         }
         Ok((place, waited))
     }
@@ -169,14 +169,14 @@ impl Upstream {
         full
     }
 
-    /// A request is sent now; what is given back wants to know how it went.
-    pub fn begin(self: &Arc<Self>) -> Trial {
-        let probe = self.standing.circuit().begin(now());
-        Trial { upstream: Arc::clone(self), probe }
+    /// A request is sent now. The returned report expects its outcome.
+    pub fn begin(self: &Arc<Self>) -> OutcomeReport {
+        let probe = self.state.circuit().begin(now());
+        OutcomeReport { upstream: Arc::clone(self), probe }
     }
 
     fn changed(&self, change: Change, why: &str) {
-        let series = &self.standing.series;
+        let series = &self.state.series;
         match change {
             Change::Opened => {
                 series.open.set(1.0);
@@ -196,24 +196,24 @@ impl Upstream {
     }
 }
 
-/// A request under way, for the circuit. Dropped without an outcome it counts for nothing.
+/// Reports the outcome of one request to the circuit. Dropped without an outcome it counts for nothing.
 #[derive(Debug)]
-pub struct Trial {
+pub struct OutcomeReport {
     upstream: Arc<Upstream>,
     probe: bool,
 }
 
-impl Trial {
+impl OutcomeReport {
     /// An answer came, a refusal also. True when the upstream had failed before.
     pub fn succeeded(mut self) -> bool {
         self.probe = false;
-        let change = self.upstream.standing.circuit().succeeded();
+        let change = self.upstream.state.circuit().succeeded();
         change.inspect(|change| self.upstream.changed(*change, "")).is_some()
     }
 
     /// It failed in a way that says something about the upstream: `why`, as it may stand in a log.
     pub fn failed(mut self, why: &str) {
-        let change = self.upstream.standing.circuit().failed(now(), self.probe);
+        let change = self.upstream.state.circuit().failed(now(), self.probe);
         self.probe = false;
         if let Some(change) = change {
             self.upstream.changed(change, why);
@@ -226,10 +226,10 @@ fn now() -> std::time::Instant {
     tokio::time::Instant::now().into_std()
 }
 
-impl Drop for Trial {
+impl Drop for OutcomeReport {
     fn drop(&mut self) {
         if self.probe {
-            self.upstream.standing.circuit().abandoned(now());
+            self.upstream.state.circuit().abandoned(now());
         }
     }
 }
