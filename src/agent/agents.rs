@@ -115,7 +115,7 @@ impl Agents {
     }
 
     /// From now on the model calls of a run are told to its client's account. The first call counts.
-    pub fn tell_accounts(&self, accounts: Arc<dyn Accounts>) {
+    pub fn use_accounts(&self, accounts: Arc<dyn Accounts>) {
         let _ = self.active.accounts.set(accounts);
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::Subcommand;
 
 use super::Failure;
-use super::say::{flat, say, tell};
+use super::say::{flat, say, say_aside};
 use super::serve::runtime;
 use crate::alerts::{Alerts, AlertsConfig, OpenAlert, Rule, Silence, Silences, read_open};
 use crate::config::{Loaded, Settings};
@@ -68,7 +68,7 @@ fn list(loaded: &Loaded, json: bool) -> Result<(), Failure> {
     let Some(open) = read_open(dir) else {
         let what =
             format!("No alerts have been recorded in {} yet. `respool serve` records them.", dir.display());
-        tell(&what);
+        say_aside(&what);
         return Ok(());
     };
     if json {
@@ -76,7 +76,7 @@ fn list(loaded: &Loaded, json: bool) -> Result<(), Failure> {
     } else {
         open.iter().for_each(|alert| say(&flat(&line(alert))));
         if open.is_empty() {
-            tell("No alerts.");
+            say_aside("No alerts.");
         }
     }
     Ok(())
@@ -103,7 +103,7 @@ fn test(loaded: &Loaded) -> Result<(), Failure> {
             Err(why) => say(&flat(&format!("{sink}: not delivered: {why}"))),
         }
     }
-    if sent.iter().all(|(_, result)| result.is_ok()) { Ok(()) } else { Err(Failure::Told) }
+    if sent.iter().all(|(_, result)| result.is_ok()) { Ok(()) } else { Err(Failure::Reported) }
 }
 
 fn silence(loaded: &Loaded, rule: &str, subject: String, span: Duration) -> Result<(), Failure> {

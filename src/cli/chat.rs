@@ -8,7 +8,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _};
 use tokio_util::sync::CancellationToken;
 
-use super::say::tell;
+use super::say::say_aside;
 use super::serve::{bounds, runtime};
 use super::upstreams::ServedUpstreams;
 use super::{Failure, log_problem, unread_note};
@@ -114,7 +114,7 @@ fn begin(
     let (system, system_file) = system(arguments.system.as_deref(), loaded.directory())?;
     let unread = unread_note(loaded);
     if let Some(note) = unread.as_ref().filter(|_| prompt.is_some()) {
-        tell(&format!("respool: {note}"));
+        say_aside(&format!("respool: {note}"));
     }
     let sources = Sources {
         upstreams: loaded
@@ -201,7 +201,7 @@ async fn relay(settings: &Settings, abort: &CancellationToken) -> Result<Arc<Rel
 /// The conversation works even if it cannot be saved.
 fn store(settings: &Settings) -> Option<Arc<Store>> {
     let opened = Store::open(&settings.store);
-    let told = |error: &_| tell(&format!("respool: conversations are not kept: {error}"));
+    let told = |error: &_| say_aside(&format!("respool: conversations are not kept: {error}"));
     opened.map(Arc::new).inspect_err(told).ok()
 }
 

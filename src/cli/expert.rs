@@ -11,7 +11,7 @@ mod run;
 mod update;
 mod validate;
 
-use super::say::tell_piece;
+use super::say::say_piece_aside;
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::Path;
 
@@ -211,7 +211,7 @@ pub(super) fn expert(flags: Configured, command: ExpertCommand) -> Result<(), Fa
 /// Fetches and checks a package; its findings go to standard error.
 fn fetched(source: &Source) -> Result<Package, Failure> {
     let loaded = source.load()?;
-    tell_piece(&validate::findings(&loaded));
+    say_piece_aside(&validate::findings(&loaded));
     let Loaded { package, .. } = loaded;
     package.ok_or_else(|| Failure::Failed("the package does not load; correct the errors above".to_owned()))
 }
@@ -222,7 +222,7 @@ fn asks_yes(question: &str) -> bool {
     if !input.is_terminal() {
         return false;
     }
-    tell_piece(&format!("{question} [yes/no] "));
+    say_piece_aside(&format!("{question} [yes/no] "));
     let _ = std::io::stderr().flush();
     let mut answer = String::new();
     input.lock().read_line(&mut answer).is_ok() && answer.trim() == "yes"

@@ -53,13 +53,13 @@ async fn keep_page(
 ) {
     // Only one task writes at a time, and the last one knows everything.
     let page = Arc::new(Mutex::new((config, served.clone())));
-    let tell = move |catalog: &Catalog| {
+    let rewrite = move |catalog: &Catalog| {
         let page = page.lock().unwrap_or_else(PoisonError::into_inner);
-        tell_main_agent(&page.0, catalog, page.1.as_deref());
+        write_agents_page(&page.0, catalog, page.1.as_deref());
     };
-    let (first, now) = (tell.clone(), Arc::clone(&catalog));
+    let (first, now) = (rewrite.clone(), Arc::clone(&catalog));
     let _ = tokio::task::spawn_blocking(move || first(&now)).await;
-    let (again, shown, until) = (tell.clone(), Arc::clone(&catalog), stop.clone());
+    let (again, shown, until) = (rewrite.clone(), Arc::clone(&catalog), stop.clone());
     let following = async move {
         let Some(experts) = served else { return };
         loop {
@@ -68,7 +68,7 @@ async fn keep_page(
             let _ = tokio::task::spawn_blocking(move || again(&shown)).await;
         }
     };
-    tokio::join!(catalog.watch(tell, stop), until.run_until_cancelled(following));
+    tokio::join!(catalog.watch(rewrite, stop), until.run_until_cancelled(following));
 }
 
 /// An expert is not ready if a tool is not bound or, where experts are served, if what it is bound to cannot be reached.
@@ -80,7 +80,7 @@ fn entry_of<'a>(snapshot: &'a Arc<Snapshot>, served: Option<&Experts>) -> Regist
 }
 
 /// Keeps `EXPERTS.md` current, also for packages that were installed by hand.
-fn tell_main_agent(config: &ExpertsConfig, catalog: &Catalog, served: Option<&Experts>) {
+fn write_agents_page(config: &ExpertsConfig, catalog: &Catalog, served: Option<&Experts>) {
     let current = catalog.current();
     if current.experts.is_empty() && !config.dir.is_dir() {
         return;

@@ -192,7 +192,7 @@ enum Failure {
     /// A message for people.
     Failed(String),
     /// The message has been printed already.
-    Told,
+    Reported,
     /// The configuration is unusable: restarting does not help before it is corrected.
     Misconfigured(Problems),
 }
@@ -218,9 +218,9 @@ pub fn main() -> ExitCode {
     }
     match run(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Told) => ExitCode::FAILURE,
+        Err(Failure::Reported) => ExitCode::FAILURE,
         Err(Failure::Failed(message)) => {
-            say::tell(&format!("respool: {message}"));
+            say::say_aside(&format!("respool: {message}"));
             ExitCode::FAILURE
         }
         Err(Failure::Misconfigured(problems)) => {
@@ -228,7 +228,7 @@ pub fn main() -> ExitCode {
                 1 => "a problem".to_owned(),
                 count => format!("{count} problems"),
             };
-            say::tell(&format!("respool: the configuration has {count}:\n{problems}"));
+            say::say_aside(&format!("respool: the configuration has {count}:\n{problems}"));
             ExitCode::from(BAD_CONFIG)
         }
     }
@@ -245,7 +245,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Chat(arguments) => chat::chat(&arguments),
         Command::Runs { flags, command } => {
             let loaded = flags.load(None)?;
-            unread_note(&loaded).iter().for_each(|note| say::tell(&format!("respool: {note}")));
+            unread_note(&loaded).iter().for_each(|note| say::say_aside(&format!("respool: {note}")));
             runs::runs(&loaded, command)
         }
         Command::Alerts { flags, command } => alerts::alerts(&flags.load(None)?, command),

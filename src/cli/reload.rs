@@ -103,7 +103,7 @@ impl Reloading {
         if !self.sources.holds_only(&change.settings.tools.policy) {
             change.waiting.push("tools.policy (what it permits; what it forbids holds)".to_owned());
         }
-        self.tell(change);
+        self.report(change);
         Ok(new)
     }
 
@@ -154,7 +154,7 @@ impl Reloading {
         self.holds = settings.clone();
     }
 
-    fn tell(&self, change: Change) {
+    fn report(&self, change: Change) {
         let names = |keys: &[String]| (!keys.is_empty()).then(|| keys.join(", "));
         let (live, needs_restart) = (names(&change.live), names(&change.waiting));
         if needs_restart.is_some() {

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::Subcommand;
 use tokio_util::sync::CancellationToken;
 
-use super::say::{flat, say, tell, tell_piece};
+use super::say::{flat, say, say_aside, say_piece_aside};
 use super::serve::{app, runtime};
 use super::{Failure, log_problem};
 use crate::agent::{WatchEvent, WorkEnd, report};
@@ -64,14 +64,14 @@ pub(super) fn runs(loaded: &Loaded, command: RunsCommand) -> Result<(), Failure>
 async fn store(loaded: &Loaded) -> Result<Arc<Store>, String> {
     let store = Store::open(&loaded.settings.store).map_err(|error| error.0)?;
     if let Some(aside) = &store.set_aside {
-        tell(&format!(
+        say_aside(&format!(
             "respool: the store of runs was damaged; it is now {}, and a new one was begun",
             aside.display()
         ));
     }
     // Runs can be read even if the disk is full.
     if let Err(error) = store.mark_orphans().await {
-        tell(&format!("respool: runs whose process has ended may still be shown as running: {error}"));
+        say_aside(&format!("respool: runs whose process has ended may still be shown as running: {error}"));
     }
     Ok(Arc::new(store))
 }
@@ -80,7 +80,7 @@ async fn list(store: &Store, most: usize) -> Result<(), String> {
     let rows = store.newest(Whose::Everybody, most).await.map_err(|error| error.0)?;
     let usage = store.usage().await.map_err(|error| error.0)?;
     nested(&rows).iter().for_each(|(row, depth)| say(&flat(&line(row, *depth))));
-    tell(&format!(
+    say_aside(&format!(
         "{} of {} runs, {} of at most {} in {}",
         rows.len(),
         usage.runs,
@@ -176,7 +176,7 @@ async fn resume(loaded: &Loaded, id: &str) -> Result<(), Failure> {
     let mut watch = resumed.map_err(|why| format!("the run {id} cannot be resumed: {why}"))?;
     loop {
         match watch.next().await {
-            WatchEvent::Progress(text) => tell_piece(&text),
+            WatchEvent::Progress(text) => say_piece_aside(&text),
             WatchEvent::End(ended) => {
                 return match &ended.end {
                     WorkEnd::Finished(outcome) => {

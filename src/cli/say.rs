@@ -16,12 +16,12 @@ pub(super) fn say_piece(text: &str) {
 }
 
 /// A line on standard error.
-pub(super) fn tell(text: &str) {
+pub(super) fn say_aside(text: &str) {
     write(io::stderr(), &format!("{text}\n"));
 }
 
 /// A piece of text on standard error, as it arrives.
-pub(super) fn tell_piece(text: &str) {
+pub(super) fn say_piece_aside(text: &str) {
     write(io::stderr(), text);
 }
 
@@ -32,7 +32,7 @@ pub(super) fn flat(text: &str) -> String {
 
 fn write(mut stream: impl Write + IsTerminal, text: &str) {
     let text = for_stream(text, stream.is_terminal());
-    // The reader is gone, so there is nobody to tell.
+    // The reader is gone, so nobody would see an error.
     let _ = stream.write_all(text.as_bytes()).and_then(|()| stream.flush());
 }
 

@@ -192,7 +192,7 @@ async fn assembled(
     let usage = usage::ledger(settings).await?;
     let relay = Arc::new(Relay::new(settings.relay.clone(), Arc::clone(&fleet), bounds));
     let agents = agents(settings, &relay, &fleet, bounds, equipped, abort.clone());
-    agents.tell_accounts(access.clone());
+    agents.use_accounts(access.clone());
     let alerts = Alerts::new(super::alerts::config(settings), settings.store.state_dir.clone(), abort);
     let alerts = Arc::new(alerts);
     let recording = Recording {

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::Args;
 
 use super::Failure;
-use super::say::{flat, say, tell};
+use super::say::{flat, say, say_aside};
 use super::serve::runtime;
 use crate::config::{Loaded, Settings};
 use crate::store::{Dimension, UsageQuery, UsageStore};
@@ -101,7 +101,7 @@ pub(super) fn usage(loaded: &Loaded, arguments: &UsageArgs) -> Result<(), Failur
     } else if arguments.csv {
         csv(&report, arguments.costs).iter().for_each(|line| say(line));
     } else if report.lines.is_empty() {
-        tell("No requests in this period. `respool serve` records them unless `[usage] keep` is 0s.");
+        say_aside("No requests in this period. `respool serve` records them unless `[usage] keep` is 0s.");
     } else {
         table(&report, arguments.costs).iter().for_each(|line| say(&flat(line)));
     }

@@ -37,12 +37,13 @@ pub(super) async fn passing(
     body: Body,
     record: &RequestRecord,
 ) -> Result<(Passing, String), ApiError> {
+    let fields = RecordedFields { app: app.clone(), record: record.clone() };
     let declared = http_body::Body::size_hint(&body).exact();
     let mut rest = BodyExt::into_data_stream(body);
     let mut ahead = Ahead { pieces: Vec::new(), size: 0, model: None, is_whole: false };
     // The row of a request that a budget refuses names its model.
     if app.relay.depends_on_model() || app.usage.has_budgets() {
-        ahead = match ahead.read(app, &mut reader, &mut rest, record).await {
+        ahead = match ahead.read(&fields, &mut reader, &mut rest).await {
             Ok(ahead) => ahead,
             Err(error) if error.status == 503 => return Err(refused(error, rest).await),
             Err(error) => return Err(error),
@@ -59,7 +60,7 @@ pub(super) async fn passing(
         return Ok((Passing::Whole(Pieces::from(pieces)), target));
     }
     let beginning = pieces.first().cloned().unwrap_or_default();
-    let rest = watched(app.clone(), reader, rest, record.clone());
+    let rest = watched(fields, reader, rest);
     let body = futures::stream::iter(pieces.into_iter().map(Ok)).chain(rest);
     Ok((Passing::Streamed { body: Some(Outgoing::streamed(body, length)), beginning }, target))
 }
@@ -68,11 +69,11 @@ impl Ahead {
     /// Reads until the model is known. A form that is larger than a chat request may be, and names it late, is left to the server.
     async fn read(
         mut self,
-        app: &App,
+        recorded: &RecordedFields,
         reader: &mut FormReader,
         rest: &mut BodyDataStream<Body>,
-        record: &RequestRecord,
     ) -> Result<Self, ApiError> {
+        let app = &recorded.app;
         let mut room = app.bodies.piecemeal();
         while self.model.is_none() && self.size <= app.limits.max_body.bytes() {
             let Some(piece) = next(rest, app.limits.client_timeout).await? else {
@@ -80,7 +81,7 @@ impl Ahead {
                 break;
             };
             let fields = reader.push(&piece);
-            note(app, &fields, record);
+            recorded.note(&fields);
             self.size += piece.len();
             self.pieces.push(room.keep_piece(piece)?);
             self.model = fields.into_iter().find(|field| field.name == "model");
@@ -107,26 +108,32 @@ fn replaced(pieces: &[Bytes], place: &Range<usize>, value: &str) -> Vec<Bytes> {
 
 /// The rest of a form, read for the log as it passes.
 fn watched(
-    app: App,
+    recorded: RecordedFields,
     mut reader: FormReader,
     rest: BodyDataStream<Body>,
-    record: RequestRecord,
 ) -> impl Stream<Item = Result<Bytes, axum::BoxError>> {
-    let patience = app.limits.client_timeout;
+    let patience = recorded.app.limits.client_timeout;
     pieces(rest, patience).inspect(move |piece| {
         if let Ok(piece) = piece {
-            note(&app, &reader.push(piece), &record);
+            recorded.note(&reader.push(piece));
         }
     })
 }
 
-/// Records what these fields say of a request.
-fn note(app: &App, fields: &[FormField], record: &RequestRecord) {
-    for field in fields {
-        match field.name.as_str() {
-            "model" => record_model(app, &field.value, record),
-            "stream" => record.stream(field.value.eq_ignore_ascii_case("true")),
-            _ => {}
+/// Records what the fields of a form say of its request.
+struct RecordedFields {
+    app: App,
+    record: RequestRecord,
+}
+
+impl RecordedFields {
+    fn note(&self, fields: &[FormField]) {
+        for field in fields {
+            match field.name.as_str() {
+                "model" => record_model(&self.app, &field.value, &self.record),
+                "stream" => self.record.stream(field.value.eq_ignore_ascii_case("true")),
+                _ => {}
+            }
         }
     }
 }

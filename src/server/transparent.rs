@@ -148,7 +148,7 @@ fn passed_on(
     let (status, headers, mut pieces, place) = parts;
     let outcome =
         if status.is_client_error() || status.is_server_error() { Outcome::Error } else { Outcome::Ok };
-    let mut seen = Delivered { outcome, ..Delivered::of(&headers, is_head) };
+    let mut seen = Delivered::of(&headers, is_head);
     if seen.is_whole() {
         record.passed(outcome, None, None);
     }
@@ -171,11 +171,11 @@ fn passed_on(
                     seen.add(&piece);
                     // Nobody asks for more once all that was announced is there.
                     if seen.is_whole() {
-                        seen.record(&record);
+                        record.passed(outcome, usage_at_end(&seen.tail), None);
                     }
                     yield Ok(piece);
                 }
-                Ok(None) => break seen.record(&record),
+                Ok(None) => break record.passed(outcome, usage_at_end(&seen.tail), None),
                 Err(text) => {
                     let outcome = if abort.is_cancelled() { Outcome::Shutdown } else { Outcome::Error };
                     record.passed(outcome, None, Some(text.clone()));
@@ -196,8 +196,6 @@ struct Delivered {
     announced: Option<u64>,
     /// The last of it.
     tail: Vec<u8>,
-    /// What a whole one means by its status.
-    outcome: Outcome,
 }
 
 impl Delivered {
@@ -219,10 +217,6 @@ impl Delivered {
 
     fn is_whole(&self) -> bool {
         self.announced.is_some_and(|announced| self.bytes >= announced)
-    }
-
-    fn record(&self, record: &RequestRecord) {
-        record.passed(self.outcome, usage_at_end(&self.tail), None);
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 
 use self::client::ask;
 use self::scenes::{SCENES, Scene};
-use super::say::{say, tell_piece};
+use super::say::{say, say_piece_aside};
 use super::serve::{app, on_signals, runtime, signals};
 use super::upstreams::start_replay;
 use crate::config::{Environment, FileText, Flags, Settings, resolve};
@@ -127,7 +127,7 @@ async fn goes_on() -> bool {
     if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
         return true;
     }
-    tell_piece("— Enter for the next scene, q to end — ");
+    say_piece_aside("— Enter for the next scene, q to end — ");
     let read = || io::stdin().lock().lines().next().and_then(Result::ok);
     let line = tokio::task::spawn_blocking(read).await.ok().flatten();
     line.is_some_and(|line| !line.trim().eq_ignore_ascii_case("q"))

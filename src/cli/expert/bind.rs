@@ -1,7 +1,7 @@
 //! `respool expert bind`: writes which of the user's tools implements an abstract tool of an expert.
 
 use crate::cli::Failure;
-use crate::cli::say::{say, tell};
+use crate::cli::say::{say, say_aside};
 use crate::config::Loaded;
 use crate::expert::{Binding, BindingType, Bindings, Library, Package, visible};
 
@@ -36,7 +36,7 @@ pub(super) fn bind(config: &Loaded, name: &str, wanted: &Wanted) -> Result<(), F
     } else {
         let binding = binding(wanted)?;
         if binding.kind == BindingType::Mcp && !config.settings.tools.mcp.contains_key(&binding.server) {
-            tell(&format!(
+            say_aside(&format!(
                 "warning: there is no [tools.mcp.{}] in the configuration yet",
                 visible(&binding.server)
             ));

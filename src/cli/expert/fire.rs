@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::cli::Failure;
-use crate::cli::say::{say, tell};
+use crate::cli::say::{say, say_aside};
 use crate::cli::serve::runtime;
 use crate::config::Loaded;
 use crate::expert::{Catalog, fire as queue_event, visible};
@@ -26,11 +26,11 @@ pub(super) fn fire(loaded: &Loaded, name: &str, trigger: &str, payload: Option<&
     let queued = runtime()?.block_on(queue_event(&store, &snapshot, trigger, payload))?;
     for invocation in &queued {
         for warning in &invocation.warnings {
-            tell(&format!("warning: {}", visible(warning)));
+            say_aside(&format!("warning: {}", visible(warning)));
         }
         say(&format!("{}  queued: {name} runs {}", invocation.id, visible(&invocation.process)));
     }
-    tell("A running `respool serve` executes what is queued.");
+    say_aside("A running `respool serve` executes what is queued.");
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! `respool expert install, list, show, remove`.
 
-use crate::cli::say::{say, say_piece, tell};
+use crate::cli::say::{say, say_aside, say_piece};
 use std::fs;
 use std::io::ErrorKind;
 
@@ -27,7 +27,7 @@ pub(super) fn install(experts: &ExpertsConfig, source: &str) -> Result<(), Failu
     let library = Library::new(&experts.dir);
     let record = library.install(&package, &source, &library.lock()?)?;
     if learns_alone(&package) {
-        tell(&format!("warning: {LEARNS_ALONE}"));
+        say_aside(&format!("warning: {LEARNS_ALONE}"));
     }
     let name = &package.manifest.name.value;
     say(&format!("Installed {name} {} in {}.", visible(&record.version), library.dir().join(name).display()));
@@ -62,7 +62,7 @@ pub(super) fn list(experts: &ExpertsConfig, format: OutputFormat) -> Result<(), 
         OutputFormat::Text => installed.iter().for_each(|one| say(&line(one))),
     }
     if format == OutputFormat::Text {
-        tell(&format!("Experts in {}: {}", library.dir().display(), installed.len()));
+        say_aside(&format!("Experts in {}: {}", library.dir().display(), installed.len()));
     }
     Ok(())
 }
@@ -178,7 +178,7 @@ pub(super) fn remove(settings: &Settings, name: &str, purge: bool) -> Result<(),
     library.remove(name, &library.lock()?)?;
     super::registry::refresh(experts);
     if let Err(error) = forget_clocks(settings, name) {
-        tell(&format!(
+        say_aside(&format!(
             "If {name} is installed again within an hour, its cron triggers may make up for missed times: {error}"
         ));
     }

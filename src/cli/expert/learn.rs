@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use clap::Args;
 
 use crate::cli::Failure;
-use crate::cli::say::{say, say_piece, tell};
+use crate::cli::say::{say, say_aside, say_piece};
 use crate::expert::{ExpertsConfig, LearningEntry, LearningFiles, Library, PACKAGE_SCOPE, visible};
 
 #[derive(Debug, Args)]
@@ -57,7 +57,7 @@ pub(super) fn learn(experts: &ExpertsConfig, arguments: LearnArgs) -> Result<(),
     let archived = files.add(&package, &scope, &entry).map_err(|error| error.to_string())?;
     say(&format!("Added to what {name} has learnt ({}).", visible(&scope)));
     if archived > 0 {
-        tell(&format!("{archived} older entries moved to learnings/archive."));
+        say_aside(&format!("{archived} older entries moved to learnings/archive."));
     }
     Ok(())
 }

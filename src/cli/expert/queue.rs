@@ -7,7 +7,7 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use crate::cli::Failure;
-use crate::cli::say::{flat, say, tell};
+use crate::cli::say::{flat, say, say_aside};
 use crate::cli::serve::runtime;
 use crate::config::Loaded;
 use crate::expert::{Invocation, message_json, visible};
@@ -97,7 +97,7 @@ pub(super) fn queue(config: &Loaded, expert: Option<&str>) -> Result<(), Failure
                 count += 1;
             }
         }
-        tell(&format!("{count} invocation(s)"));
+        say_aside(&format!("{count} invocation(s)"));
         Ok(())
     })
 }
@@ -147,7 +147,7 @@ pub(super) fn dead_letters(config: &Loaded, command: DeadLettersCommand) -> Resu
                 .await
                 .map_err(|error| error.0)?;
             rows.iter().for_each(|row| say(&flat(&line(row))));
-            tell(&format!("{} dead letter(s)", rows.len()));
+            say_aside(&format!("{} dead letter(s)", rows.len()));
             Ok(())
         }
         DeadLettersCommand::Show { id } => {
@@ -221,6 +221,6 @@ async fn list(store: &Store, expert: Option<String>, kind: Option<String>) -> Re
         let (id, kind, expert) = (&row.message.id, &row.message.kind, &row.message.expert);
         say(&flat(&format!("{id}  {}  {kind:<10}  {expert}  {state}", time(row.created))));
     }
-    tell(&format!("{} message(s)", rows.len()));
+    say_aside(&format!("{} message(s)", rows.len()));
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Keeps `EXPERTS.md` current after each change of the installed experts.
 
-use crate::cli::say::{say, tell};
+use crate::cli::say::{say, say_aside};
 use crate::expert::{ExpertsConfig, Installed, Library, REGISTRY, RegistryEntry, write_registry};
 
 /// Writes the page of the installed experts. The change itself stays in effect if this fails.
@@ -19,6 +19,6 @@ pub(super) fn refresh(experts: &ExpertsConfig) {
     match written {
         Ok(true) => say(&format!("Wrote {}, which tells the main agent of its experts.", path.display())),
         Ok(false) => {}
-        Err(error) => tell(&format!("warning: {} cannot be written: {error}", path.display())),
+        Err(error) => say_aside(&format!("warning: {} cannot be written: {error}", path.display())),
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::{AgentRequest, RunOptions, WatchEvent, WorkEnd};
-use crate::cli::say::{say, tell, tell_piece};
+use crate::cli::say::{say, say_aside, say_piece_aside};
 use crate::cli::serve::{app, runtime};
 use crate::cli::{Failure, log_problem};
 use crate::config::Loaded;
@@ -46,7 +46,7 @@ async fn answer(app: &App, name: &str, message: &str) -> Result<(), Failure> {
     let run = watch.run.clone();
     let ended = loop {
         match watch.next().await {
-            WatchEvent::Progress(text) => tell_piece(&text),
+            WatchEvent::Progress(text) => say_piece_aside(&text),
             WatchEvent::End(ended) => break ended,
         }
     };
@@ -159,7 +159,7 @@ async fn queued(
 async fn follow(experts: &Experts, store: &Store, expert: &str, id: &str) -> Result<(), Failure> {
     if let Some(expert) = experts.get(expert) {
         for problem in experts.problems(&expert) {
-            tell(&format!(
+            say_aside(&format!(
                 "{} is not ready, so the process waits: {}: {}",
                 expert.name(),
                 problem.tool,
@@ -173,7 +173,7 @@ async fn follow(experts: &Experts, store: &Store, expert: &str, id: &str) -> Res
         let entry = entry.ok_or_else(|| "the invocation is gone".to_owned())?;
         if entry.note != note {
             note.clone_from(&entry.note);
-            tell(&format!(
+            say_aside(&format!(
                 "{id}: {} {}",
                 entry.state.as_str(),
                 visible(entry.note.as_deref().unwrap_or_default())

@@ -2,7 +2,7 @@
 
 use super::installed::state_files;
 use crate::cli::Failure;
-use crate::cli::say::{say, tell};
+use crate::cli::say::{say, say_aside};
 use crate::expert::{ExpertsConfig, Library, Lock, Plan, Source, visible};
 
 /// What the command line consents to.
@@ -62,7 +62,7 @@ impl Updater<'_> {
             let named = one.loaded.package.as_ref().map(|package| package.manifest.name.value.clone());
             let name = named.unwrap_or_else(|| one.folder());
             if let Err(Failure::Failed(why)) = self.one(&name, None) {
-                tell(&format!("respool: {name}: {why}"));
+                say_aside(&format!("respool: {name}: {why}"));
                 failed.push(name);
             }
         }

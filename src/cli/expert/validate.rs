@@ -46,7 +46,7 @@ pub(super) fn named(config: &Configuration, name: &str, format: OutputFormat) ->
     }
     match (is_ready, format) {
         (true, _) => Ok(()),
-        (false, OutputFormat::Json) => Err(Failure::Told),
+        (false, OutputFormat::Json) => Err(Failure::Reported),
         (false, OutputFormat::Text) => Err(Failure::Failed(format!(
             "{name} is not ready: its triggers are held until the problems above are gone"
         ))),
@@ -108,7 +108,7 @@ fn print(loaded: &Loaded, format: OutputFormat) -> Result<(), Failure> {
     }
     match loaded.package {
         Some(_) => Ok(()),
-        None if format == OutputFormat::Json => Err(Failure::Told),
+        None if format == OutputFormat::Json => Err(Failure::Reported),
         None => Err(Failure::Failed("the package does not load; correct the errors above".to_owned())),
     }
 }
