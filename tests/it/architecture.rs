@@ -304,6 +304,24 @@ fn the_pure_files_are_there() {
         .for_each(|file| assert!(names.iter().any(|name| name.starts_with(file)), "{file} has moved"));
 }
 
+/// Issue 10: what a request decides by is never read from its log line. `observe` alone knows the line, and a record of a request gives
+/// back only what was known at its start and what goes on in headers.
+#[test]
+fn the_log_line_is_written_and_not_read() {
+    for (module, name, code) in modules() {
+        assert!(module == "observe" || !code.contains("RequestLine"), "{name} uses the log line");
+        if name.ends_with("observe/record.rs") {
+            let (_, record) = code.split_once("impl RequestRecord {").unwrap();
+            let signatures = record.split("pub fn ").skip(1).filter_map(|rest| rest.split_once('{'));
+            let giving =
+                signatures.filter(|(signature, _)| signature.contains("(&self") && signature.contains("->"));
+            let names: Vec<&str> =
+                giving.filter_map(|(it, _)| it.split_once('(').map(|(name, _)| name)).collect();
+            assert_eq!(names, ["start", "trace_context", "traceparent"], "these read a record");
+        }
+    }
+}
+
 #[test]
 fn foreign_types_stay_with_their_owner() {
     for (module, name, code) in modules() {
