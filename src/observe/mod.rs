@@ -22,3 +22,6 @@ pub use record::{RequestFacts, RequestRecord, RequestStart, TRACEPARENT};
 pub use request_line::Outcome;
 pub use trace::{Attributes, Span, SpanKind, SpanSink, SpanValue, TraceContext};
 pub use usage::{InFlight, LiveRequest, Recording, RowFacts, UsageRow, UsageSink};
+
+#[cfg(test)]
+pub(crate) use record::tests;

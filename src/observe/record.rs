@@ -353,3 +353,63 @@ impl RequestRecord {
         });
     }
 }
+
+/// Rows of requests, for tests of what is recorded.
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::observe::{UsageRow, UsageSink};
+
+    #[derive(Debug, Default)]
+    struct Rows(Mutex<Vec<UsageRow>>);
+
+    impl UsageSink for Rows {
+        fn record(&self, row: UsageRow) {
+            self.0.lock().unwrap().push(row);
+        }
+    }
+
+    /// The row of a request to which this happens.
+    pub(crate) fn row_of(happens: impl FnOnce(&RequestRecord)) -> UsageRow {
+        let rows = Arc::new(Rows::default());
+        let start = RequestStart::new("r".into(), "POST /".into(), "other");
+        let recording = Recording { sink: Some(Arc::clone(&rows) as _), ..Recording::default() };
+        happens(&RequestRecord::begin(start, &recording));
+        rows.0.lock().unwrap().remove(0)
+    }
+
+    fn check(happens: impl FnOnce(&RequestRecord), expected: [&str; 3]) {
+        let row = row_of(happens);
+        assert_eq!([&*row.outcome, &row.error, &row.error_code], expected);
+    }
+
+    #[test]
+    fn how_a_request_ended() {
+        check(|_| {}, ["client_gone", "", ""]);
+        check(RequestRecord::is_whole, ["ok", "", ""]);
+        check(|it| it.fails(Outcome::Error, "It is down.", Some("code")), ["error", "It is down.", "code"]);
+        // The log has the cause in its own words, where there is one.
+        let by_upstream = |it: &RequestRecord| {
+            it.attempts_failed(Some(500), "box: refused".into());
+            it.fails(Outcome::Error, "It is down.", Some("code"));
+        };
+        check(by_upstream, ["error", "box: refused", "code"]);
+        let by_loop_guard = |it: &RequestRecord| {
+            it.loop_stopped("repeated");
+            it.is_whole();
+        };
+        check(by_loop_guard, ["loop_guard", "", ""]);
+    }
+
+    #[test]
+    fn the_usage_of_a_model_call_includes_discarded_replies() {
+        let (first, second) =
+            (Usage { prompt: 7, ..Usage::default() }, Usage { prompt: 9, ..Usage::default() });
+        let row = row_of(|it| {
+            it.asks_again("empty", "repeat", first);
+            it.usage(Some(second));
+            it.model_call_ended(true, None, None);
+        });
+        assert_eq!((row.usage.map(|usage| usage.prompt), &*row.recovery), (Some(16), "empty,repeat"));
+    }
+}

@@ -169,6 +169,27 @@ pub(super) async fn metrics() -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::tests::row_of;
+
+    #[test]
+    fn a_reply_brings_its_end_along() {
+        let check = |response: Response, expected: (&str, u16, &str)| {
+            let row = row_of(|record| {
+                let left = leaves(response, record);
+                assert_eq!(left.headers()[REQUEST_ID], "r");
+            });
+            assert_eq!((&*row.outcome, row.status, &*row.error_code), expected);
+        };
+        let error = ApiError::new(404, ErrorCode::NotFound, "there is no such route");
+        check(json(StatusCode::ACCEPTED, "{}"), ("ok", 202, ""));
+        check(super::error(&error), ("error", 404, "not_found"));
+        check(error_as(ErrorForm::default(), error.clone(), "r"), ("error", 404, "not_found"));
+        check(stream(Body::empty()), ("ok", 200, ""));
+        check(failed_stream(Body::empty(), &error), ("error", 200, "not_found"));
+        check(recorded_in_body(stream(Body::empty())), ("client_gone", 200, ""));
+        let stopped = ApiError::new(503, ErrorCode::ShuttingDown, "respool was stopped");
+        check(super::error(&stopped), ("shutdown", 503, "shutting_down"));
+    }
 
     #[test]
     fn the_clients_own_id_is_taken() {
