@@ -209,7 +209,7 @@ impl ActiveRuns {
         .await
     }
 
-    /// Whoever asked may go away at any moment. What the store says is being worked on is worked on all the same, and then ends,
+    /// The client may go away at any moment. What the store says is being worked on is worked on all the same, and then ends,
     /// or goes on, as one whose client went away.
     async fn to_its_end<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
         match self.tasks.spawn(work).await.map_err(JoinError::try_into_panic) {
@@ -288,7 +288,7 @@ impl ActiveRuns {
         WorkReport { end, spent, overhead }
     }
 
-    /// Commits what could not be committed, once the store can be written again: it must not tell of less than was done.
+    /// Commits what could not be committed, once the store can be written again: it must not say less than was done.
     fn write_later(&self, store: Arc<Store>, backlog: Vec<Append>) {
         if self.tasks.len() >= MOST_PARKED {
             return;
@@ -360,9 +360,9 @@ impl ActiveRuns {
     }
 }
 
-/// The work with all that was written until its run was claimed: whoever held it before may have gone on after it was read.
+/// The work with all that was written until its run was claimed: its earlier holder may have gone on after it was read.
 async fn current(store: &Store, work: Work) -> Result<Work, StoreError> {
-    // A store that cannot be read is told of by the next commit.
+    // The next commit reports a store that cannot be read.
     let Some(stored) = or_log(store.run(&work.id).await).flatten() else { return Ok(work) };
     let seq = stored.events.len() as u64;
     if seq == work.seq {

@@ -61,7 +61,7 @@ pub enum DecideError {
 }
 
 impl DecideError {
-    /// What to tell a person who wanted to decide about this approval.
+    /// The error for a person who wanted to decide about this approval.
     pub fn for_approval(self, id: &str) -> String {
         match self {
             Self::Unknown => format!("there is no approval {id} any more"),
@@ -114,7 +114,7 @@ impl Agents {
         self.active.store.as_ref()
     }
 
-    /// From now on the model calls of a run are told to its client's account. The first call counts.
+    /// From now on the cost of a run's model calls is added to its client's account. The first call counts.
     pub fn use_accounts(&self, accounts: Arc<dyn Accounts>) {
         let _ = self.active.accounts.set(accounts);
     }
@@ -264,7 +264,7 @@ impl Agents {
         all
     }
 
-    /// What the runs were made of that may go on; `None` where that cannot be told.
+    /// What the runs were made of that may go on; `None` where that is not known.
     pub async fn snapshots_in_use(&self) -> Option<BTreeSet<String>> {
         let snapshots = or_log(self.store()?.snapshots_in_use().await)?;
         let first_word = |snapshot: String| snapshot.split(' ').next().map(str::to_owned);

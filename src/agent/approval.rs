@@ -29,7 +29,7 @@ pub enum OnTimeout {
     /// The calls are rejected.
     #[default]
     Reject,
-    /// The person is told once more, and the calls still wait.
+    /// The person is reminded, and the calls still wait.
     Escalate,
 }
 
@@ -37,7 +37,7 @@ pub enum OnTimeout {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnRejection {
-    /// The model is told, and goes on.
+    /// The model learns of it, and goes on.
     #[default]
     TellModel,
     /// The run ends as failed.
@@ -54,7 +54,7 @@ pub struct ApprovalRules {
     pub on_timeout: OnTimeout,
     /// What follows a rejection.
     pub on_rejection: OnRejection,
-    /// Tools that only propose something: the model is told when one is rejected, whatever else a rejection does.
+    /// Tools that only propose something: the model learns when one is rejected, whatever else a rejection does.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub proposals: BTreeSet<String>,
 }
@@ -84,7 +84,7 @@ pub struct Decision {
     pub approved: Vec<String>,
     /// Who decided, for the record: a person, or [`Decision::TIMEOUT`].
     pub by: String,
-    /// What the person said; the model is told.
+    /// What the person said; the model reads it.
     pub comment: Option<String>,
 }
 
@@ -103,7 +103,7 @@ impl Decision {
         Self { request: request.id.clone(), approved, by: by.to_owned(), comment: None }
     }
 
-    /// What the model is told of a rejected call.
+    /// The result that the model gets of a rejected call.
     pub(super) fn rejection(&self) -> String {
         let comment = self.comment.as_ref().map(|comment| format!(": {comment}")).unwrap_or_default();
         if self.by == Self::TIMEOUT {

@@ -17,7 +17,7 @@ pub(super) async fn keep_clear(store: Arc<Store>, shutdown: CancellationToken) {
     let clearing = async {
         loop {
             if let Some(cleared) = or_log(clear(&store).await) {
-                tell(&store, cleared);
+                log_cleared(&store, cleared);
             }
             // Another process on the same store may have ended meanwhile.
             let _ = or_log(store.mark_orphans().await);
@@ -33,7 +33,7 @@ pub(super) async fn clear(store: &Store) -> Result<Cleared, StoreError> {
     store.clear(now, now.saturating_sub(REPEATABLE_FOR)).await
 }
 
-fn tell(store: &Store, cleared: Cleared) {
+fn log_cleared(store: &Store, cleared: Cleared) {
     let Cleared { old, for_room, bytes } = cleared;
     let max_size = store.limits().max_size;
     if old + for_room > 0 {

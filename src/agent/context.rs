@@ -164,21 +164,29 @@ mod tests {
 
     #[test]
     fn a_summary_stands_for_all_but_the_last_exchange() {
-        let given = || Entry::ClientMessage(serde_json::json!({"role": "user", "content": "x"}));
-        assert_eq!(oldest(&[given(), exchange("a")]), None);
-        let entries = [given(), exchange("a"), Entry::Note("n".into()), exchange("b"), exchange("c")];
+        let client_message = || Entry::ClientMessage(serde_json::json!({"role": "user", "content": "x"}));
+        assert_eq!(oldest(&[client_message(), exchange("a")]), None);
+        let entries =
+            [client_message(), exchange("a"), Entry::Note("n".into()), exchange("b"), exchange("c")];
         assert_eq!(oldest(&entries), Some(1..4));
-        assert_eq!(oldest(&[given(), Entry::Summary("s".into()), exchange("c")]), None);
-        let entries = [given(), exchange("a"), given(), exchange("b"), exchange("c")];
+        assert_eq!(oldest(&[client_message(), Entry::Summary("s".into()), exchange("c")]), None);
+        let entries = [client_message(), exchange("a"), client_message(), exchange("b"), exchange("c")];
         assert_eq!(oldest(&entries), Some(1..2));
     }
 
     #[test]
     fn earlier_turns_are_summarised_together_and_the_last_words_of_the_person_stay() {
         let turn = || Entry::UserTurn(serde_json::json!({"role": "user", "content": "x"}));
-        let given = || Entry::ClientMessage(serde_json::json!({"role": "user", "content": "x"}));
-        let mut entries =
-            vec![given(), exchange("a"), turn(), exchange("b"), turn(), exchange("c"), exchange("d")];
+        let client_message = || Entry::ClientMessage(serde_json::json!({"role": "user", "content": "x"}));
+        let mut entries = vec![
+            client_message(),
+            exchange("a"),
+            turn(),
+            exchange("b"),
+            turn(),
+            exchange("c"),
+            exchange("d"),
+        ];
         assert_eq!(oldest(&entries), Some(1..4));
         entries.splice(1..4, [Entry::Summary("s".into())]);
         assert_eq!(oldest(&entries), Some(3..4), "then those of this turn");

@@ -44,11 +44,11 @@ pub struct Conversation {
 /// What replies cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
-    /// Tokens, as far as servers told.
+    /// Tokens, as far as servers reported them.
     pub tokens: Tokens,
     /// Replies that came to their end.
     pub calls: usize,
-    /// Of these, those whose server told nothing.
+    /// Of these, those whose server reported none.
     pub uncounted: usize,
 }
 
@@ -129,7 +129,7 @@ impl Conversation {
         self.held.as_ref().is_some_and(|held| held.run.outcome().is_none())
     }
 
-    /// Tells the model, with the next turn, of something that happened since the last one.
+    /// Adds a note on something that happened since the last turn; the model gets it with the next one.
     pub async fn add_note(&mut self, text: String) {
         let Some(Held { mut run, journal }) = self.held.take() else { return };
         let mut driver = self.driver(journal, Arc::new(|_: Activity<'_>| {}), None, CancellationToken::new());

@@ -1,4 +1,4 @@
-//! What the model is told about its own calls: what a tool wants, that a call could not be read, that the work is over.
+//! The texts that the model gets about its own calls: what a tool wants, that a call could not be read, that the work is over.
 //! Also what is shown when it gives no answer. Pure. Used by `run`.
 
 use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! An agent as it is configured: its model, its prompt, its tools, and what has to be approved. Called by whoever begins runs.
+//! An agent as it is configured: its model, its prompt, its tools, and what has to be approved. Called where runs begin.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::store::NewMessage;
 use crate::tools::Tools;
 use tool_call_parser::Prior;
 
-/// The window of a model of which nobody tells one, in tokens.
+/// The window of a model of which none is known, in tokens.
 const DEFAULT_WINDOW: u64 = 128 * 1024;
 
 /// One agent.
@@ -63,11 +63,11 @@ pub struct Supervision {
     pub ends_at_limits: bool,
     /// Its child runs.
     pub children: Option<Arc<dyn ChildRuns>>,
-    /// What people are told of its runs.
+    /// The notices that people get of its runs.
     pub notices: Option<Arc<dyn Notices>>,
 }
 
-/// Something that people are told of a run.
+/// A notice that people get of a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Notice<'a> {
     /// A call was handed over as a draft.
@@ -80,7 +80,7 @@ pub enum Notice<'a> {
     LateAnswer(&'a Outcome),
 }
 
-/// What people are told of runs: a message is posted to the outbox in the commit of the event that it tells of.
+/// Writes the notices that people get of runs: a message is posted to the outbox in the commit of the event that it reports.
 pub trait Notices: Send + Sync {
     /// The message, where there is one.
     fn message(&self, run: &str, notice: Notice<'_>) -> Option<NewMessage>;
@@ -136,7 +136,7 @@ impl Agent {
         }
     }
 
-    /// The dialects of the model: as the configuration says, else by its names; of one that has no telling name, those of all
+    /// The dialects of the model: as the configuration says, else by its names; of one whose name says nothing, those of all
     /// upstreams that may answer.
     fn dialects(&self, announced: impl Iterator<Item = Prior>) -> Prior {
         let configured = self.relay.configured_dialects(&self.config.model);

@@ -31,7 +31,7 @@ use crate::tools::{Approver, Caller, Invocation, ToolError, ToolOutput, Tools};
 use crate::wire::ErrorCode;
 use approval::ApprovedCall;
 
-/// A tool set ends a call that takes too long. It is given so much more time to do so.
+/// A tool set ends a call that takes too long. It gets so much more time to do so.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// What a run works with.
@@ -166,7 +166,7 @@ impl Driver {
     }
 
     /// Executes an action; `None` when the run is to be left where it is. When the process ends, a call that must not be made twice is
-    /// awaited, because nobody could tell afterwards whether it was made.
+    /// awaited, because nobody could know afterwards whether it was made.
     async fn until_stopped(&mut self, run: &mut Run, action: Action) -> Option<ActionEnd> {
         let (stops, is_detached) = (self.stops.clone(), self.is_detached);
         let may_finish = !stops.shutdown.is_cancelled() && is_effect(&action);
@@ -233,7 +233,7 @@ impl Driver {
         self.committed(run, committed);
     }
 
-    /// What people are told of an event that the run has taken in.
+    /// The notice that people get of an event that the run has taken in.
     fn notice(&self, run: &Run, kind: &EventKind, was_over: bool) -> Option<NewMessage> {
         let notice = match kind {
             EventKind::HandedOver(call) => Notice::HandedOver(call),
@@ -370,7 +370,7 @@ fn too_long(limit: Duration) -> String {
     )
 }
 
-/// What the store is told of a run.
+/// What the store keeps of a run.
 /// Whether an action makes a call that must not be made twice, itself or in a child run.
 fn is_effect(action: &Action) -> bool {
     match action {

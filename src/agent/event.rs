@@ -51,7 +51,7 @@ pub enum EventKind {
     },
     /// Consent to calls was requested; the run waits for it.
     ApprovalRequested(ApprovalRequest),
-    /// Nobody decided in time, and the person was told once more.
+    /// Nobody decided in time, and the person was reminded.
     ApprovalEscalated,
     /// Somebody decided.
     ApprovalDecided(Decision),

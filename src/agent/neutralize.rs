@@ -27,7 +27,7 @@ const ONE_BROKEN: &str = "\n[respool] One mark of a chat template above is shown
 pub(super) struct Neutral(pub(super) Prior);
 
 impl Neutral {
-    /// A tool's result. Where something was broken, the model is told, so that it can write the original.
+    /// A tool's result. Where something was broken, a note says so, so that it can write the original.
     pub(super) fn result(self, text: &str) -> String {
         let (mut out, marks) = self.shown(text);
         match marks {
@@ -66,7 +66,7 @@ impl Neutral {
 
     /// The arguments of a call, as JSON text.
     pub(super) fn arguments(self, text: &str) -> Cow<'_, str> {
-        // An escape may stand for any character of a mark: only the values tell.
+        // An escape may stand for any character of a mark: only the values show which.
         match serde_json::from_str::<Value>(text) {
             Ok(value) => {
                 let shown = self.mapped(&value, Self::own_words);

@@ -1,4 +1,4 @@
-//! What people and programs are told of a run: the row of a list, and the breakdown. Called by `server` and `cli`.
+//! What people and programs see of a run: the row of a list, and the breakdown. Called by `server` and `cli`.
 
 use serde_json::{Value, json};
 
@@ -71,7 +71,7 @@ pub fn approval(request: &ApprovalRequest) -> Value {
     })
 }
 
-/// The same without what may quote private knowledge. Whoever decides about the request sees all of it.
+/// The same without what may quote private knowledge. The person who decides about the request sees all of it.
 fn withheld_approval(request: &ApprovalRequest) -> Value {
     let mut body = approval(request);
     body["reason"] = WITHHELD.into();
@@ -96,7 +96,7 @@ fn children(stored: &StoredRun) -> Vec<String> {
     stored.events.iter().filter_map(child).collect()
 }
 
-/// What stands for a text of a run that may quote private knowledge. Whoever asked has it as the run's reply.
+/// What stands for a text of a run that may quote private knowledge. The client has it as the run's reply.
 const WITHHELD: &str = "[withheld: this run may have read private knowledge]";
 
 fn outcome(run: &Run, body: &mut Value) {

@@ -22,7 +22,7 @@ pub struct AgentRequest {
     pub usage: bool,
     /// Stands for this request: another one with the same agent, messages and tools has the same.
     pub fingerprint: String,
-    /// Stands for the client's key, which it does not tell.
+    /// Stands for the client's key, which it does not reveal.
     pub client: String,
     /// The name of the client's key, where keys have names.
     pub key: Option<String>,

@@ -155,7 +155,7 @@ fn is_repeated(last: Option<&EventKind>, request: &AgentRequest) -> bool {
         if *tail == request.tail && results.iter().all(|(id, _)| is_brought(id)))
 }
 
-/// A failure is not told twice: whoever asks again wants another attempt. Nor is an answer that is old.
+/// A failure is not repeated: a client that asks again wants another attempt. Nor is an answer that is old.
 fn may_be_told_again(end: &WorkEnd, since: u64) -> bool {
     match end {
         WorkEnd::Finished(outcome) => {
@@ -181,7 +181,7 @@ fn work_end(run: &Run) -> Option<WorkEnd> {
     match run.next() {
         Step::Finish(outcome) => Some(WorkEnd::Finished(*outcome)),
         Step::AwaitClient(suspension) => Some(WorkEnd::Suspended(suspension)),
-        // A decision may have come meanwhile: whoever works on it looks.
+        // A decision may have come meanwhile: the process that works on it looks.
         Step::AwaitApproval(_) | Step::Act(_) => None,
     }
 }

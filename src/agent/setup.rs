@@ -70,7 +70,7 @@ pub struct SettledCall {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndsRun {
-    /// Never: the model is told what came of it.
+    /// Never: the model gets the result.
     #[default]
     Never,
     /// When its server fails: then the run has failed.

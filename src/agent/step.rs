@@ -26,7 +26,7 @@ pub enum Action {
     CallModel(ModelStep),
     /// Run a tool.
     CallTool(ToolStep),
-    /// Keep a request for consent, and tell people of it.
+    /// Keep a request for consent, and notify people of it.
     RequestApproval(ApprovalRequest),
     /// Keep a call as a draft for a person. It does not run.
     HandOver(RequestedCall),

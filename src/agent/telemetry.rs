@@ -1,4 +1,4 @@
-//! What is told of runs: log lines per run, iteration and tool, metrics, and the daily error report. Message text is told
+//! What is logged of runs: log lines per run, iteration and tool, metrics, and the daily error report. Message text is told
 //! only when `[log] content` allows it. Called by `driver` and `agents`.
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::observe::{
 };
 use crate::store::StoreError;
 
-/// Tells of one run.
+/// Logs what happens to one run.
 #[derive(Clone, Debug)]
 pub(super) struct Telemetry {
     pub(super) run: String,

@@ -20,7 +20,7 @@ pub(super) struct ActiveRun {
     pub(super) watched: Weak<DropGuard>,
 }
 
-/// How work on a run ended, for whoever waits for it.
+/// How work on a run ended, for those who wait for it.
 #[derive(Clone, Debug)]
 pub struct WorkReport {
     /// How.

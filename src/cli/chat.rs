@@ -201,8 +201,8 @@ async fn relay(settings: &Settings, abort: &CancellationToken) -> Result<Arc<Rel
 /// The conversation works even if it cannot be saved.
 fn store(settings: &Settings) -> Option<Arc<Store>> {
     let opened = Store::open(&settings.store);
-    let told = |error: &_| say_aside(&format!("respool: conversations are not kept: {error}"));
-    opened.map(Arc::new).inspect_err(told).ok()
+    let report = |error: &_| say_aside(&format!("respool: conversations are not kept: {error}"));
+    opened.map(Arc::new).inspect_err(report).ok()
 }
 
 /// The system prompt, and the file it comes from.

@@ -1,7 +1,7 @@
 //! The command line: turns arguments into a checked configuration, runs the subcommand, and returns its exit code.
 //!
 //! Exit codes: 0 done, 1 failed, 2 wrong usage, 78 bad configuration (`EX_CONFIG` of sysexits.h, which a systemd unit can
-//! be told not to restart on).
+//! be configured not to restart on).
 
 mod advice;
 mod agents;

@@ -1,4 +1,4 @@
-//! A run's approvals, as the driver sees them: whether a request is decided, and what the store is told. Used by `driver`.
+//! A run's approvals, as the driver sees them: whether a request is decided, and what the store keeps. Used by `driver`.
 
 use std::time::Duration;
 

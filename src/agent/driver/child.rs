@@ -74,7 +74,7 @@ impl Driver {
         let children = self.children.clone().ok_or("this agent has no child runs any more")?;
         let (agent, _) = children.child(&step.call, 0, now())?;
         let store = self.journal.store().ok_or("the child run was not kept")?;
-        // Claimed before it is read: whoever worked on it until now can write nothing more. One that is over needs no claim.
+        // Claimed before it is read: the process that worked on it until now can write nothing more. One that is over needs no claim.
         let claimed = or_log(store.claim(id, ClaimScope::Any).await).flatten();
         let stored = or_log(store.run(id).await).flatten().ok_or("the child run was not kept")?;
         let (run, _) = restore(&stored).ok_or("the child run was written by another version of respool")?;

@@ -20,7 +20,7 @@ const LONGEST_NAMED: usize = 500;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ApprovalWait {
     pub(super) request: ApprovalRequest,
-    /// The time is over, and the person was told once more.
+    /// The time is over, and the person was reminded.
     pub(super) is_escalated: bool,
     /// The calls that follow the decision, those of the request among them.
     pub(super) calls: LaterCalls,
@@ -77,7 +77,7 @@ impl Run {
         self.phase = Phase::Approval(ApprovalWait { request, is_escalated: false, calls: later });
     }
 
-    /// Whether the person was told of the request once more, because its time was over.
+    /// Whether the person was reminded of the request, because its time was over.
     pub fn is_escalated(&self) -> bool {
         matches!(&self.phase, Phase::Approval(wait) if wait.is_escalated)
     }

@@ -115,10 +115,10 @@ impl Run {
     /// the prompt smaller.
     pub(super) fn squeeze(&mut self, reply: &str) {
         self.turn.squeezes += 1;
-        let told = read_overflow(reply, Some(self.sizes.max_tokens));
+        let overflow = read_overflow(reply, Some(self.sizes.max_tokens));
         self.sizes.window =
-            told.and_then(|told| told.window).unwrap_or(self.sizes.window).min(self.sizes.window);
-        let counted = told.and_then(|told| told.prompt).unwrap_or(0).max(self.sizes.window + 1);
+            overflow.and_then(|overflow| overflow.window).unwrap_or(self.sizes.window).min(self.sizes.window);
+        let counted = overflow.and_then(|overflow| overflow.prompt).unwrap_or(0).max(self.sizes.window + 1);
         let weighed = self.weigh();
         self.weights.learn(counted.max(weighed));
         self.ask();

@@ -150,10 +150,10 @@ async fn queued(
     let worker = Worker::new(experts, shutdown.clone(), Some(goal));
     let worker = worker.ok_or_else(|| "there is no store, so no process is executed".to_owned())?;
     let working = tokio::spawn(worker.work());
-    let told = follow(experts, &store, &wanted.expert, &id).await;
+    let ended = follow(experts, &store, &wanted.expert, &id).await;
     shutdown.cancel();
     let _ = working.await;
-    told
+    ended
 }
 
 async fn follow(experts: &Experts, store: &Store, expert: &str, id: &str) -> Result<(), Failure> {
