@@ -4,7 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,6 +12,7 @@ use divan::{AllocProfiler, Bencher};
 use futures::executor::block_on;
 use http::HeaderMap;
 use mimalloc::MiMalloc;
+use respool::observe::{Recording, RequestRecord, RequestStart};
 use respool::relay::{Origin, Relay, RelayConfig, RelayLimits};
 use respool::translate::GuardLimits;
 use respool::upstream::{Fleet, Upstream, UpstreamConfig};
@@ -22,6 +23,12 @@ static ALLOCATOR: AllocProfiler<MiMalloc> = AllocProfiler::new(MiMalloc);
 fn main() {
     divan::main();
 }
+
+/// Its line is never written: only the reading is measured.
+static RECORD: LazyLock<RequestRecord> = LazyLock::new(|| {
+    let start = RequestStart::new("r".into(), "POST /".into(), "other");
+    RequestRecord::begin(start, &Recording::default())
+});
 
 fn relay() -> Relay {
     let upstream = Arc::new(Upstream::new(&UpstreamConfig::default()).unwrap());
@@ -35,7 +42,7 @@ fn openclaw() -> Bytes {
 }
 
 fn read(relay: &Relay, body: &Bytes) {
-    let origin = Origin::internal(HeaderMap::new(), "r");
+    let origin = Origin::internal(HeaderMap::new(), RECORD.clone());
     divan::black_box(block_on(relay.read(body.clone(), origin)).unwrap());
 }
 

@@ -84,14 +84,14 @@ impl ModelClient {
         let body = Bytes::from(self.body(step).to_string());
         let mut headers = HeaderMap::new();
         headers.extend(self.authorization.clone().map(|key| (header::AUTHORIZATION, key)));
-        let origin = Origin::internal(headers, &record.start().id);
+        let origin = Origin::internal(headers, record.clone());
         let origin = Origin { is_agent: true, progress: Arc::clone(progress), ..origin };
         let request = self.relay.read(body, origin).await?;
         record.likely_upstream(request.likely_upstream());
         if request.loop_found.is_some() && purpose == CallPurpose::Iteration {
             return Ok(None);
         }
-        let opened = Arc::clone(&self.relay).answer(request, record.clone()).await?;
+        let opened = Arc::clone(&self.relay).answer(request).await?;
         // A summary is the run's own business.
         let observer: &Observer = if purpose == CallPurpose::Summary { &|_| {} } else { observer };
         turn(opened, observer).await.map(Some)

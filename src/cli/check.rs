@@ -301,12 +301,12 @@ async fn ask(relay: &Arc<Relay>, model: &str, messages: &[Value]) -> Result<Repl
     let tool = json!({"type": "function", "function": {"name": TOOL, "description": "Returns an answer to a word.",
         "parameters": {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}}});
     let body = json!({"model": model, "messages": messages, "tools": [tool], "max_tokens": 1024});
-    let start = RequestStart::new("check".into(), "check".into(), "other");
+    let start = RequestStart::new("respool-check".into(), "check".into(), "other");
     let record = RequestRecord::begin(start, &Recording::default());
     let body = Bytes::from(body.to_string());
-    let request = relay.read(body, Origin::internal(HeaderMap::new(), "respool-check")).await?;
+    let request = relay.read(body, Origin::internal(HeaderMap::new(), record)).await?;
     let turn = async {
-        match Arc::clone(relay).answer(request, record).await? {
+        match Arc::clone(relay).answer(request).await? {
             Opened::Reply(reply) => Ok(*reply),
             Opened::Body(_) | Opened::Stream(_) => {
                 Err(ApiError::new(500, ErrorCode::NotWhole, "the reply was not read"))

@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::{HeaderMap, header};
 use tokio::time::Instant;
 
+use crate::observe::RequestRecord;
 use crate::translate::{ClientProgram, FreeTextPatterns};
 
 /// The protocol in which a client speaks to respool.
@@ -49,6 +50,8 @@ pub struct Origin {
     pub may_trim: bool,
     /// What the free text of its custom tools must match.
     pub free_text: Arc<FreeTextPatterns>,
+    /// Where everything that happens to the request is recorded.
+    pub record: RequestRecord,
     /// What is known of the request while it is under way.
     pub progress: Arc<Progress>,
 }
@@ -104,17 +107,18 @@ impl Drop for WaitGuard<'_> {
 
 impl Origin {
     /// A chat completion of respool's own, received now.
-    pub fn internal(headers: HeaderMap, request_id: &str) -> Self {
+    pub fn internal(headers: HeaderMap, record: RequestRecord) -> Self {
         Self {
             wire: Wire::Chat,
             headers,
             path_and_query: "/v1/chat/completions".to_owned(),
-            request_id: request_id.to_owned(),
+            request_id: record.start().id.clone(),
             peer: None,
             received: Instant::now(),
             is_agent: false,
             may_trim: false,
             free_text: Arc::default(),
+            record,
             progress: Arc::default(),
         }
     }

@@ -19,7 +19,6 @@ use super::outcome::{AttemptOutcome, Finding, History, Refusal, Whole};
 use super::reply_stream::ReplyStream;
 use super::request::ClientRequest;
 use super::{Opened, Relay};
-use crate::observe::RequestRecord;
 use crate::translate::{Fault, ReplyRules, Shows};
 use crate::turn::Usage;
 use crate::upstream::{Failure, Health, Place as QueuePlace, Upstream, UpstreamError, UpstreamResponse};
@@ -30,7 +29,6 @@ use crate::wire::{ApiError, Pieces};
 pub(super) struct Exchange {
     relay: Arc<Relay>,
     pub(super) request: Arc<ClientRequest>,
-    pub(super) record: RequestRecord,
     pub(super) history: History,
     candidates: Candidates,
     /// The request as a remedy changed it.
@@ -81,12 +79,8 @@ impl Relay {
     ///
     /// # Errors
     /// The error that the client gets.
-    pub async fn answer(
-        self: Arc<Self>,
-        request: Arc<ClientRequest>,
-        record: RequestRecord,
-    ) -> Result<Opened, ApiError> {
-        let mut exchange = Box::new(Exchange::new(self, request, record));
+    pub async fn answer(self: Arc<Self>, request: Arc<ClientRequest>) -> Result<Opened, ApiError> {
+        let mut exchange = Box::new(Exchange::new(self, request));
         if let Err(full) = Self::refuse_full(&exchange.request) {
             return Err(exchange.fail_with(&full));
         }
@@ -102,12 +96,11 @@ impl Relay {
 }
 
 impl Exchange {
-    fn new(relay: Arc<Relay>, request: Arc<ClientRequest>, record: RequestRecord) -> Self {
+    fn new(relay: Arc<Relay>, request: Arc<ClientRequest>) -> Self {
         let candidates = Candidates::new(Arc::clone(&request.upstreams), Some(request.who));
         Self {
             relay,
             request,
-            record,
             history: History::default(),
             candidates,
             changed: None,
@@ -245,7 +238,7 @@ impl Exchange {
         };
         let waited = if is_up { began.elapsed() } else { began.elapsed().max(self.limits().wait) };
         self.history.waited += waited;
-        self.record.waited(began.elapsed());
+        self.request.record.waited(began.elapsed());
         is_up
     }
 
@@ -263,16 +256,16 @@ impl Exchange {
             (Change::Remedy, _) => {
                 if let Finding::Mistake(fault, _) = &last.finding {
                     let cost = last.usage.unwrap_or_default();
-                    self.record.asks_again(fault.name(), remedy.unwrap_or_default(), cost);
+                    self.request.record.asks_again(fault.name(), remedy.unwrap_or_default(), cost);
                 }
             }
-            (Change::Smaller, _) => self.record.repeats("context"),
-            (Change::Leaner, _) => self.record.repeats("refused_parameter"),
+            (Change::Smaller, _) => self.request.record.repeats("context"),
+            (Change::Leaner, _) => self.request.record.repeats("refused_parameter"),
             (Change::Nothing, Place::Next) => {
                 last.upstream.state.count_failover();
-                self.record.repeats("failover");
+                self.request.record.repeats("failover");
             }
-            (Change::Nothing, _) => self.record.repeats("transient"),
+            (Change::Nothing, _) => self.request.record.repeats("transient"),
         }
     }
 

@@ -28,6 +28,8 @@ pub struct Forward {
     pub model: String,
     /// Where it came from.
     pub peer: Option<IpAddr>,
+    /// Where everything that happens to it is recorded.
+    pub record: RequestRecord,
 }
 
 /// The body of a request that is passed on.
@@ -133,25 +135,18 @@ impl Relay {
     ///
     /// # Errors
     /// When no upstream answers: the error that the client gets.
-    pub async fn forward(
-        &self,
-        request: Forward,
-        record: &RequestRecord,
-    ) -> Result<UpstreamResponse, ApiError> {
-        match self.ask_in_turn(request, record).await {
+    pub async fn forward(&self, request: Forward) -> Result<UpstreamResponse, ApiError> {
+        let record = request.record.clone();
+        match self.ask_in_turn(request).await {
             Ok(answer) => {
                 record.upstream_status(answer.status().as_u16());
                 Ok(answer)
             }
-            Err(error) => Err(upstream_failed(error, record)),
+            Err(error) => Err(upstream_failed(error, &record)),
         }
     }
 
-    async fn ask_in_turn(
-        &self,
-        mut request: Forward,
-        record: &RequestRecord,
-    ) -> Result<UpstreamResponse, UpstreamError> {
+    async fn ask_in_turn(&self, mut request: Forward) -> Result<UpstreamResponse, UpstreamError> {
         let (order, who) = self.order_for_any(&request);
         let mut candidates = Candidates::new(order.into(), (request.method == Method::POST).then_some(who));
         let mut failed: Option<UpstreamError> = None;
@@ -160,7 +155,7 @@ impl Relay {
                 Err((_, full)) => full,
                 Ok(admitted) => {
                     let (tried, queued) = (candidates.tried(), admitted.queued);
-                    record.asks(&admitted.upstream.name, tried, queued);
+                    request.record.asks(&admitted.upstream.name, tried, queued);
                     let answer = admitted.upstream.send(request.call()).await;
                     self.note(fault(&answer).as_ref(), admitted.report);
                     match answer {

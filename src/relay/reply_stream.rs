@@ -96,7 +96,7 @@ impl ReplyStream {
             answer: Some(answer),
             frames: Frames::new(largest),
             reader: reader(&exchange),
-            record: exchange.record.clone(),
+            record: exchange.request.record.clone(),
             exchange: Some(exchange),
             reconsidering: None,
             received: 0,

@@ -15,7 +15,7 @@ use super::look_back::LookBack;
 use super::memory::Recollection;
 use super::recent::RecentRequest;
 use super::{Relay, client, conversation};
-use crate::observe::{RequestFacts, metrics};
+use crate::observe::{RequestFacts, RequestRecord, metrics};
 use crate::translate::{
     Additions, ClientProgram, FreeTextPatterns, LoopFound, Outbound, ReplyRules, STOP_REASON, Situation,
     hidden_tools, needs_version, token_limit,
@@ -116,6 +116,8 @@ pub struct ClientRequest {
     pub(super) headers: HeaderMap,
     pub(super) path_and_query: String,
     pub(super) received: Instant,
+    /// Where everything that happens to it is recorded.
+    pub record: RequestRecord,
     pub(super) progress: Arc<Progress>,
     /// The settings of the moment in which it came.
     pub(super) settings: Arc<RelayConfig>,
@@ -271,6 +273,7 @@ impl Relay {
             headers: HeaderMap::new(),
             path_and_query: String::new(),
             received: origin.received,
+            record: origin.record.clone(),
             progress: Arc::clone(&origin.progress),
             settings: Arc::clone(&self.config),
             facts: Arc::new(facts),

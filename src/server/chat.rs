@@ -77,13 +77,14 @@ async fn served(
         is_agent: false,
         may_trim: false,
         free_text: Arc::default(),
+        record: record.clone(),
         progress,
     };
     match app.relay.read(body, origin).await {
         Ok(request) => {
             record.request(&request.recorded_facts());
             record.route(request.facts.route.as_str());
-            answer(app, request, record).await
+            answer(app, request).await
         }
         Err(error) => respond::error(&error),
     }
@@ -118,30 +119,28 @@ pub(super) async fn begin(
     app: &App,
     body: Bytes,
     origin: Origin,
-    record: &RequestRecord,
 ) -> Result<(Pending<Opened>, ClientProgram), ApiError> {
     let request = app.relay.read(body, origin).await?;
-    record.request(&request.recorded_facts());
+    request.record.request(&request.recorded_facts());
     let program = request.facts.program;
     if let Some(found) = &request.loop_found {
-        record.loop_stopped(found.kind.as_str());
+        request.record.loop_stopped(found.kind.as_str());
         let reply = Reply::canned(own_head(&request.facts), &found.answer());
         return Ok((Box::pin(std::future::ready(Ok(Opened::Reply(Box::new(reply))))), program));
     }
-    let (relay, record) = (Arc::clone(&app.relay), record.clone());
-    Ok((Box::pin(async move { relay.answer(request, record).await }), program))
+    Ok((Box::pin(Arc::clone(&app.relay).answer(request)), program))
 }
 
-async fn answer(app: App, request: Arc<ClientRequest>, record: &RequestRecord) -> Response {
+async fn answer(app: App, request: Arc<ClientRequest>) -> Response {
     let facts = Arc::clone(&request.facts);
     if let Some(found) = &request.loop_found {
-        record.loop_stopped(found.kind.as_str());
+        request.record.loop_stopped(found.kind.as_str());
         return spooled(Reply::canned(own_head(&facts), &found.answer()), &facts);
     }
-    let work = Arc::clone(&app.relay).answer(request, record.clone());
+    let record = request.record.clone();
+    let work = Arc::clone(&app.relay).answer(request);
     let errors = app.error_form(Wire::Chat, facts.program);
     if facts.stream {
-        let record = record.clone();
         return Committer { app, facts, errors, record }.answer(Box::pin(work)).await;
     }
     match until_abort(&app, work).await {

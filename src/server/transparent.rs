@@ -60,9 +60,10 @@ pub(super) async fn pass_on(app: App, parts: Parts, body: Body, record: &Request
     let path_and_query = parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
     let peer = parts.extensions.get::<Peer>().map(|peer| peer.0);
     let is_head = parts.method == Method::HEAD;
-    let request = Forward { method: parts.method, path_and_query, headers, body, model, peer };
+    let request =
+        Forward { method: parts.method, path_and_query, headers, body, model, peer, record: record.clone() };
     let sent = tokio::select! {
-        sent = app.relay.forward(request, record) => sent,
+        sent = app.relay.forward(request) => sent,
         () = app.abort.cancelled() => {
             let stopped = ApiError::new(503, ErrorCode::ShuttingDown, "respool was stopped before the upstream answered");
             return refused(stopped);

@@ -27,20 +27,20 @@ impl Exchange {
                 if shows == Shows::CorrectableCall {
                     completion::add_correctable_calls(&mut reply, &self.request);
                 }
-                self.record.usage(reply.usage);
+                self.request.record.usage(reply.usage);
                 let fills_window = self.fills_window(reply.usage);
                 reply.usage = usage.or(reply.usage);
                 reply.earlier_prompts = self.history.spent_before_last().prompt;
                 for choice in &mut reply.choices {
                     choice.fills_window = fills_window && choice.turn.finish == Some(FinishReason::Length);
-                    self.record.turn(&choice.turn);
+                    self.request.record.turn(&choice.turn);
                     self.request.remember(&choice.turn);
                 }
                 ExchangeReply::Whole(Whole::Reply(reply))
             }
             Some(Whole::Body(body)) => {
                 let last = self.history.attempts.get(place).and_then(|past| past.usage);
-                self.record.usage(last);
+                self.request.record.usage(last);
                 let changed = usage.and_then(|usage| completion::with_usage(&body, &usage));
                 ExchangeReply::Whole(Whole::Body(changed.map_or(body, Bytes::from)))
             }
@@ -83,14 +83,14 @@ impl Exchange {
             || fault.error(self.history.asked()),
             |glitch| ApiError { cause: glitch.cause(String::new()), ..glitch.error },
         );
-        self.record.attempts_failed(None, error.message.clone());
+        self.request.record.attempts_failed(None, error.message.clone());
         ApiError { is_final: error.status >= 500, ..error }
     }
 
     /// The error of which an upstream is the cause.
     pub(super) fn fail_with(&self, cause: &UpstreamError) -> ApiError {
         let error = with_efforts(cause, self.history.asked(), self.history.waited);
-        self.record.attempts_failed(cause.status, cause.for_log());
+        self.request.record.attempts_failed(cause.status, cause.for_log());
         error
     }
 

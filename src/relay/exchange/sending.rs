@@ -7,7 +7,7 @@ use http::{Method, header};
 use tokio::time::timeout_at;
 
 use super::{Current, Exchange};
-use crate::observe::{RequestRecord, TRACEPARENT};
+use crate::observe::TRACEPARENT;
 use crate::relay::attempt::Attempt;
 use crate::relay::candidates::{AdmittedUpstream, no_upstream};
 use crate::relay::decide::Place;
@@ -83,7 +83,7 @@ impl Exchange {
                 Some(admitted) => admitted?,
                 None => return Err((Arc::clone(&self.request.first.upstream), no_upstream())),
             };
-        self.record.asks(&upstream.name, self.candidates.tried(), queued);
+        self.request.record.asks(&upstream.name, self.candidates.tried(), queued);
         if self.history.attempts.is_empty() {
             upstream.state.count_request();
         }
@@ -110,11 +110,11 @@ impl Exchange {
 
     async fn send_and_read(&mut self) -> Result<Read, UpstreamError> {
         let Some(current) = &mut self.current else { return Err(no_upstream()) };
-        let sent = current.send(&self.request, &self.record).await;
+        let sent = current.send(&self.request).await;
         let attempt = &mut current.attempt;
         let model = &self.request.facts.model;
         if sent.is_ok() && !self.request.facts.model_is_known && attempt.upstream.knows_model(model) {
-            self.record.known_model(model);
+            self.request.record.known_model(model);
         }
         attempt.token_limit = current.fit.lowered_limit(attempt.token_limit);
         let answer = sent.map_err(|error| Relay::as_overflow(attempt, error))?;
@@ -143,7 +143,7 @@ impl Exchange {
             },
         };
         let body = self.relay.json_body(whole, name).await?;
-        self.record.content("upstream reply", &body);
+        self.request.record.content("upstream reply", &body);
         Ok(self.interpret(completion::parse(&body, name, &request.facts.keep)?))
     }
 
@@ -167,11 +167,8 @@ impl Exchange {
 
 impl Current {
     /// Sends the attempt; its answer's head is a success and its body has begun when this returns.
-    async fn send(
-        &mut self,
-        request: &ClientRequest,
-        record: &RequestRecord,
-    ) -> Result<UpstreamResponse, UpstreamError> {
+    async fn send(&mut self, request: &ClientRequest) -> Result<UpstreamResponse, UpstreamError> {
+        let record = &request.record;
         let attempt = &self.attempt;
         let counted = if self.fit == Fit::default() {
             let (fit, counted) = Relay::fit_ahead(request, attempt).await;

@@ -134,8 +134,8 @@ async fn resume_one(app: App, unfinished: UnfinishedResponse) {
     let mut events = ResponseEvents::new(Arc::new(read.asked), Arc::clone(&app.sealer), ids, created);
     events.continue_as(id.clone());
     let writer = Writer::Responses(events);
-    let origin = writer.asking(origin_of(Api::Responses, HeaderMap::new(), &client, None, Instant::now()));
-    let source = source(&app, Bytes::from(streaming(chat)), origin, &model, &record).await;
+    let origin = writer.asking(origin_of(Api::Responses, HeaderMap::new(), &record, None, Instant::now()));
+    let source = source(&app, Bytes::from(streaming(chat)), origin, &model).await;
     let source = source.map_or_else(Source::failed, |(source, _)| source);
     tokio::spawn(work(ReplyWriter::new(app, writer, client, record), source, id, true));
 }

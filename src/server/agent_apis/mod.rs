@@ -173,7 +173,7 @@ async fn served(
             Ok(asked) => asked,
             Err(error) => return client.refused_unread(&app, error, Some(&body)),
         };
-    let origin = Origin { progress, ..origin_of(api, parts.headers, &client, peer, received) };
+    let origin = Origin { progress, ..origin_of(api, parts.headers, record, peer, received) };
     let origin = writer.asking(origin);
     let chat = streaming(chat);
     let kept = writer.bytes_to_keep();
@@ -187,7 +187,7 @@ async fn served(
     if let Some(error) = client.given_up(&app, &chat, stream) {
         return client.refused(error);
     }
-    let source = source(&app, chat.clone(), origin, &model, record).await;
+    let source = source(&app, chat.clone(), origin, &model).await;
     let program =
         source.as_ref().map_or_else(|_| ClientProgram::of_chat_body(&chat), |(_, program)| *program);
     let client = client.of_program(program).asking(&app, chat, stream);
@@ -214,18 +214,18 @@ async fn source(
     chat: Bytes,
     origin: Origin,
     model: &str,
-    record: &RequestRecord,
 ) -> Result<(Source, ClientProgram), ApiError> {
+    let record = origin.record.clone();
     let agent = agent::asked_for(app, &chat);
     let name = agent.as_ref().map_or("", |(agent, _)| &*agent.name);
     permission::within_budget(app, record.start().key(), name)
-        .inspect_err(|_| permission::record_refused(record, name, &chat))?;
+        .inspect_err(|_| permission::record_refused(&record, name, &chat))?;
     if let Some(agent) = agent {
         let program = agent.1;
-        let answer = agent::begin(app.clone(), agent, &chat, &origin.headers, record).await?;
+        let answer = agent::begin(app.clone(), agent, &chat, &origin.headers, &record).await?;
         return Ok((Source::Agent(Box::new(answer)), program));
     }
-    let (pending, program) = chat::begin(app, chat, origin, record).await?;
+    let (pending, program) = chat::begin(app, chat, origin).await?;
     record.model(model);
     Ok((Source::Opening(pending), program))
 }
@@ -247,20 +247,21 @@ async fn begun(
 fn origin_of(
     api: Api,
     headers: HeaderMap,
-    client: &errors::Client,
+    record: &RequestRecord,
     peer: Option<IpAddr>,
     received: Instant,
 ) -> Origin {
     Origin {
         wire: api.wire(),
         path_and_query: "/v1/chat/completions".to_owned(),
-        request_id: respond::upstream_id(&headers, &client.request_id),
+        request_id: respond::upstream_id(&headers, &record.start().id),
         headers,
         peer,
         received,
         is_agent: false,
         may_trim: false,
         free_text: Arc::default(),
+        record: record.clone(),
         progress: Arc::default(),
     }
 }
@@ -341,8 +342,8 @@ async fn counted(
         parts.headers = own_headers;
         return passed_on(app, parts, body, record).await;
     }
-    let origin = origin_of(Api::Messages, parts.headers, &client, peer, received);
-    match tokens_of(&app, &body, origin, record).await {
+    let origin = origin_of(Api::Messages, parts.headers, record, peer, received);
+    match tokens_of(&app, &body, origin).await {
         Ok((tokens, by)) => {
             record.counted(by);
             let mut response = respond::json(StatusCode::OK, messages::token_count_json(tokens));
@@ -354,15 +355,10 @@ async fn counted(
 }
 
 /// The tokens of a request of the Messages API, and how they were counted. An agent adds to its prompt what only its runs know.
-async fn tokens_of(
-    app: &App,
-    body: &Bytes,
-    origin: Origin,
-    record: &RequestRecord,
-) -> Result<(u64, &'static str), ApiError> {
+async fn tokens_of(app: &App, body: &Bytes, origin: Origin) -> Result<(u64, &'static str), ApiError> {
     let read = read_message(body, &app.sealer)?;
-    note_passed_by(&read.passed_by, &record.start().id);
-    record.model(&read.asked.model);
+    note_passed_by(&read.passed_by, &origin.record.start().id);
+    origin.record.model(&read.asked.model);
     let chat = Bytes::from(read.chat);
     if agent::asked_for(app, &chat).is_some() {
         return Ok((estimated_tokens(chat.len()), "estimate"));
