@@ -18,7 +18,7 @@ use super::failure::{FailureKind, ModelFailure};
 use super::reading;
 use super::step::{CallPurpose, ModelStep};
 use crate::observe::{Account, Recording, RequestRecord, RequestStart, RowFacts};
-use crate::relay::{Opened, Origin, Progress, Relay, ReplyStream, StreamPart};
+use crate::relay::{Opened, Origin, Relay, ReplyStream, RequestProgress, StreamPart};
 use crate::translate::Reply;
 use crate::turn::{FinishReason, Note, Turn, TurnEvent};
 use crate::wire::{ApiError, ErrorCode};
@@ -78,7 +78,7 @@ impl ModelClient {
         step: ModelStep,
         record: &RequestRecord,
         observer: &Observer,
-        progress: &Arc<Progress>,
+        progress: &Arc<RequestProgress>,
     ) -> Result<Option<Replied>, ApiError> {
         let purpose = step.purpose;
         let body = Bytes::from(self.body(step).to_string());
@@ -119,7 +119,7 @@ impl ModelClient {
 /// Runs a model call for at most this long, the time apart for which it waits for an upstream to come back.
 async fn within_model_time<T>(
     within: Duration,
-    progress: &Progress,
+    progress: &RequestProgress,
     mut call: impl Future<Output = T> + Unpin,
 ) -> Option<T> {
     let began = tokio::time::Instant::now();

@@ -47,7 +47,7 @@ pub struct Watched {
 /// The alerts of one server.
 #[derive(Debug)]
 pub struct Alerts {
-    delivery: RwLock<Arc<Delivery>>,
+    delivery: RwLock<Arc<AlertDelivery>>,
     state_dir: PathBuf,
     stop: CancellationToken,
     board: Mutex<Board>,
@@ -69,14 +69,14 @@ pub struct Reloaded {
 
 /// How alerts are delivered, and where.
 #[derive(Debug)]
-struct Delivery {
+struct AlertDelivery {
     config: AlertsConfig,
     sinks: Vec<Sink>,
     /// Ends the sinks.
     stop: CancellationToken,
 }
 
-impl Delivery {
+impl AlertDelivery {
     fn new(config: AlertsConfig, stop: CancellationToken) -> Self {
         let start = |sink: &super::SinkConfig| {
             Sink::start(sink.clone(), config.link.clone(), stop.clone())
@@ -100,7 +100,7 @@ fn millis(duration: Duration) -> u64 {
 impl Alerts {
     /// Starts the sinks, which end with `stop`. One that cannot work at all is said and left out.
     pub fn new(config: AlertsConfig, state_dir: PathBuf, stop: &CancellationToken) -> Self {
-        let delivery = RwLock::new(Arc::new(Delivery::new(config, stop.child_token())));
+        let delivery = RwLock::new(Arc::new(AlertDelivery::new(config, stop.child_token())));
         Self {
             delivery,
             state_dir,
@@ -112,13 +112,13 @@ impl Alerts {
         }
     }
 
-    fn delivery(&self) -> Arc<Delivery> {
+    fn delivery(&self) -> Arc<AlertDelivery> {
         Arc::clone(&self.delivery.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// From now on alerts are delivered like this. What waits for an earlier sink is dropped.
     pub fn change(&self, config: AlertsConfig) {
-        let new = Arc::new(Delivery::new(config, self.stop.child_token()));
+        let new = Arc::new(AlertDelivery::new(config, self.stop.child_token()));
         let mut delivery = self.delivery.write().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut *delivery, new).stop.cancel();
     }

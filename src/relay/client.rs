@@ -53,15 +53,15 @@ pub struct Origin {
     /// Where everything that happens to the request is recorded.
     pub record: RequestRecord,
     /// What is known of the request while it is under way.
-    pub progress: Arc<Progress>,
+    pub progress: Arc<RequestProgress>,
 }
 
 /// What the caller may know of a request while it is under way.
 #[derive(Debug, Default)]
-pub struct Progress(Mutex<Known>);
+pub struct RequestProgress(Mutex<ProgressState>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct ProgressState {
     waited_before: Duration,
     waits_since: Option<Instant>,
     trimmed: Option<String>,
@@ -69,9 +69,9 @@ struct Known {
 
 /// The request waits as long as this lives.
 #[derive(Debug)]
-pub(super) struct WaitGuard<'a>(&'a Progress);
+pub(super) struct WaitGuard<'a>(&'a RequestProgress);
 
-impl Progress {
+impl RequestProgress {
     /// The time for which the request has waited for an upstream to come back. An agent does not count it as the model's.
     pub fn waited(&self) -> Duration {
         let known = self.known();
@@ -92,7 +92,7 @@ impl Progress {
         self.known().trimmed = what.map(str::to_owned);
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, ProgressState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-pub use client::{Origin, Progress, Wire, program_of};
+pub use client::{Origin, RequestProgress, Wire, program_of};
 pub use config::{
     ContextConfig, FinalErrors, ModelConfig, OnOverflow, ReasoningField, RecoveryConfig, RelayConfig,
     ToolParsing, ToolsMode,

@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue, header};
 use tokio::time::Instant;
 
 use super::attempt::{Attempt, Form};
-use super::client::{Origin, Progress, Wire};
+use super::client::{Origin, RequestProgress, Wire};
 use super::config::{Modes, ReasoningField, RelayConfig, ToolParsing, ToolsMode};
 use super::look_back::LookBack;
 use super::memory::Recollection;
@@ -118,7 +118,7 @@ pub struct ClientRequest {
     pub(super) received: Instant,
     /// Where everything that happens to it is recorded.
     pub record: RequestRecord,
-    pub(super) progress: Arc<Progress>,
+    pub(super) progress: Arc<RequestProgress>,
     /// The settings of the moment in which it came.
     pub(super) settings: Arc<RelayConfig>,
 }

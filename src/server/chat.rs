@@ -22,7 +22,8 @@ use super::heartbeat::{self, Source, frame};
 use super::{App, agent, body, permission, respond};
 use crate::observe::{RequestRecord, RequestStart};
 use crate::relay::{
-    ClientRequest, ErrorForm, Facts, Opened, Origin, Progress, ReplyStream, StreamPart, Wire, reply_json,
+    ClientRequest, ErrorForm, Facts, Opened, Origin, ReplyStream, RequestProgress, StreamPart, Wire,
+    reply_json,
 };
 use crate::translate::{ChatSink, ClientProgram, Head, Ids, Reply};
 use crate::wire::{ApiError, ErrorCode};
@@ -46,7 +47,7 @@ async fn served(
     parts: Parts,
     body: Incoming,
     (peer, received): (Option<IpAddr>, Instant),
-    progress: Arc<Progress>,
+    progress: Arc<RequestProgress>,
     record: &RequestRecord,
 ) -> Response {
     let body = match read(&app, &parts.headers, body).await {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
 use crate::observe::{Outcome, RequestRecord, metrics as recorded};
-use crate::relay::{ErrorForm, Progress};
+use crate::relay::{ErrorForm, RequestProgress};
 use crate::translate::{ErrorReply, chat_error};
 use crate::wire::{ApiError, ErrorCode};
 
@@ -132,7 +132,7 @@ pub(super) fn leaves(mut response: Response, record: &RequestRecord) -> Response
 }
 
 /// The reply with a header that says what was taken out of the conversation.
-pub(super) fn with_trimmed(mut response: Response, progress: &Progress) -> Response {
+pub(super) fn with_trimmed(mut response: Response, progress: &RequestProgress) -> Response {
     if let Some(trimmed) = progress.taken_out().and_then(|trimmed| HeaderValue::try_from(trimmed).ok()) {
         response.headers_mut().insert(TRIMMED, trimmed);
     }

@@ -26,7 +26,7 @@ use hyper::body::Incoming;
 use answer::{ReplayBody, ReplayResponse};
 pub use error::{RecordingError, ReplayError};
 pub use recording::{Form, Recording};
-use request::{ReadRequest, Refusal};
+use request::{CheckedRequest, Refusal};
 pub use serve::serve;
 
 /// How many requests [`Replay::seen`] remembers.
@@ -178,7 +178,7 @@ impl Replay {
 
     /// In vLLM's order: the request's shape, then its model, then the conversation.
     fn chat(&self, headers: &HeaderMap, body: &[u8]) -> Result<ReplayResponse, Refusal> {
-        let asked = ReadRequest::read(headers, body)?;
+        let asked = CheckedRequest::read(headers, body)?;
         let recordings = match &asked.model {
             Some(model) => {
                 self.models.get(model).ok_or_else(|| Refusal::unknown_model(model, self.models()))?
@@ -204,7 +204,7 @@ impl Replay {
 
 /// The recording for this turn: of those after a tool result when the conversation ends in one and there are any, the
 /// one of the form asked for, else a recorded error, which a server gives in either form.
-fn choose<'r>(recordings: &'r [Recording], asked: &ReadRequest) -> Result<&'r Recording, Refusal> {
+fn choose<'r>(recordings: &'r [Recording], asked: &CheckedRequest) -> Result<&'r Recording, Refusal> {
     let after_tool = asked.ends_in_tool_result && recordings.iter().any(|recording| recording.after_tool);
     let form = if asked.stream { Form::Stream } else { Form::Whole };
     let of_this_turn = || recordings.iter().filter(|recording| recording.after_tool == after_tool);

@@ -33,7 +33,7 @@ use self::writer::Writer;
 use super::body::Taken;
 use super::{App, agent, chat, permission, respond, transparent};
 use crate::observe::{RequestRecord, RequestStart};
-use crate::relay::{Origin, Progress, Wire};
+use crate::relay::{Origin, RequestProgress, Wire};
 use crate::translate::messages::{self, MessageEvents, read_message};
 use crate::translate::responses::{ReadResponse, ResponseEvents, read_response, wanted_items};
 use crate::translate::{ClientProgram, Ids, PassedBy};
@@ -154,7 +154,7 @@ async fn served(
     mut parts: Parts,
     body: Incoming,
     (peer, received): (Option<IpAddr>, Instant),
-    progress: Arc<Progress>,
+    progress: Arc<RequestProgress>,
     record: &RequestRecord,
 ) -> Response {
     let own_headers = parts.headers.clone();

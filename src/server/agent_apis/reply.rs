@@ -134,7 +134,7 @@ impl ReplyWriter {
             self.keep().await;
         }
         heartbeat::streamed(
-            ReplySource { reply: self, source, ended, last: None },
+            ReplyEvents { reply: self, source, ended, last: None },
             out.into(),
             every,
             &record,
@@ -216,7 +216,7 @@ fn too_long(app: &App) -> ApiError {
 }
 
 /// The source of the stream that a reply leaves in.
-struct ReplySource {
+struct ReplyEvents {
     reply: ReplyWriter,
     source: Source,
     ended: bool,
@@ -224,7 +224,7 @@ struct ReplySource {
     last: Option<Bytes>,
 }
 
-impl heartbeat::Source for ReplySource {
+impl heartbeat::Source for ReplyEvents {
     async fn next(&mut self) -> Option<Bytes> {
         if self.ended {
             self.last.as_ref()?;

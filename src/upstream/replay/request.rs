@@ -60,7 +60,7 @@ impl Refusal {
     }
 
     /// The model was recorded, but not in this form.
-    pub(super) fn not_recorded(asked: &ReadRequest) -> Self {
+    pub(super) fn not_recorded(asked: &CheckedRequest) -> Self {
         let model = asked.model.as_deref().unwrap_or("the first model");
         let turn = if asked.ends_in_tool_result { "the turn after a tool result" } else { "this turn" };
         let message = format!(
@@ -81,7 +81,7 @@ fn offset_of(error: &serde_json::Error, body: &[u8]) -> usize {
 
 /// A chat request of the right shape.
 #[derive(Debug, Default)]
-pub(super) struct ReadRequest {
+pub(super) struct CheckedRequest {
     /// vLLM takes its own model when none is named.
     pub(super) model: Option<String>,
     pub(super) stream: bool,
@@ -91,7 +91,7 @@ pub(super) struct ReadRequest {
     messages: Vec<Value>,
 }
 
-impl ReadRequest {
+impl CheckedRequest {
     /// Checks what vLLM checks before it looks at the model.
     pub(super) fn read(headers: &HeaderMap, body: &[u8]) -> Result<Self, Refusal> {
         check_content_type(headers)?;
@@ -229,10 +229,10 @@ mod tests {
     use super::*;
     use http::HeaderValue;
 
-    fn read(body: &str) -> Result<ReadRequest, Refusal> {
+    fn read(body: &str) -> Result<CheckedRequest, Refusal> {
         let headers =
             HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
-        ReadRequest::read(&headers, body.as_bytes())
+        CheckedRequest::read(&headers, body.as_bytes())
     }
 
     fn check_refused(body: &str, words: &str, param: Option<&str>) {
@@ -270,17 +270,17 @@ mod tests {
             let headers =
                 HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static(content_type))]);
             assert_eq!(
-                ReadRequest::read(&headers, b"{}").unwrap_err(),
+                CheckedRequest::read(&headers, b"{}").unwrap_err(),
                 Refusal::media_type(),
                 "{content_type}"
             );
         }
-        assert_eq!(ReadRequest::read(&HeaderMap::new(), b"{}").unwrap_err(), Refusal::media_type());
+        assert_eq!(CheckedRequest::read(&HeaderMap::new(), b"{}").unwrap_err(), Refusal::media_type());
         let with_charset = HeaderMap::from_iter([(
             header::CONTENT_TYPE,
             HeaderValue::from_static("Application/JSON; charset=utf-8"),
         )]);
-        assert!(ReadRequest::read(&with_charset, br#"{"messages":[]}"#).is_ok());
+        assert!(CheckedRequest::read(&with_charset, br#"{"messages":[]}"#).is_ok());
     }
 
     #[test]
