@@ -136,7 +136,7 @@ pub(super) async fn await_sources(tools: &[BoundTool], sources: &Sources, limit:
     tokio::join!(sources.await_servers(tools.iter().filter_map(BoundTool::server), limit), gateway);
 }
 
-/// The model cannot tell operations with the same name apart: reports a problem for each such name.
+/// The model cannot distinguish operations with the same name: reports a problem for each such name.
 pub(super) fn clashes(tools: &[BoundTool]) -> Vec<BindingProblem> {
     let mut seen: BTreeMap<String, OfferedOperation> = BTreeMap::new();
     let mut problems = Vec::new();

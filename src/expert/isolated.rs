@@ -175,10 +175,11 @@ impl ChildRuns for IsolatedFunctions {
         let function =
             self.called(call).ok_or_else(|| format!("there is no isolated function {}", call.name))?;
         let agent = self.agent(function);
-        let given: Map<String, Value> = serde_json::from_str(&call.arguments).unwrap_or_default();
+        let arguments: Map<String, Value> = serde_json::from_str(&call.arguments).unwrap_or_default();
         let declared = function.inputs.items.iter().map(|input| &input.name);
-        let inputs: Map<String, Value> =
-            declared.map(|name| (name.clone(), given.get(name).cloned().unwrap_or(Value::Null))).collect();
+        let inputs: Map<String, Value> = declared
+            .map(|name| (name.clone(), arguments.get(name).cloned().unwrap_or(Value::Null)))
+            .collect();
         let task = format!(
             "Perform the function `{}` now.\n\n## Inputs\n\n{}\n\nWhen it is done, call `{FINISH_FUNCTION}`.",
             one_line(&function.name.value),

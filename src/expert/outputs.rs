@@ -14,13 +14,13 @@ pub(super) struct Checked {
 }
 
 /// Checks the outputs that a model returned.
-pub(super) fn check(declared: &[Parameter], given: Option<&Value>) -> Checked {
+pub(super) fn check(declared: &[Parameter], outputs: Option<&Value>) -> Checked {
     let mut checked = Checked::default();
     let empty = Map::new();
-    let given = given.and_then(Value::as_object).unwrap_or(&empty);
+    let outputs = outputs.and_then(Value::as_object).unwrap_or(&empty);
     for parameter in declared {
         let name = &parameter.name;
-        match given.get(name).filter(|value| !value.is_null()) {
+        match outputs.get(name).filter(|value| !value.is_null()) {
             None => checked.problems.push(format!("`{name}` is missing")),
             Some(value) => match fault(parameter, value) {
                 Some(fault) => checked.problems.push(fault),
@@ -29,7 +29,7 @@ pub(super) fn check(declared: &[Parameter], given: Option<&Value>) -> Checked {
         }
     }
     let is_known = |name: &str| declared.iter().any(|parameter| parameter.name == name);
-    for name in given.keys().filter(|name| !is_known(name)) {
+    for name in outputs.keys().filter(|name| !is_known(name)) {
         checked.problems.push(format!("`{name}` is not an output of this process"));
     }
     checked
@@ -109,8 +109,8 @@ mod tests {
         ]
     }
 
-    fn problems(given: &Value, expected: &[&str]) {
-        assert_eq!(check(&declared(), Some(given)).problems, expected, "{given}");
+    fn problems(outputs: &Value, expected: &[&str]) {
+        assert_eq!(check(&declared(), Some(outputs)).problems, expected, "{outputs}");
     }
 
     #[test]

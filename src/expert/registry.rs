@@ -1,4 +1,4 @@
-//! `EXPERTS.md`: tells the main agent which experts exist, what they are for, and how to hand a task to one. Generated only from the
+//! `EXPERTS.md`: describes to the main agent which experts exist, what they are for, and how to hand a task to one. Generated only from the
 //! packages and written atomically. It never contains private knowledge or secrets. Called by the command line and by the code that
 //! serves experts.
 

@@ -70,7 +70,7 @@ impl Experts {
         Ok(())
     }
 
-    /// Continues the conversations of processes that have ended, whoever began them, so that calls which a person approved are made. One
+    /// Continues the conversations of processes that have ended, no matter which process began them, so that calls which a person approved are made. One
     /// whose expert is not ready waits, because its calls would fail.
     pub(super) async fn resume_interrupted(
         &self,

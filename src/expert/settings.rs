@@ -24,7 +24,7 @@ words! {
 words! {
     /// What happens after the last attempt.
     OnFailure {
-        /// The main agent and the person are told.
+        /// The main agent and the person are notified.
         #[default]
         Escalate = "escalate",
         /// It is logged.

@@ -20,7 +20,7 @@ pub enum ApprovalChange {
         /// The request.
         body: String,
     },
-    /// Its time was over, and people were told once more. It does not time out again.
+    /// Its time was over, and people were reminded. It does not time out again.
     Escalated {
         /// Its id.
         id: String,

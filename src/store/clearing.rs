@@ -14,7 +14,7 @@ use super::open::BUSY;
 const RUNS: u32 = 16;
 /// and no further one once they took so many bytes.
 const BITE: u64 = 1 << 20;
-/// So many pages are given back in one bite.
+/// So many pages are returned to the disk in one bite.
 const PAGES: u32 = 256;
 
 /// What a clearing did.
@@ -86,7 +86,7 @@ pub(super) fn remove(change: &Transaction<'_>, run: &str) -> rusqlite::Result<us
     change.prepare_cached(&query)?.execute(params![run])
 }
 
-/// Gives a few free pages back to the disk; tells how many.
+/// Returns a few free pages to the disk, and how many these were.
 pub(super) fn give_back(change: &Transaction<'_>) -> rusqlite::Result<usize> {
     let free = |change| -> rusqlite::Result<u64> { pragma(change, "freelist_count") };
     let before = free(change)?;
@@ -94,8 +94,8 @@ pub(super) fn give_back(change: &Transaction<'_>) -> rusqlite::Result<usize> {
     let mut statement = change.prepare(&format!("PRAGMA incremental_vacuum({PAGES})"))?;
     let mut rows = statement.query([])?;
     while rows.next()?.is_some() {}
-    let given = before.saturating_sub(free(change)?);
-    Ok(usize::try_from(given).unwrap_or(usize::MAX))
+    let returned = before.saturating_sub(free(change)?);
+    Ok(usize::try_from(returned).unwrap_or(usize::MAX))
 }
 
 /// Moves the write-ahead log into the database and cuts it to nothing. When somebody writes or reads right now it stays, and

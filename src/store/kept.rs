@@ -39,7 +39,7 @@ impl Store {
         Ok(finished > 0)
     }
 
-    /// Makes this process the one that works on the responses whose process has ended, and tells which these are.
+    /// Makes this process the one that works on the responses whose process has ended, and returns these.
     ///
     /// # Errors
     /// When the store cannot be used.
@@ -116,7 +116,7 @@ impl Store {
     }
 
     /// Deletes responses that were not used for `responses.keep`, and those that were used longest ago while all take more than
-    /// `responses.max_size`; tells how many. Those that are still to be made stay. `now`: milliseconds since 1970.
+    /// `responses.max_size`. Returns how many. Those that are still to be made stay. `now`: milliseconds since 1970.
     ///
     /// # Errors
     /// When the store cannot be written.

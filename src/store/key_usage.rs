@@ -1,5 +1,5 @@
 //! What the keys of clients have used, by day and model: one counter, added to in batches and read back at the start.
-//! Whoever limits or bills by it keeps its own sum in memory. Called by `server`.
+//! The code that limits or bills by it keeps its own sum in memory. Called by `server`.
 
 use rusqlite::{Connection, Transaction, params};
 

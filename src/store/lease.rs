@@ -1,4 +1,4 @@
-//! Who works on a run: each process holds a lock on a file of its own for as long as it lives, so that others can tell
+//! Who works on a run: each process holds a lock on a file of its own for as long as it lives, so that others can see
 //! whether it is gone. The system gives the lock back however the process ends.
 
 use std::fs::{self, File, TryLockError};
@@ -56,7 +56,7 @@ impl Lease {
                 true
             }
             Err(TryLockError::WouldBlock) => false,
-            // A file system without locks: nobody else can be told to be alive.
+            // A file system without locks: nobody else can be known to be alive.
             Err(TryLockError::Error(_)) => true,
         }
     }

@@ -204,7 +204,7 @@ impl Store {
         self.ask(|answer| Job::Append { append, owner, answer }).await
     }
 
-    /// Makes this process the one that works on a run, and tells the epoch in which it does; `None` when that cannot be: another
+    /// Makes this process the one that works on a run. Returns the epoch in which it does; `None` when that cannot be: another
     /// one works on it, or it is over.
     ///
     /// # Errors
@@ -214,7 +214,7 @@ impl Store {
         self.ask(|answer| Job::Claim { run, owner, scope, answer }).await
     }
 
-    /// Asks whoever works on a run to end it; where nobody does, it is ended here, at `at` (milliseconds since 1970), and with it the queue's
+    /// Asks the process that works on a run to end it; where nobody does, it is ended here, at `at` (milliseconds since 1970), and with it the queue's
     /// entry that it worked on. False when it is over or not known.
     ///
     /// # Errors
@@ -267,7 +267,7 @@ impl Store {
         Ok(deleted)
     }
 
-    /// Deletes bite by bite until nothing more is deleted; tells how many runs. What a bite frees is given back before the next one:
+    /// Deletes bite by bite until nothing more is deleted. Returns how many runs. What a bite frees is returned to the disk before the next one:
     /// the longer the list of free pages, the slower.
     async fn bites(
         &self,

@@ -1,5 +1,5 @@
 //! The operators that `respool serve` knows, by the digests of their keys. The command line checks a person's key against these and not against
-//! its own environment, which whoever starts it chooses. Written by `cli::serve`, read by the faces of approvals.
+//! its own environment, which the user who starts it chooses. Written by `cli::serve`, read by the faces of approvals.
 
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 

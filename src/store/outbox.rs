@@ -1,5 +1,5 @@
 //! The outbox as rows of `SQLite`: messages that are to be delivered at least once. A message is posted once, whatever is posted under its id
-//! later; whoever delivers claims it for a time, so that two processes do not deliver it at the same moment.
+//! later; the process that delivers it claims it for a time, so that two processes do not deliver it at the same moment.
 
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 

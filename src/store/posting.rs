@@ -13,7 +13,7 @@ impl Store {
         Ok(self.change_outbox(Change::Post { message, needs_delivery: true, now }).await?.count > 0)
     }
 
-    /// Keeps a message for whoever looks, and delivers it to nobody; false when one of its id was posted before.
+    /// Keeps a message for those who look, and delivers it to nobody; false when one of its id was posted before.
     ///
     /// # Errors
     /// When the store cannot be written.
@@ -21,7 +21,7 @@ impl Store {
         Ok(self.change_outbox(Change::Post { message, needs_delivery: false, now }).await?.count > 0)
     }
 
-    /// Messages whose delivery is due, for whoever delivers them; others get them again after `until`.
+    /// Messages whose delivery is due, for the process that delivers them; others get them again after `until`.
     ///
     /// # Errors
     /// When the store cannot be written.
@@ -142,9 +142,9 @@ mod tests {
             .messages(MessageFilter { kind: Some("result".into()), ..MessageFilter::default() }, 10)
             .await
             .unwrap();
-        let told: Vec<_> =
+        let kept: Vec<_> =
             all.iter().map(|row| (row.message.id.as_str(), row.delivered, row.note.as_deref())).collect();
-        assert_eq!(told, [("b", None, Some("the gateway is not there")), ("a", Some(1_510), None)]);
+        assert_eq!(kept, [("b", None, Some("the gateway is not there")), ("a", Some(1_510), None)]);
         assert_eq!(store.message("a").await.unwrap().unwrap().message, message("a"));
         assert_eq!(
             store

@@ -1,7 +1,7 @@
 //! The queue of durable work: what waits, who holds it, and in which order it may run.
 //!
 //! [`Queue`] names what is needed and nothing of `SQLite`: another database can serve it without a change above. Times are
-//! milliseconds since 1970, and always the caller's. An entry is claimed for a time and with an epoch; whoever shows an older
+//! milliseconds since 1970, and always the caller's. An entry is claimed for a time and with an epoch; a process that shows an older
 //! epoch changes nothing. Entries of one lane run one at a time, in the order in which they were accepted: the lane is held
 //! through retries and while a person is awaited. Called by `expert`.
 

@@ -195,7 +195,7 @@ impl Store {
         self.ask(|answer| Job::BeginLeased { run, lease, owner, answer }).await
     }
 
-    /// Makes this process the one that works on the run of an entry, whoever does so now, and tells the epoch; `None` when the
+    /// Makes this process the one that works on the run of an entry, no matter who does so now. Returns the epoch; `None` when the
     /// lease is lost or the run is over.
     ///
     /// # Errors

@@ -129,7 +129,7 @@ impl UsageStore {
     /// Writes rows in one transaction.
     ///
     /// # Errors
-    /// When they cannot be written; none of them then is, and they are given back.
+    /// When they cannot be written; none of them then is, and they are returned.
     pub async fn append(&self, rows: Vec<UsageRow>) -> Result<(), (Vec<UsageRow>, StoreError)> {
         let (writer, path) = (Arc::clone(&self.writer), self.path.clone());
         let work = move || {

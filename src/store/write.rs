@@ -88,11 +88,11 @@ pub enum ClaimScope {
     Idle,
     /// Also those whose client went away.
     IdleOrCancelled,
-    /// Also those that somebody works on: whoever claims has the right to (the parent of a child run, the holder of a lease).
+    /// Also those that somebody works on: the claimant has the right to (the parent of a child run, the holder of a lease).
     Any,
 }
 
-/// What a commit tells.
+/// What a commit returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ack {
     /// Somebody wants the run to end.
@@ -252,7 +252,7 @@ impl Job {
     }
 
     fn answer(self, reply: Result<Reply, StoreError>) {
-        // Whoever asked may be gone; the commit stands.
+        // The caller may be gone; the commit stands.
         match self {
             Self::Begin { answer, .. } => drop(answer.send(reply.map(|_| ()))),
             Self::Append { answer, .. } => drop(answer.send(reply.map(|reply| reply.ack))),
@@ -337,7 +337,7 @@ fn begin_leased(
     begin(change, run, None, owner)
 }
 
-/// So it is claimed, whoever works on it now.
+/// So it is claimed, no matter who works on it now.
 fn claim_leased(
     change: &Transaction<'_>,
     run: &str,

@@ -22,7 +22,7 @@ use crate::store::{Claimed, EntryEnd, MessageFilter, Queue as _, StoreError};
 
 /// The session that the triggers of the main session share.
 pub(super) const MAIN_SESSION: &str = "main";
-/// The most results of the main session that an invocation is given.
+/// The most results of the main session that an invocation gets.
 const SESSION_RESULTS: usize = 10;
 /// The most results that are searched for them.
 const MOST_RESULTS: usize = 100;
@@ -46,7 +46,7 @@ pub(super) struct Attempt<'a> {
 }
 
 impl Worker {
-    /// Executes a claimed entry until it has ended, is given back, or waits for a person.
+    /// Executes a claimed entry until it has ended, is returned to the queue, or waits for a person.
     pub(super) async fn execute(&self, claimed: &Claimed) -> Result<(), StoreError> {
         let invocation = match Invocation::read(&claimed.payload) {
             Ok(invocation) => invocation,

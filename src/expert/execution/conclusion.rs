@@ -149,7 +149,7 @@ impl Worker {
     }
 
     /// Ends an attempt that cannot continue because the package it began with is gone; a replay begins with the new one. Approved calls
-    /// are not made, and a person is told.
+    /// are not made, and a person is notified.
     pub(super) async fn abandon(
         &self,
         claimed: &Claimed,

@@ -47,7 +47,7 @@ pub(super) struct ContextFile {
     pub(super) is_of_package: bool,
 }
 
-/// What the model is told about earlier attempts and its session.
+/// The text that the model gets about earlier attempts and its session.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History<'a> {
     /// How the previous attempt failed; `None` for a first attempt.

@@ -34,7 +34,7 @@ pub struct Watch {
 }
 
 impl Schedule {
-    /// The schedule of an expression, in UTC unless a zone is given.
+    /// The schedule of an expression, in UTC unless it names a zone.
     ///
     /// # Errors
     /// What is wrong with it, for people.

@@ -80,8 +80,8 @@ fn check_signature(secret: &Secret, sent: &Signature<'_>, body: &[u8], now: u64)
     }
     let tag = tag.sign();
     let is_right = |signature: &str| {
-        let given = signature.strip_prefix("v1,").and_then(|text| STANDARD.decode(text).ok());
-        given.is_some_and(|given| tag.as_ref().ct_eq(&given).into())
+        let received = signature.strip_prefix("v1,").and_then(|text| STANDARD.decode(text).ok());
+        received.is_some_and(|received| tag.as_ref().ct_eq(&received).into())
     };
     // With an empty id, all messages would be the same one.
     let is_signed = sent.signatures.split(' ').take(MOST_SIGNATURES).any(is_right);

@@ -419,7 +419,7 @@ pub(in crate::store) fn open_places(
     queue: &str,
     behind: u64,
 ) -> rusqlite::Result<Vec<u64>> {
-    // The index tells state and place: only what is new is looked up.
+    // The index has state and place: only what is new is looked up.
     let query = "SELECT seq FROM queue INDEXED BY queue_states
         WHERE state IN ('waiting', 'claimed', 'held') AND seq > ?2 AND queue = ?1 ORDER BY seq";
     let place = |row: &Row<'_>| row.get::<_, i64>(0).map(i64::unsigned_abs);

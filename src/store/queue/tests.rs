@@ -90,7 +90,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The queue in memory beside the model of it, with every lease that was ever given.
+/// The queue in memory beside the model of it, with every lease that was ever granted.
 struct Pair {
     connection: Connection,
     model: Model,
