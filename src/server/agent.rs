@@ -232,6 +232,7 @@ impl Answer {
             completion: ended.spent.completion,
             cached: (ended.spent.cached > 0).then_some(ended.spent.cached),
             reasoning: (ended.spent.reasoning > 0).then_some(ended.spent.reasoning),
+            ..Usage::default()
         };
         self.line.with(|line| {
             line.outcome = Outcome::Ok;

@@ -3,12 +3,14 @@
 //! Called by `relay`.
 
 use super::super::client_program::ClientProgram;
-use super::super::error_reply::{ErrorReply, is_busy, is_overflow, retry_headers};
+use super::super::error_reply::{ErrorReply, is_busy, is_final, is_overflow, retry_headers};
 use crate::wire::{ApiError, ErrorCode};
 
-/// The error as an HTTP reply.
-pub fn http_error(error: &ApiError) -> ErrorReply {
-    ErrorReply { status: error.status, headers: retry_headers(error), body: error.to_json() }
+/// The error as an HTTP reply. Qwen Code waits a minute after a 429 and repeats it, whatever the header says (measured on 0.24.4).
+pub fn http_error(error: &ApiError, program: ClientProgram) -> ErrorReply {
+    let is_repeated = program == ClientProgram::QwenCode && error.status == 429 && is_final(error);
+    let status = if is_repeated { 422 } else { error.status };
+    ErrorReply { status, headers: retry_headers(error), body: error.to_json() }
 }
 
 /// For a request that wants a stream: true when a stream that begins and fails is what this client understands, rather than a
@@ -33,6 +35,19 @@ pub fn failure_code(error: &ApiError, program: ClientProgram) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_final_429_is_not_repeated_by_qwen_code() {
+        let mut error = ApiError::new(429, None, "rate limit");
+        for (is_final, program, status) in [
+            (true, ClientProgram::QwenCode, 422),
+            (false, ClientProgram::QwenCode, 429),
+            (true, ClientProgram::Other, 429),
+        ] {
+            error.is_final = is_final;
+            assert_eq!(http_error(&error, program).status, status, "{program:?}");
+        }
+    }
 
     #[test]
     fn codex_gets_what_it_does_not_repeat() {
@@ -60,8 +75,12 @@ mod tests {
 
     #[test]
     fn a_final_error_says_so() {
-        let reply = http_error(&ApiError::new(502, ErrorCode::BrokenReply, "x"));
+        let reply = http_error(&ApiError::new(502, ErrorCode::BrokenReply, "x"), ClientProgram::Other);
         assert_eq!((reply.status, reply.headers), (502, vec![("x-should-retry", "false".to_owned())]));
-        assert!(http_error(&ApiError::new(503, ErrorCode::ShuttingDown, "x")).headers.is_empty());
+        assert!(
+            http_error(&ApiError::new(503, ErrorCode::ShuttingDown, "x"), ClientProgram::Other)
+                .headers
+                .is_empty()
+        );
     }
 }
