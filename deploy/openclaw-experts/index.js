@@ -136,6 +136,8 @@ export default {
       description: "What respool's experts wait for: list, show, approve, reject",
       acceptsArgs: true,
       requireAuth: true,
+      // OpenClaw checks it, and tells only commands with scopes whether a sender in a channel is an owner.
+      requiredScopes: ["operator.approvals"],
       handler: async (context) => {
         try {
           return { text: short(await command(settings, context)) };

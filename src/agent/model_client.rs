@@ -17,8 +17,8 @@ use super::event::{EventKind, ModelReply};
 use super::failure::{FailureKind, ModelFailure};
 use super::reading;
 use super::step::{CallPurpose, ModelStep};
-use crate::observe::{Account, Outcome as LineOutcome, Recording, RequestLine, RowFacts, SharedLine};
-use crate::relay::{Batch, Opened, Origin, Relay, ReplyStream, WaitClock};
+use crate::observe::{Account, Record, Recording, RequestStart, RowFacts};
+use crate::relay::{Batch, Opened, Origin, Progress, Relay, ReplyStream};
 use crate::translate::Reply;
 use crate::turn::{FinishReason, Note, Turn, TurnEvent};
 use crate::wire::{ApiError, ErrorCode};
@@ -31,7 +31,7 @@ pub(super) struct ModelClient {
     pub(super) temperature: f64,
     /// The client's own key, for upstreams that have none.
     pub(super) authorization: Option<HeaderValue>,
-    /// The account that each call's cost is told to.
+    /// The account that each call's cost is added to.
     pub(super) account: Option<Arc<dyn Account>>,
     /// Replies are asked for as streams, so that their pieces can be reported.
     pub(super) streams: bool,
@@ -42,75 +42,56 @@ pub(super) struct ModelClient {
 }
 
 impl ModelClient {
-    /// Makes one call and tells what came of it. `id` names the call in the log.
+    /// Makes one call and gives what came of it. `id` names the call in the log.
     pub(super) async fn call(&self, step: ModelStep, id: String, observer: &Observer) -> EventKind {
         let began = Instant::now();
         let (purpose, within) = (step.purpose, Duration::from_millis(step.within));
-        let line = self.line(id);
-        let waiting = Arc::default();
-        let asked = Box::pin(self.ask(step, &line, observer, &waiting));
-        let asked = within_model_time(within, &waiting, asked).await;
+        let start = RequestStart::new(id, "agent model call".to_owned(), "agent_model");
+        let record = Record::of_run(start, &self.recording, self.row.clone());
+        record.model(&self.model);
+        let progress = Arc::default();
+        let asked = Box::pin(self.ask(step, &record, observer, &progress));
+        let asked = within_model_time(within, &progress, asked).await;
         let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
         let error_code = match &asked {
             Some(Err(error)) => error.code.map(ErrorCode::as_str),
             Some(Ok(_)) => None,
             None => Some(ErrorCode::ModelTimeout.as_str()),
         };
-        let reply = |turn| ModelReply {
-            earlier_prompts: line.with(|line| line.discarded.prompt),
-            ..reply(turn, took)
-        };
         let kind = match asked {
-            Some(Ok(Some(turn))) if purpose == CallPurpose::Summary => EventKind::Summarised(reply(turn)),
-            Some(Ok(Some(turn))) => EventKind::ModelReplied(reply(turn)),
+            Some(Ok(Some(replied))) if purpose == CallPurpose::Summary => {
+                EventKind::Summarised(reply(replied, took))
+            }
+            Some(Ok(Some(replied))) => EventKind::ModelReplied(reply(replied, took)),
             Some(Ok(None)) => EventKind::LoopDetected,
             Some(Err(error)) => EventKind::ModelFailed(failure(&error)),
             None => EventKind::ModelFailed(too_slow(within)),
         };
-        line.with(|line| {
-            let is_reply = matches!(kind, EventKind::ModelReplied(_) | EventKind::Summarised(_));
-            line.outcome = if is_reply { LineOutcome::Ok } else { LineOutcome::Error };
-            line.error_code = error_code;
-            line.row.key = self.account.as_ref().map(|account| account.name().to_owned());
-            line.row.usage = line.all_usage();
-            if let (Some(account), Some(usage)) = (&self.account, line.row.usage) {
-                account.spent(&line.model, usage);
-            }
-            // The client's own line has the sum.
-            line.usage = None;
-        });
+        let is_reply = matches!(kind, EventKind::ModelReplied(_) | EventKind::Summarised(_));
+        record.model_call_ended(is_reply, error_code, self.account.as_deref());
         kind
-    }
-
-    fn line(&self, id: String) -> SharedLine {
-        let mut line = RequestLine::start(id, "agent model call".to_owned());
-        line.route = "agent_model";
-        line.model.clone_from(&self.model);
-        line.row = self.row.clone();
-        SharedLine::new(line, &self.recording)
     }
 
     /// `None`: the loop guard found that the conversation repeats itself.
     async fn ask(
         &self,
         step: ModelStep,
-        line: &SharedLine,
+        record: &Record,
         observer: &Observer,
-        waiting: &Arc<WaitClock>,
-    ) -> Result<Option<Turn>, ApiError> {
+        progress: &Arc<Progress>,
+    ) -> Result<Option<Replied>, ApiError> {
         let purpose = step.purpose;
         let body = Bytes::from(self.body(step).to_string());
         let mut headers = HeaderMap::new();
         headers.extend(self.authorization.clone().map(|key| (header::AUTHORIZATION, key)));
-        let id = line.with(|line| line.id.clone());
-        let origin =
-            Origin { is_agent: true, waiting: Arc::clone(waiting), ..Origin::internal(headers, &id) };
+        let origin = Origin::internal(headers, &record.start().id);
+        let origin = Origin { is_agent: true, progress: Arc::clone(progress), ..origin };
         let request = self.relay.read(body, origin).await?;
-        line.with(|line| request.likely_upstream().clone_into(&mut line.upstream));
+        record.likely_upstream(request.likely_upstream());
         if request.loop_found.is_some() && purpose == CallPurpose::Iteration {
             return Ok(None);
         }
-        let opened = Arc::clone(&self.relay).answer(request, line.clone()).await?;
+        let opened = Arc::clone(&self.relay).answer(request, record.clone()).await?;
         // A summary is the run's own business.
         let observer: &Observer = if purpose == CallPurpose::Summary { &|_| {} } else { observer };
         turn(opened, observer).await.map(Some)
@@ -138,18 +119,18 @@ impl ModelClient {
 /// Runs a model call for at most this long, the time apart for which it waits for an upstream to come back.
 async fn within_model_time<T>(
     within: Duration,
-    waiting: &WaitClock,
+    progress: &Progress,
     mut call: impl Future<Output = T> + Unpin,
 ) -> Option<T> {
     let began = tokio::time::Instant::now();
     loop {
-        let end = began + within + waiting.elapsed();
+        let end = began + within + progress.waited();
         tokio::select! {
             biased;
             done = &mut call => return Some(done),
             // It may still wait, or have waited meanwhile.
             () = tokio::time::sleep_until(end) => {
-                if tokio::time::Instant::now() >= began + within + waiting.elapsed() {
+                if tokio::time::Instant::now() >= began + within + progress.waited() {
                     return None;
                 }
             }
@@ -157,11 +138,18 @@ async fn within_model_time<T>(
     }
 }
 
-/// The first choice of a reply, with what the reply cost.
+/// A turn with what its reply cost.
+struct Replied {
+    turn: Turn,
+    /// Prompt tokens of earlier attempts, which the turn's usage leaves out.
+    earlier_prompts: u64,
+}
+
+/// The first choice of a reply.
 ///
 /// # Errors
 /// When the stream breaks off, or the reply was not read as a turn.
-async fn turn(opened: Opened, observer: &Observer) -> Result<Turn, ApiError> {
+async fn turn(opened: Opened, observer: &Observer) -> Result<Replied, ApiError> {
     let turn = match opened {
         Opened::Reply(reply) => Some(of_reply(*reply)),
         Opened::Stream(stream) => of_stream(*stream, observer).await?,
@@ -170,19 +158,22 @@ async fn turn(opened: Opened, observer: &Observer) -> Result<Turn, ApiError> {
     turn.ok_or_else(|| ApiError::new(500, ErrorCode::NoTurn, "the reply was forwarded unread"))
 }
 
-fn of_reply(reply: Reply) -> Turn {
+fn of_reply(reply: Reply) -> Replied {
     let turn = reply.choices.into_iter().next().map(|choice| choice.turn).unwrap_or_default();
-    Turn { usage: reply.usage, ..turn }
+    Replied { turn: Turn { usage: reply.usage, ..turn }, earlier_prompts: reply.earlier_prompts }
 }
 
-async fn of_stream(mut stream: ReplyStream, observer: &Observer) -> Result<Option<Turn>, ApiError> {
+async fn of_stream(mut stream: ReplyStream, observer: &Observer) -> Result<Option<Replied>, ApiError> {
     loop {
         match stream.batch().await {
             Batch::Steps(steps) => steps.iter().for_each(|step| report(&step.event, observer)),
             // An engine reads all replies to a run.
             Batch::Frames(_) => {}
             Batch::Failed(error) => return Err(error),
-            Batch::End => return Ok(stream.turn().map(|turn| Turn { usage: stream.usage(), ..turn })),
+            Batch::End => {
+                let turn = stream.turn().map(|turn| Turn { usage: stream.usage(), ..turn });
+                return Ok(turn.map(|turn| Replied { turn, earlier_prompts: stream.earlier_prompts() }));
+            }
         }
     }
 }
@@ -197,7 +188,7 @@ fn report(event: &TurnEvent, observer: &Observer) {
 }
 
 /// A reply as the run keeps it.
-fn reply(turn: Turn, took: u64) -> ModelReply {
+fn reply(Replied { turn, earlier_prompts }: Replied, took: u64) -> ModelReply {
     let usage = turn.usage.unwrap_or_default();
     let dialect = |note: &Note| match note {
         Note::Dialect(name) => Some((*name).to_owned()),
@@ -217,7 +208,7 @@ fn reply(turn: Turn, took: u64) -> ModelReply {
         content: turn.content,
         reasoning: turn.reasoning,
         tokens,
-        earlier_prompts: 0,
+        earlier_prompts,
         took,
     }
 }

@@ -15,7 +15,7 @@ use super::advice::{Advice, advice, open_to_all};
 use super::say::{flat, say};
 use super::serve::{app, parts, runtime};
 use crate::config::{Loaded, Settings};
-use crate::observe::{Recording, RequestLine, SharedLine};
+use crate::observe::{Record, Recording, RequestStart};
 use crate::relay::{Opened, Origin, Relay};
 use crate::server::App;
 use crate::tools::sandbox_level;
@@ -301,11 +301,12 @@ async fn ask(relay: &Arc<Relay>, model: &str, messages: &[Value]) -> Result<Repl
     let tool = json!({"type": "function", "function": {"name": TOOL, "description": "Returns an answer to a word.",
         "parameters": {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}}});
     let body = json!({"model": model, "messages": messages, "tools": [tool], "max_tokens": 1024});
-    let line = SharedLine::new(RequestLine::start("check".into(), "check".into()), &Recording::default());
+    let start = RequestStart::new("check".into(), "check".into(), "other");
+    let record = Record::begin(start, &Recording::default());
     let body = Bytes::from(body.to_string());
     let request = relay.read(body, Origin::internal(HeaderMap::new(), "respool-check")).await?;
     let turn = async {
-        match Arc::clone(relay).answer(request, line).await? {
+        match Arc::clone(relay).answer(request, record).await? {
             Opened::Reply(reply) => Ok(*reply),
             Opened::Body(_) | Opened::Stream(_) => {
                 Err(ApiError::new(500, ErrorCode::NotWhole, "the reply was not read"))

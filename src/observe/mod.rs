@@ -1,4 +1,4 @@
-//! What respool tells its operator: logs, metrics, one canonical line per request, and the daily error report.
+//! What the operator sees of respool: logs, metrics, one canonical line per request, and the daily error report.
 
 mod account;
 pub mod agent_metrics;
@@ -8,6 +8,7 @@ mod init;
 mod json;
 pub mod metrics;
 mod on_terminal;
+mod record;
 mod request_line;
 mod trace;
 mod usage;
@@ -17,6 +18,7 @@ pub use account::{Account, Accounts};
 pub use config::{Level, LogConfig, LogFormat};
 pub use error_report::{ErrorReport, Failure};
 pub use init::{Flush, init, init_file};
-pub use request_line::{Outcome, RequestLine, SharedLine, TRACEPARENT};
+pub use record::{Record, RequestFacts, RequestStart, TRACEPARENT};
+pub use request_line::Outcome;
 pub use trace::{Attributes, Span, SpanKind, SpanSink, SpanValue, TraceContext};
 pub use usage::{InFlight, LiveRequest, Recording, RowFacts, UsageRow, UsageSink};

@@ -1,20 +1,19 @@
-//! The canonical line: one per request, written when the request's guard is dropped, so also when the client hangs up.
+//! The canonical line: one per request, written when the last `Record` of the request is dropped, so also when the client hangs up.
+//! Only `record` changes it.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::trace::{AttemptEnd, Attributes, RequestTrace, TraceContext};
-use super::usage::{LiveRequest, Recording, RowFacts, UsageRow, UsageSink};
-use super::{Account, metrics};
+use super::metrics;
+use super::record::RequestStart;
+use super::trace::{AttemptEnd, Attributes, RequestTrace};
+use super::usage::{LiveRequest, RowFacts, UsageRow, UsageSink};
 use crate::turn::{Note, Turn, Usage};
-
-/// The header of W3C Trace Context.
-pub const TRACEPARENT: &str = "traceparent";
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nobody said otherwise: the client went away before the end.
+    /// No end was recorded: the client went away before the end.
     #[default]
     ClientGone,
     /// The reply left whole.
@@ -23,7 +22,7 @@ pub enum Outcome {
     Error,
     /// The loop guard answered in the model's place.
     LoopGuard,
-    /// respool was told to stop before the reply was whole.
+    /// respool was stopped before the reply was whole.
     Shutdown,
 }
 
@@ -42,92 +41,83 @@ impl Outcome {
 
 /// What is known of one request; dropping it writes the line and records the metrics.
 #[derive(Debug)]
-pub struct RequestLine {
-    /// The request id, as it went upstream and back.
-    pub id: String,
-    /// `METHOD path`, without the query.
-    pub request: String,
+pub(super) struct RequestLine {
+    /// What was known when it arrived.
+    pub(super) start: Arc<RequestStart>,
     /// The route's name, one of a few.
-    pub route: &'static str,
+    pub(super) route: &'static str,
     /// The model the client asked for.
-    pub model: String,
+    pub(super) model: String,
     /// The model as it may stand in a metric label: empty unless an upstream is known to serve it, so that a client
     /// cannot make labels up.
-    pub known_model: String,
-    /// Whom it is counted for, where clients have keys.
-    pub account: Option<Arc<dyn Account>>,
+    pub(super) known_model: String,
     /// Whether the client asked for a stream.
-    pub stream: bool,
+    pub(super) stream: bool,
     /// The upstream's name; of several that were asked, the last one's.
-    pub upstream: String,
+    pub(super) upstream: String,
     /// How many upstreams were asked.
-    pub upstreams_tried: u32,
+    pub(super) upstreams_tried: u32,
     /// How long it waited for a place at an upstream.
-    pub queued: Duration,
+    pub(super) queued: Duration,
     /// How long it waited for an upstream to come back.
-    pub waited: Duration,
+    pub(super) waited: Duration,
     /// The upstream's status, when it answered.
-    pub upstream_status: Option<u16>,
+    pub(super) upstream_status: Option<u16>,
     /// The status that left.
-    pub status: u16,
+    pub(super) status: u16,
     /// Names of the edits made to the request.
-    pub edits: Vec<&'static str>,
+    pub(super) edits: Vec<&'static str>,
     /// The kind of loop that the model was warned of.
-    pub loop_warned: Option<&'static str>,
+    pub(super) loop_warned: Option<&'static str>,
     /// The kind of loop that was ended.
-    pub loop_stopped: Option<&'static str>,
+    pub(super) loop_stopped: Option<&'static str>,
     /// How the prompt's tokens were counted, when that had to be known beforehand.
-    pub counted: Option<&'static str>,
+    pub(super) counted: Option<&'static str>,
     /// What was taken out of the conversation so that it fits.
-    pub trimmed: Option<String>,
+    pub(super) trimmed: Option<String>,
     /// Attempts beyond the first.
-    pub retries: u32,
+    pub(super) retries: u32,
     /// Heartbeats sent.
-    pub heartbeats: u32,
+    pub(super) heartbeats: u32,
     /// The dialects that calls were read in.
-    pub dialects: Vec<&'static str>,
+    pub(super) dialects: Vec<&'static str>,
     /// How many calls were read in each.
     calls_by_dialect: Vec<(&'static str, usize)>,
     /// Repairs made to calls.
-    pub repairs: Vec<&'static str>,
+    pub(super) repairs: Vec<&'static str>,
     /// Calls that did not leave, by reason.
-    pub dropped: Vec<&'static str>,
+    pub(super) dropped: Vec<&'static str>,
     /// Calls that left.
-    pub calls: usize,
+    pub(super) calls: usize,
     /// What was wrong with replies that were asked for again, and what was changed.
-    pub recovery: Vec<&'static str>,
+    pub(super) recovery: Vec<&'static str>,
     /// Token counts of the reply that left.
-    pub usage: Option<Usage>,
+    pub(super) usage: Option<Usage>,
     /// Token counts of replies that were asked for again.
-    pub discarded: Usage,
+    pub(super) discarded: Usage,
     /// How it ended.
-    pub outcome: Outcome,
+    pub(super) outcome: Outcome,
     /// The error's code and text for people.
-    pub error: Option<String>,
+    pub(super) error: Option<String>,
     /// The error's code.
-    pub error_code: Option<&'static str>,
+    pub(super) error_code: Option<&'static str>,
     /// What its row says otherwise than the line.
-    pub row: RowFacts,
-    sink: Option<Arc<dyn UsageSink>>,
-    /// What the client's request is part of.
-    parent: Option<TraceContext>,
+    pub(super) row: RowFacts,
+    pub(super) sink: Option<Arc<dyn UsageSink>>,
     /// Its spans; `None` where there is no collector.
-    trace: Option<Box<RequestTrace>>,
-    started: Instant,
+    pub(super) trace: Option<Box<RequestTrace>>,
     first_byte: Option<Duration>,
 }
 
 impl RequestLine {
     /// A request that has just arrived.
-    pub fn start(id: String, request: String) -> Self {
+    pub(super) fn of(start: Arc<RequestStart>) -> Self {
         metrics::arrived();
         Self {
-            id,
-            request,
-            route: "other",
+            route: start.route,
+            start,
             model: String::new(),
             known_model: String::new(),
-            account: None,
             stream: false,
             upstream: String::new(),
             upstreams_tried: 0,
@@ -155,26 +145,13 @@ impl RequestLine {
             error_code: None,
             row: RowFacts::default(),
             sink: None,
-            parent: None,
             trace: None,
-            started: Instant::now(),
             first_byte: None,
         }
     }
 
-    /// The request is part of what its `traceparent` header says.
-    pub fn continue_trace(&mut self, headers: &http::HeaderMap) {
-        let header = headers.get(TRACEPARENT).and_then(|value| value.to_str().ok());
-        self.parent = header.and_then(TraceContext::parse);
-    }
-
-    /// The span of this request, for work that is part of it.
-    pub fn trace_context(&self) -> Option<TraceContext> {
-        self.trace.as_ref().map(|trace| trace.context)
-    }
-
     /// It waited for a place at an upstream, which it has now.
-    pub fn got_place(&mut self, queued: Duration) {
+    pub(super) fn got_place(&mut self, queued: Duration) {
         self.queued += queued;
         if let Some(trace) = self.trace.as_ref().filter(|_| !queued.is_zero()) {
             trace.queued(&self.upstream, queued);
@@ -182,16 +159,11 @@ impl RequestLine {
     }
 
     /// A model is asked now.
-    pub fn begin_attempt(&mut self) {
+    pub(super) fn begin_attempt(&mut self) {
         self.end_attempt(None, None);
         if let Some(trace) = &mut self.trace {
             trace.begin_attempt();
         }
-    }
-
-    /// The header that says to the upstream what the attempt is part of; `None`: what the client sent.
-    pub fn traceparent(&self) -> Option<http::HeaderValue> {
-        self.trace.as_ref().and_then(|trace| http::HeaderValue::try_from(trace.traceparent()).ok())
     }
 
     fn end_attempt(&mut self, usage: Option<Usage>, error: Option<&str>) {
@@ -209,18 +181,18 @@ impl RequestLine {
         self.end_attempt(self.usage, failed);
         let attributes = self.span_attributes(usage);
         if let Some(trace) = self.trace.take() {
-            trace.end(self.request.clone(), total, attributes, failed);
+            trace.end(self.start.request.clone(), total, attributes, failed);
         }
     }
 
     fn span_attributes(&self, usage: Option<Usage>) -> Attributes {
         let (method, path) =
-            self.request.split_once(' ').filter(|(_, path)| path.starts_with('/')).unwrap_or_default();
+            self.start.request.split_once(' ').filter(|(_, path)| path.starts_with('/')).unwrap_or_default();
         let mut all: Attributes = vec![
             ("http.request.method", method.into()),
             ("url.path", path.into()),
             ("http.response.status_code", u64::from(self.status).into()),
-            ("respool.request_id", (&*self.id).into()),
+            ("respool.request_id", (&*self.start.id).into()),
             ("respool.route", self.route.into()),
             ("respool.outcome", self.outcome.as_str().into()),
             ("respool.attempts", u64::from(self.attempts()).into()),
@@ -240,17 +212,17 @@ impl RequestLine {
     }
 
     /// Since the request arrived.
-    pub fn elapsed(&self) -> Duration {
-        self.started.elapsed()
+    pub(super) fn elapsed(&self) -> Duration {
+        self.start.elapsed()
     }
 
     /// The first byte of the reply leaves now.
-    pub fn first_byte(&mut self) {
-        self.first_byte.get_or_insert_with(|| self.started.elapsed());
+    pub(super) fn first_byte(&mut self) {
+        self.first_byte.get_or_insert_with(|| self.start.elapsed());
     }
 
     /// What the engine made of a turn.
-    pub fn turn(&mut self, turn: &Turn) {
+    pub(super) fn turn(&mut self, turn: &Turn) {
         self.calls += turn.calls.len();
         self.calls_by_dialect.extend(calls_by_dialect(turn));
         for note in &turn.notes {
@@ -263,31 +235,31 @@ impl RequestLine {
     }
 
     /// One more change to the request.
-    pub fn edit(&mut self, name: &'static str) {
+    pub(super) fn edit(&mut self, name: &'static str) {
         if !self.edits.contains(&name) {
             self.edits.push(name);
         }
     }
 
     /// One more attempt.
-    pub fn retry(&mut self, reason: &'static str) {
+    pub(super) fn retry(&mut self, reason: &'static str) {
         self.retries += 1;
         self.end_attempt(None, Some(reason));
         ::metrics::counter!(metrics::RETRIES, "reason" => reason).increment(1);
     }
 
     /// The model is asked again: what was wrong, what was changed, and what the useless reply cost.
-    pub fn second_attempt(&mut self, fault: &'static str, remedy: &'static str, cost: Usage) {
+    pub(super) fn second_attempt(&mut self, fault: &'static str, remedy: &'static str, cost: Usage) {
         self.end_attempt(Some(cost), Some(fault));
         self.recovery.extend([fault, remedy]);
         self.discarded = self.discarded.plus(cost);
-        // It told of the reply that was discarded.
+        // It was that of the discarded reply.
         self.usage = None;
         ::metrics::counter!(metrics::SECOND_ATTEMPTS, "fault" => fault, "remedy" => remedy).increment(1);
     }
 
     /// Token counts of all attempts.
-    pub fn all_usage(&self) -> Option<Usage> {
+    pub(super) fn all_usage(&self) -> Option<Usage> {
         let discarded = (self.discarded != Usage::default()).then_some(self.discarded);
         match (self.usage, discarded) {
             (Some(usage), Some(discarded)) => Some(usage.plus(discarded)),
@@ -312,9 +284,9 @@ impl RequestLine {
         };
         let RowFacts { agent, run, .. } = self.row.clone();
         LiveRequest {
-            id: self.id.clone(),
+            id: self.start.id.clone(),
             route: self.route,
-            key: self.account.as_ref().map(|account| account.name().to_owned()).unwrap_or_default(),
+            key: self.start.key().unwrap_or_default().to_owned(),
             model: self.model.clone(),
             upstream: self.upstream.clone(),
             agent,
@@ -330,10 +302,10 @@ impl RequestLine {
     fn take_row(&mut self, duration: Duration, usage: Option<Usage>) -> UsageRow {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let RowFacts { agent, run, key, usage: own } = std::mem::take(&mut self.row);
-        let of_account = || self.account.as_ref().map(|account| account.name().to_owned());
+        let of_account = || self.start.key().map(str::to_owned);
         UsageRow {
             at: u64::try_from(now.saturating_sub(duration).as_millis()).unwrap_or(u64::MAX),
-            id: std::mem::take(&mut self.id),
+            id: self.start.id.clone(),
             route: self.route.into(),
             key: key.or_else(of_account).unwrap_or_default(),
             model: std::mem::take(&mut self.model),
@@ -358,7 +330,7 @@ impl RequestLine {
     }
 
     /// One more heartbeat.
-    pub fn heartbeat(&mut self) {
+    pub(super) fn heartbeat(&mut self) {
         self.heartbeats += 1;
         ::metrics::counter!(metrics::HEARTBEATS).increment(1);
     }
@@ -378,53 +350,6 @@ impl RequestLine {
         let counts = [(metrics::REPAIRS, "kind", &self.repairs), (metrics::DROPPED, "reason", &self.dropped)];
         for (metric, label, names) in counts {
             names.iter().for_each(|name| ::metrics::counter!(metric, label => *name).increment(1));
-        }
-    }
-}
-
-/// A request's line, shared by what works on the request; it is written when the last of them is dropped.
-#[derive(Clone, Debug)]
-pub struct SharedLine {
-    line: Arc<Mutex<RequestLine>>,
-    content: bool,
-}
-
-impl SharedLine {
-    /// `recording`: whether message text may be logged, and where the request's row goes.
-    pub fn new(mut line: RequestLine, recording: &Recording) -> Self {
-        line.sink.clone_from(&recording.sink);
-        if let Some(sink) = &recording.spans {
-            line.trace = Some(Box::new(RequestTrace::new(sink, line.parent, &line.row.run)));
-        }
-        let line = Arc::new(Mutex::new(line));
-        if let Some(in_flight) = &recording.in_flight {
-            in_flight.add(&line);
-        }
-        Self { line, content: recording.content }
-    }
-
-    /// Reads or changes the line.
-    pub fn with<T>(&self, change: impl FnOnce(&mut RequestLine) -> T) -> T {
-        change(&mut self.line.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Logs message text, when that is allowed.
-    pub fn content(&self, what: &'static str, text: &[u8]) {
-        self.content_of(what, || text);
-    }
-
-    /// The same of a text that is put together for it.
-    pub fn content_of<T: AsRef<[u8]>>(&self, what: &'static str, text: impl FnOnce() -> T) {
-        if self.content {
-            let text = text();
-            let id = self.with(|line| {
-                if let Some(trace) = &mut line.trace {
-                    trace.content(what, text.as_ref());
-                }
-                line.id.clone()
-            });
-            let text = String::from_utf8_lossy(text.as_ref());
-            tracing::info!(target: "respool::content", request_id = id, what, text = text.as_ref(), "content");
         }
     }
 }
@@ -475,15 +400,15 @@ impl Drop for RequestLine {
         let total = self.elapsed();
         self.record(total);
         let usage = self.all_usage();
-        if let (Some(account), Some(usage)) = (&self.account, usage) {
+        if let (Some(account), Some(usage)) = (&self.start.account, usage) {
             account.spent(&self.known_model, usage);
         }
         tracing::info!(
             target: "respool::request",
-            request_id = self.id,
-            request = self.request,
+            request_id = self.start.id,
+            request = self.start.request,
             route = self.route,
-            key = self.account.as_ref().map(|account| account.name()),
+            key = self.start.key(),
             model = self.model,
             stream = self.stream,
             upstream = self.upstream,
@@ -531,10 +456,10 @@ mod tests {
     }
 
     #[test]
-    fn a_note_of_many_calls_is_told_once() {
+    fn a_note_of_many_calls_is_listed_once() {
         let names = ["duplicate", "unreadable"].repeat(10_000);
         assert_eq!(each_once(&names), "duplicate,unreadable");
-        let mut line = RequestLine::start("r".into(), "POST /".into());
+        let mut line = RequestLine::of(Arc::new(RequestStart::new("r".into(), "POST /".into(), "other")));
         line.repairs = names;
         assert_eq!(line.take_row(Duration::ZERO, None).repairs, "duplicate,unreadable");
     }

@@ -49,46 +49,56 @@ pub struct Origin {
     pub may_trim: bool,
     /// What the free text of its custom tools must match.
     pub free_text: Arc<FreeTextPatterns>,
-    /// Counts the time for which the request waits for an upstream.
-    pub waiting: Arc<WaitClock>,
+    /// What is known of the request while it is under way.
+    pub progress: Arc<Progress>,
 }
 
-/// The time for which a request has waited for an upstream to come back. An agent does not count it as the model's.
+/// What whoever asked may know of a request while it is under way.
 #[derive(Debug, Default)]
-pub struct WaitClock(Mutex<Waited>);
+pub struct Progress(Mutex<Known>);
 
 #[derive(Debug, Default)]
-struct Waited {
-    before: Duration,
-    since: Option<Instant>,
+struct Known {
+    waited_before: Duration,
+    waits_since: Option<Instant>,
+    trimmed: Option<String>,
 }
 
 /// The request waits as long as this lives.
 #[derive(Debug)]
-pub(super) struct Waiting<'a>(&'a WaitClock);
+pub(super) struct Waiting<'a>(&'a Progress);
 
-impl WaitClock {
-    /// The time so far.
-    pub fn elapsed(&self) -> Duration {
-        let waited = self.waited();
-        waited.before + waited.since.map(|since| since.elapsed()).unwrap_or_default()
+impl Progress {
+    /// The time for which the request has waited for an upstream to come back. An agent does not count it as the model's.
+    pub fn waited(&self) -> Duration {
+        let known = self.known();
+        known.waited_before + known.waits_since.map(|since| since.elapsed()).unwrap_or_default()
     }
 
-    pub(super) fn begin(&self) -> Waiting<'_> {
-        self.waited().since.get_or_insert_with(Instant::now);
+    /// What was taken out of the conversation of the last attempt, so that it fits.
+    pub fn taken_out(&self) -> Option<String> {
+        self.known().trimmed.clone()
+    }
+
+    pub(super) fn begin_waiting(&self) -> Waiting<'_> {
+        self.known().waits_since.get_or_insert_with(Instant::now);
         Waiting(self)
     }
 
-    fn waited(&self) -> MutexGuard<'_, Waited> {
+    pub(super) fn trimmed(&self, what: Option<&str>) {
+        self.known().trimmed = what.map(str::to_owned);
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let mut waited = self.0.waited();
-        let since = waited.since.take();
-        waited.before += since.map(|since| since.elapsed()).unwrap_or_default();
+        let mut known = self.0.known();
+        let since = known.waits_since.take();
+        known.waited_before += since.map(|since| since.elapsed()).unwrap_or_default();
     }
 }
 
@@ -105,7 +115,7 @@ impl Origin {
             is_agent: false,
             may_trim: false,
             free_text: Arc::default(),
-            waiting: Arc::default(),
+            progress: Arc::default(),
         }
     }
 }

@@ -16,11 +16,10 @@ use super::candidates::{Candidates, no_upstream};
 use super::decide::{Change, Decision, Known, Limits, Lookup, Place, When, decide};
 use super::fit::Fit;
 use super::outcome::{AttemptOutcome, Finding, History, Refusal, Whole};
-use super::record::Record;
 use super::reply_stream::ReplyStream;
 use super::request::ClientRequest;
 use super::{Opened, Relay};
-use crate::observe::SharedLine;
+use crate::observe::Record;
 use crate::translate::{Fault, ReplyRules, Shows};
 use crate::turn::Usage;
 use crate::upstream::{Answer, Failure, Health, Place as QueuePlace, Upstream, UpstreamError};
@@ -85,9 +84,9 @@ impl Relay {
     pub async fn answer(
         self: Arc<Self>,
         request: Arc<ClientRequest>,
-        line: SharedLine,
+        record: Record,
     ) -> Result<Opened, ApiError> {
-        let mut exchange = Box::new(Exchange::new(self, request, Record::new(line)));
+        let mut exchange = Box::new(Exchange::new(self, request, record));
         if let Err(full) = Self::refuse_full(&exchange.request) {
             return Err(exchange.fail_with(&full));
         }
@@ -225,7 +224,7 @@ impl Exchange {
                 return true;
             }
             When::After(pause) => {
-                let _waiting = self.request.waiting.begin();
+                let _waiting = self.request.progress.begin_waiting();
                 sleep(pause).await;
                 true
             }
@@ -236,7 +235,7 @@ impl Exchange {
                         upstream = upstream.name,
                         "the upstream is down: this request waits for it (`recovery.wait_for_upstream`)"
                     );
-                    let _waiting = self.request.waiting.begin();
+                    let _waiting = self.request.progress.begin_waiting();
                     upstream.wait_until_up(began + longest).await
                 }
                 None => false,
@@ -259,7 +258,12 @@ impl Exchange {
         let Some(last) = self.history.last() else { return };
         let remedy = self.planned.remedy.as_ref().map(|planned| planned.remedy.name());
         match (change, place) {
-            (Change::Remedy, _) => self.record.asks_again(last, remedy.unwrap_or_default()),
+            (Change::Remedy, _) => {
+                if let Finding::Mistake(fault, _) = &last.finding {
+                    let cost = last.usage.unwrap_or_default();
+                    self.record.asks_again(fault.name(), remedy.unwrap_or_default(), cost);
+                }
+            }
             (Change::Smaller, _) => self.record.repeats("context"),
             (Change::Leaner, _) => self.record.repeats("refused_parameter"),
             (Change::Nothing, Place::Next) => {

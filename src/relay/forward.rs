@@ -8,9 +8,8 @@ use bytes::Bytes;
 use http::{HeaderMap, Method};
 
 use super::candidates::{Candidates, more_telling, no_upstream};
-use super::record::{Record, upstream_failed};
 use super::{Relay, conversation};
-use crate::observe::SharedLine;
+use crate::observe::Record;
 use crate::upstream::{Answer, Call, Outgoing, OwnWire, Serving, Upstream, UpstreamError, Who};
 use crate::wire::{ApiError, Object, Pieces, encode_string};
 
@@ -74,6 +73,12 @@ impl Forward {
     }
 }
 
+/// Records that its upstream failed a request that makes no attempts, and gives the error that leaves.
+pub fn upstream_failed(error: UpstreamError, record: &Record) -> ApiError {
+    record.attempts_failed(error.status, error.for_log());
+    error.error
+}
+
 impl Relay {
     /// True when some API is left to some server at all.
     pub fn leaves_wires(&self) -> bool {
@@ -128,14 +133,13 @@ impl Relay {
     ///
     /// # Errors
     /// When no upstream answers: what the client is to be told.
-    pub async fn forward(&self, request: Forward, line: &SharedLine) -> Result<Answer, ApiError> {
-        let record = Record::new(line.clone());
-        match self.ask_in_turn(request, &record).await {
+    pub async fn forward(&self, request: Forward, record: &Record) -> Result<Answer, ApiError> {
+        match self.ask_in_turn(request, record).await {
             Ok(answer) => {
-                record.status(answer.status().as_u16());
+                record.upstream_status(answer.status().as_u16());
                 Ok(answer)
             }
-            Err(error) => Err(upstream_failed(error, line)),
+            Err(error) => Err(upstream_failed(error, record)),
         }
     }
 

@@ -21,7 +21,6 @@ mod look_back;
 mod memory;
 mod outcome;
 mod recent;
-mod record;
 mod reply_stream;
 mod request;
 
@@ -29,16 +28,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-pub use client::{Origin, WaitClock, Wire, program_of};
+pub use client::{Origin, Progress, Wire, program_of};
 pub use config::{
     ContextConfig, FinalErrors, ModelConfig, OnOverflow, ReasoningField, RecoveryConfig, RelayConfig,
     ToolParsing, ToolsMode,
 };
 pub use final_error::ErrorForm;
-pub use forward::{Forward, NamedModel, Passing};
+pub use forward::{Forward, NamedModel, Passing, upstream_failed};
 use memory::{Memory, MemoryLimits};
 use recent::{Recent, RecentLimits};
-pub use record::upstream_failed;
 pub use reply_stream::{Batch, ReplyStream};
 pub use request::{ClientRequest, Facts, Route};
 

@@ -17,8 +17,8 @@ use tokio::time::{Instant, timeout_at};
 use super::client::Wire;
 use super::exchange::{Exchange, Got, finding_of};
 use super::outcome::Finding;
-use super::record::Record;
 use super::request::Route;
+use crate::observe::Record;
 use crate::sse::{DONE, Frame, Frames};
 use crate::translate::{
     ChunkRules, Head, Ids, LiveRules, LiveTurn, PlainRules, PlainTurn, ReplyPart, ReplyReader, Shows,
@@ -135,6 +135,11 @@ impl ReplyStream {
     /// Token counts, once they are known.
     pub fn usage(&self) -> Option<Usage> {
         self.reader.usage()
+    }
+
+    /// Prompt tokens of earlier attempts, which `usage` leaves out where its client reads it as the size of the conversation.
+    pub fn earlier_prompts(&self) -> u64 {
+        self.exchange.as_ref().map_or(0, |exchange| exchange.history.spent_before_last().prompt)
     }
 
     /// The first choice's turn as far as it came; `None` where no engine reads it.
@@ -272,8 +277,8 @@ impl ReplyStream {
             Ok(Some(bytes)) => self.frames.push(bytes),
             Ok(None) => self.upstream_ended(),
             Err(error) if self.reader.is_finished() => {
-                // Everything had been said; only the way it closed was rude.
-                self.record.ended_rudely(&error);
+                // The reply was complete; only its connection did not close cleanly.
+                self.record.unclean_end(&error.internal);
                 self.done();
             }
             Err(error) => self.broke(error),
@@ -387,7 +392,9 @@ impl ReplyStream {
             self.reconsider(finding, error);
             return;
         }
-        Record::rescue(self.exchange.as_ref().and_then(|exchange| exchange.history.last_fault()), true);
+        if let Some(exchange) = &self.exchange {
+            exchange.count_rescue(true);
+        }
         self.leave_as_it_is(Shows::Answer);
     }
 

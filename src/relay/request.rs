@@ -9,13 +9,13 @@ use http::{HeaderMap, HeaderValue, header};
 use tokio::time::Instant;
 
 use super::attempt::{Attempt, Form};
-use super::client::{Origin, WaitClock, Wire};
+use super::client::{Origin, Progress, Wire};
 use super::config::{Modes, ReasoningField, RelayConfig, ToolParsing, ToolsMode};
 use super::look_back::LookBack;
 use super::memory::Recollection;
 use super::recent::RecentRequest;
 use super::{Relay, client, conversation};
-use crate::observe::metrics;
+use crate::observe::{RequestFacts, metrics};
 use crate::translate::{
     Additions, ClientProgram, FreeTextPatterns, LoopFound, Outbound, ReplyRules, STOP_REASON, Situation,
     hidden_tools, needs_version, token_limit,
@@ -116,7 +116,7 @@ pub struct ClientRequest {
     pub(super) headers: HeaderMap,
     pub(super) path_and_query: String,
     pub(super) received: Instant,
-    pub(super) waiting: Arc<WaitClock>,
+    pub(super) progress: Arc<Progress>,
     /// The settings of the moment in which it came.
     pub(super) settings: Arc<RelayConfig>,
 }
@@ -160,9 +160,16 @@ impl ClientRequest {
         &self.first.upstream.name
     }
 
-    /// Names of the edits made for that upstream.
-    pub fn edits(&self) -> &[&'static str] {
-        &self.first.edits
+    /// What the request's record says of it.
+    pub fn recorded_facts(&self) -> RequestFacts<'_> {
+        RequestFacts {
+            model: &self.facts.model,
+            model_is_known: self.facts.model_is_known,
+            stream: self.facts.stream,
+            upstream: self.likely_upstream(),
+            edits: &self.first.edits,
+            loop_warned: self.added.warning.as_ref().map(|found| found.kind.as_str()),
+        }
     }
 }
 
@@ -264,7 +271,7 @@ impl Relay {
             headers: HeaderMap::new(),
             path_and_query: String::new(),
             received: origin.received,
-            waiting: Arc::clone(&origin.waiting),
+            progress: Arc::clone(&origin.progress),
             settings: Arc::clone(&self.config),
             facts: Arc::new(facts),
         })))

@@ -16,7 +16,7 @@ use crate::agent::{
     Agent, AgentRequest, ApprovalRequest, RequestedCall, Watch, WatchEvent, WorkEnd, WorkReport,
 };
 use crate::expert::MODEL_PREFIX;
-use crate::observe::{Outcome, SharedLine};
+use crate::observe::Record;
 use crate::relay::{ErrorForm, Wire};
 use crate::translate::{ChatSink, ClientProgram, Head, Ids, Reply, ReplyChoice, completion_json};
 use crate::turn::{ChoiceEvent, FinishReason, ToolCall, Turn, TurnEvent, Usage};
@@ -44,15 +44,15 @@ pub(super) async fn answer(
     (agent, program): (Arc<Agent>, ClientProgram),
     body: &Bytes,
     headers: &HeaderMap,
-    line: SharedLine,
+    record: &Record,
 ) -> Response {
     let form = app.error_form(Wire::Chat, program);
-    let answer = match begin(app, (agent, program), body, headers, line.clone()).await {
+    let answer = match begin(app, (agent, program), body, headers, record).await {
         Ok(answer) => answer,
-        Err(error) => return respond::error_as(form, error, &line),
+        Err(error) => return respond::error_as(form, error, &record.start().id),
     };
-    let (run, stream) = (answer.run_id(), line.with(|line| line.stream));
-    let mut response = if stream { answer.streamed().await } else { answer.whole().await };
+    let run = answer.run_id();
+    let mut response = if answer.stream { answer.streamed().await } else { answer.whole().await };
     response.headers_mut().extend(run.map(|id| (RUN_ID, id)));
     response
 }
@@ -66,29 +66,19 @@ pub(super) async fn begin(
     (agent, program): (Arc<Agent>, ClientProgram),
     body: &Bytes,
     headers: &HeaderMap,
-    line: SharedLine,
+    record: &Record,
 ) -> Result<Answer, ApiError> {
-    line.with(|line| {
-        line.route = "agent";
-        line.model = agent.name.to_string();
-        line.known_model.clone_from(&line.model);
-        line.row.agent.clone_from(&line.model);
-        // The rows of its model calls have them.
-        line.row.usage = Some(Usage::default());
-        // The run tells what each of its model calls costs.
-        line.account.iter().for_each(|account| account.counted_elsewhere());
-    });
+    record.served_by_agent(&agent.name);
     app.access.foreign_page(headers).map_or(Ok(()), Err)?;
     let agent = with_known_tools(&app, agent).await;
     let request = AgentRequest::parse(body)?
         .of_client(headers.get(header::AUTHORIZATION).map_or(&[], HeaderValue::as_bytes));
     // Another agent's instructions and tools have no place beside an expert's policy.
     let request = if agent.name.starts_with(MODEL_PREFIX) { request.as_conversation() } else { request };
-    let request =
-        request.with_key(line.with(|line| line.account.as_ref().map(|account| account.name().to_owned())));
-    let request = AgentRequest { part_of: line.with(|line| line.trace_context()), ..request };
-    line.with(|line| line.stream = request.stream);
-    let usage = request.usage;
+    let request = request.with_key(record.start().key().map(str::to_owned));
+    let request = AgentRequest { part_of: record.trace_context(), ..request };
+    record.stream(request.stream);
+    let (stream, usage) = (request.stream, request.usage);
     let key = headers.get(header::AUTHORIZATION).cloned();
     if let Some((experts, name)) = app.experts.as_ref().zip(agent.name.strip_prefix(MODEL_PREFIX))
         && let Some(why) = experts.must_wait(name, &request).await
@@ -97,8 +87,8 @@ pub(super) async fn begin(
     }
     let watch = app.agents.serve(&agent, request, key).await;
     let errors = app.error_form(Wire::Chat, program);
-    line.with(|line| line.row.run.clone_from(&watch.run));
-    Ok(Answer { app, agent, watch, line, usage, errors })
+    record.run(&watch.run);
+    Ok(Answer { app, agent, watch, record: record.clone(), stream, usage, errors })
 }
 
 /// The agent itself; of an expert whose servers start for the first time one that is made when they have told their tools.
@@ -128,7 +118,8 @@ pub(super) struct Answer {
     app: App,
     agent: Arc<Agent>,
     watch: Watch,
-    line: SharedLine,
+    record: Record,
+    stream: bool,
     usage: bool,
     errors: ErrorForm,
 }
@@ -163,11 +154,11 @@ impl Answer {
             }
         };
         if let Some(error) = ended.error() {
-            return respond::error_as(self.errors, error, &self.line);
+            return respond::error_as(self.errors, error, &self.record.start().id);
         }
         self.answered(&ended).await;
         let reply = self.reply(&ended, self.head());
-        respond::json(StatusCode::OK, completion_json(&reply, self.agent.reasoning), &self.line)
+        respond::json(StatusCode::OK, completion_json(&reply, self.agent.reasoning))
     }
 
     /// A failure has its own status until there is something to show, or `commit_after` is over.
@@ -179,7 +170,7 @@ impl Answer {
                 biased;
                 seen = self.watch.next() => match seen {
                     WatchEvent::End(ended) => match ended.error() {
-                        Some(error) => return respond::error_as(self.errors, error, &self.line),
+                        Some(error) => return respond::error_as(self.errors, error, &self.record.start().id),
                         None => return self.committed(Some(WatchEvent::End(ended))),
                     },
                     seen @ WatchEvent::Progress(_) if self.shows() => return self.committed(Some(seen)),
@@ -195,17 +186,22 @@ impl Answer {
     }
 
     fn committed(self, seen: Option<WatchEvent>) -> Response {
-        let (every, line) = (self.app.limits.heartbeat, self.line.clone());
+        let (every, record) = (self.app.limits.heartbeat, self.record.clone());
         let head = self.head();
         let (mut sink, mut first) = (ChatSink::new(self.agent.reasoning, self.usage), Vec::new());
         sink.begin(&head);
         sink.roles(1, &mut first);
-        heartbeat::streamed(Told { answer: self, sink, head, seen, ended: None }, first.into(), every, &line)
+        heartbeat::streamed(
+            Told { answer: self, sink, head, seen, ended: None },
+            first.into(),
+            every,
+            &record,
+        )
     }
 
     fn rest(&self, sink: &mut ChatSink, ended: &WorkReport, head: Head) -> Bytes {
         if let Some(error) = ended.error() {
-            return respond::failed_tail(&self.errors.apply(error), &self.line);
+            return respond::failed_tail(&self.errors.apply(error), &self.record);
         }
         let mut out = Vec::new();
         sink.tell_reply(self.reply(ended, head), &mut out);
@@ -234,16 +230,14 @@ impl Answer {
             reasoning: (ended.spent.reasoning > 0).then_some(ended.spent.reasoning),
             ..Usage::default()
         };
-        self.line.with(|line| {
-            line.outcome = Outcome::Ok;
-            line.usage = Some(usage);
-            line.turn(&turn);
-        });
+        self.record.usage(Some(usage));
+        self.record.turn(&turn);
+        self.record.is_whole();
         Reply {
             head,
             choices: vec![ReplyChoice { turn, ..ReplyChoice::default() }],
             usage: Some(usage),
-            kept: vec![],
+            ..Reply::default()
         }
     }
 }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::App;
-use super::own_route::{leave, line, store_failed};
+use super::own_route::{leave, record, store_failed};
 use super::visit::Visit;
 use crate::agent::{ApprovalRequest, DecideError, Decision, report};
 use crate::store::ApprovalState;
@@ -38,29 +38,30 @@ enum Approve {
 }
 
 pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
-    let (line, asker) = (line(&app, &request, "GET /v1/approvals", "approvals"), operator(&request));
+    let (record, asker) = (record(&app, &request, "GET /v1/approvals", "approvals"), operator(&request));
     let listed = async {
         asker?;
         let rows = app.agents.approvals(MOST).await.map_err(store_failed)?;
         let rows: Vec<Value> = rows.iter().map(|(row, _)| report::approval_row(row)).collect();
         Ok(json!({"object": "list", "data": rows}))
     };
-    leave(listed.await, &line)
+    leave(listed.await, &record)
 }
 
 pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
-    let (line, asker) = (line(&app, &request, "GET /v1/approvals/{id}", "approvals"), operator(&request));
+    let (record, asker) = (record(&app, &request, "GET /v1/approvals/{id}", "approvals"), operator(&request));
     let found = async {
         asker?;
         let store = app.agents.store().ok_or_else(|| unknown(&id))?;
         let row = store.approval(&id).await.map_err(store_failed)?.ok_or_else(|| unknown(&id))?;
         Ok(report::approval_row(&row))
     };
-    leave(found.await, &line)
+    leave(found.await, &record)
 }
 
 pub(super) async fn decide(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
-    let (line, asker) = (line(&app, &request, "POST /v1/approvals/{id}", "approvals"), operator(&request));
+    let (record, asker) =
+        (record(&app, &request, "POST /v1/approvals/{id}", "approvals"), operator(&request));
     let decided = async {
         let by = asker?;
         let store = app.agents.store().ok_or_else(|| unknown(&id))?;
@@ -70,7 +71,7 @@ pub(super) async fn decide(State(app): State<App>, Path(id): Path<String>, reque
         app.agents.decide(&decision).await.map_err(|error| refused(&id, error))?;
         Ok(json!({"id": id, "approved": decision.approved, "by": decision.by}))
     };
-    leave(decided.await, &line)
+    leave(decided.await, &record)
 }
 
 /// The name of the operator's key that a request carries.

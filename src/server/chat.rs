@@ -1,4 +1,4 @@
-//! `POST /v1/chat/completions`: decides when the head of a reply leaves, and tells the reply as it comes.
+//! `POST /v1/chat/completions`: decides when the head of a reply leaves, and writes the reply as it comes.
 //!
 //! Up to `commit_after` a failure is a true HTTP status. Then the head and the role chunk leave, and heartbeats, until the
 //! upstream speaks. The client's going away drops everything here, and with it the upstream request.
@@ -12,6 +12,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
+use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use hyper::body::Incoming;
 use tokio::time::{Instant, sleep};
@@ -19,8 +20,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::heartbeat::{self, Source, frame};
 use super::{App, agent, body, permission, respond};
-use crate::observe::{Outcome, RequestLine, SharedLine};
-use crate::relay::{Batch, ClientRequest, ErrorForm, Facts, Opened, Origin, ReplyStream, Wire, reply_json};
+use crate::observe::{Record, RequestStart};
+use crate::relay::{
+    Batch, ClientRequest, ErrorForm, Facts, Opened, Origin, Progress, ReplyStream, Wire, reply_json,
+};
 use crate::translate::{ChatSink, ClientProgram, Head, Ids, Reply};
 use crate::wire::{ApiError, ErrorCode};
 
@@ -30,41 +33,59 @@ pub(super) async fn chat(app: App, request: http::Request<Incoming>, peer: Optio
     let received = Instant::now();
     let (parts, body) = request.into_parts();
     let id = respond::request_id(&parts.headers);
-    let mut line = RequestLine::start(id.clone(), "POST /v1/chat/completions".to_owned());
-    line.route = "chat";
-    line.continue_trace(&parts.headers);
-    let line = SharedLine::new(line, &app.recording);
-    let body = match read(&app, &parts.headers, body, &line).await {
+    let start = RequestStart::new(id, "POST /v1/chat/completions".to_owned(), "chat");
+    let start = start.of_account(permission::account(&parts.extensions)).continuing_trace(&parts.headers);
+    let record = Record::begin(start, &app.recording);
+    let progress = Arc::default();
+    let served = served(app, parts, body, (peer, received), Arc::clone(&progress), &record);
+    respond::with_trimmed(respond::leaves(served.await, &record), &progress)
+}
+
+async fn served(
+    app: App,
+    parts: Parts,
+    body: Incoming,
+    (peer, received): (Option<IpAddr>, Instant),
+    progress: Arc<Progress>,
+    record: &Record,
+) -> Response {
+    let body = match read(&app, &parts.headers, body).await {
         Ok((body, room)) => room.keep(body),
-        Err(error) => return respond::error(&error, &line),
+        Err(error) => return respond::error(&error),
     };
+    record.content("client request", &body);
     let agent = agent::asked_for(&app, &body);
     let name = agent.as_ref().map_or("", |(agent, _)| &*agent.name);
-    let permitted = permission::begin_chat(&app, &parts, &body, &line)
-        .and_then(|()| permission::within_budget(&app, &line, name, &body));
+    let permitted = permission::begin_chat(&app, &parts, &body)
+        .and_then(|()| permission::within_budget(&app, record.start().key(), name));
     if let Err(error) = permitted {
+        permission::record_refused(record, name, &body);
         let form = app.error_form(Wire::Chat, ClientProgram::of_chat_body(&body));
-        return respond::error_as(form, error, &line);
+        return respond::error_as(form, error, &record.start().id);
     }
     if let Some(agent) = agent {
         // Boxed as it is another path: every request pays for the size of this future.
-        return Box::pin(agent::answer(app, agent, &body, &parts.headers, line)).await;
+        return Box::pin(agent::answer(app, agent, &body, &parts.headers, record)).await;
     }
     let origin = Origin {
         wire: Wire::Chat,
         path_and_query: upstream_path(&parts.uri).into_owned(),
-        request_id: respond::upstream_id(&parts.headers, &id),
+        request_id: respond::upstream_id(&parts.headers, &record.start().id),
         headers: parts.headers,
         peer,
         received,
         is_agent: false,
         may_trim: false,
         free_text: Arc::default(),
-        waiting: Arc::default(),
+        progress,
     };
-    match read_request(&app, body, origin, &line).await {
-        Ok(request) => answer(app, request, line).await,
-        Err(error) => respond::error(&error, &line),
+    match app.relay.read(body, origin).await {
+        Ok(request) => {
+            record.request(&request.recorded_facts());
+            record.route(request.facts.route.as_str());
+            answer(app, request, record).await
+        }
+        Err(error) => respond::error(&error),
     }
 }
 
@@ -81,36 +102,12 @@ pub(super) async fn read(
     app: &App,
     headers: &HeaderMap,
     body: Incoming,
-    line: &SharedLine,
 ) -> Result<(Bytes, body::Taken), ApiError> {
     if headers.get(http::header::CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
         let message = "the request body is compressed; send it with `content-encoding: identity`";
         return Err(ApiError::new(415, ErrorCode::UnsupportedContentEncoding, message));
     }
-    let (body, room) = body::read_counted(body, &app.limits, &app.bodies).await?;
-    line.content("client request", &body);
-    Ok((body, room))
-}
-
-async fn read_request(
-    app: &App,
-    body: Bytes,
-    origin: Origin,
-    line: &SharedLine,
-) -> Result<Arc<ClientRequest>, ApiError> {
-    let request = app.relay.read(body, origin).await?;
-    line.with(|line| {
-        line.model.clone_from(&request.facts.model);
-        if request.facts.model_is_known {
-            line.known_model.clone_from(&request.facts.model);
-        }
-        line.stream = request.facts.stream;
-        line.route = request.facts.route.as_str();
-        request.likely_upstream().clone_into(&mut line.upstream);
-        line.edits = request.edits().to_vec();
-        line.loop_warned = request.added.warning.as_ref().map(|found| found.kind.as_str());
-    });
-    Ok(request)
+    body::read_counted(body, &app.limits, &app.bodies).await
 }
 
 /// Begins to answer a chat request that another API's request became; with the program that asks.
@@ -121,61 +118,55 @@ pub(super) async fn begin(
     app: &App,
     body: Bytes,
     origin: Origin,
-    line: &SharedLine,
+    record: &Record,
 ) -> Result<(Pending<Opened>, ClientProgram), ApiError> {
-    let route = line.with(|line| line.route);
-    let request = read_request(app, body, origin, line).await?;
+    let request = app.relay.read(body, origin).await?;
+    record.request(&request.recorded_facts());
     let program = request.facts.program;
-    line.with(|line| line.route = route);
     if let Some(found) = &request.loop_found {
-        line.with(|line| (line.outcome, line.loop_stopped) = (Outcome::LoopGuard, Some(found.kind.as_str())));
+        record.loop_stopped(found.kind.as_str());
         let reply = Reply::canned(own_head(&request.facts), &found.answer());
         return Ok((Box::pin(std::future::ready(Ok(Opened::Reply(Box::new(reply))))), program));
     }
-    let (relay, line) = (Arc::clone(&app.relay), line.clone());
-    Ok((Box::pin(async move { relay.answer(request, line).await }), program))
+    let (relay, record) = (Arc::clone(&app.relay), record.clone());
+    Ok((Box::pin(async move { relay.answer(request, record).await }), program))
 }
 
-async fn answer(app: App, request: Arc<ClientRequest>, line: SharedLine) -> Response {
+async fn answer(app: App, request: Arc<ClientRequest>, record: &Record) -> Response {
     let facts = Arc::clone(&request.facts);
     if let Some(found) = &request.loop_found {
-        line.with(|line| (line.outcome, line.loop_stopped) = (Outcome::LoopGuard, Some(found.kind.as_str())));
-        return spooled(Reply::canned(own_head(&facts), &found.answer()), &facts, &line);
+        record.loop_stopped(found.kind.as_str());
+        return spooled(Reply::canned(own_head(&facts), &found.answer()), &facts);
     }
-    let relay = Arc::clone(&app.relay);
+    let work = Arc::clone(&app.relay).answer(request, record.clone());
     let errors = app.error_form(Wire::Chat, facts.program);
     if facts.stream {
-        let work = relay.answer(request, line.clone());
-        return Committer { app, facts, errors, line }.answer(Box::pin(work)).await;
+        let record = record.clone();
+        return Committer { app, facts, errors, record }.answer(Box::pin(work)).await;
     }
-    match until_abort(&app, relay.answer(request, line.clone())).await {
-        Ok(opened) => whole(opened, &facts, line),
-        Err(error) => respond::error_as(errors, error, &line),
+    match until_abort(&app, work).await {
+        Ok(opened) => whole(opened, &facts),
+        Err(error) => respond::error_as(errors, error, &record.start().id),
     }
 }
 
 /// An answer that needs no stream.
-fn whole(opened: Opened, facts: &Facts, line: SharedLine) -> Response {
+fn whole(opened: Opened, facts: &Facts) -> Response {
     match opened {
-        Opened::Reply(reply) => spooled(*reply, facts, &finished(line)),
-        Opened::Body(body) => respond::json(StatusCode::OK, body, &finished(line)),
-        Opened::Stream(_) => respond::error(&not_a_stream(), &line),
+        Opened::Reply(reply) => spooled(*reply, facts),
+        Opened::Body(body) => respond::json(StatusCode::OK, body),
+        Opened::Stream(_) => respond::error(&not_a_stream()),
     }
 }
 
 /// A whole reply in the form the client asked for.
-fn spooled(reply: Reply, facts: &Facts, line: &SharedLine) -> Response {
+fn spooled(reply: Reply, facts: &Facts) -> Response {
     if facts.stream {
         let mut out = Vec::with_capacity(1024);
         ChatSink::new(facts.reasoning, facts.usage).tell_reply(reply, &mut out);
-        return respond::stream(Body::from(out), line);
+        return respond::stream(Body::from(out));
     }
-    respond::json(StatusCode::OK, reply_json(&reply, facts), line)
-}
-
-fn finished(line: SharedLine) -> SharedLine {
-    line.with(|line| line.outcome = Outcome::Ok);
-    line
+    respond::json(StatusCode::OK, reply_json(&reply, facts))
 }
 
 async fn until_abort<T>(app: &App, work: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
@@ -213,13 +204,13 @@ struct Committer {
     app: App,
     facts: Arc<Facts>,
     errors: ErrorForm,
-    line: SharedLine,
+    record: Record,
 }
 
 impl Committer {
     /// A failure is a true status as long as no head has left.
     async fn answer(self, mut work: Pending<Opened>) -> Response {
-        let left = self.app.limits.commit_after.saturating_sub(self.line.with(|line| line.elapsed()));
+        let left = self.app.limits.commit_after.saturating_sub(self.record.start().elapsed());
         let deadline = sleep(left);
         tokio::pin!(deadline);
         let opened = tokio::select! {
@@ -230,7 +221,7 @@ impl Committer {
         };
         let mut stream = match opened {
             Ok(Opened::Stream(stream)) => stream,
-            Ok(opened) => return whole(opened, &self.facts, self.line),
+            Ok(opened) => return whole(opened, &self.facts),
             Err(error) => return self.failed(error),
         };
         let first = tokio::select! {
@@ -254,7 +245,7 @@ impl Committer {
     }
 
     fn failed(self, error: ApiError) -> Response {
-        respond::error_as(self.errors, error, &self.line)
+        respond::error_as(self.errors, error, &self.record.start().id)
     }
 
     /// The upstream did not speak in time: respool sends the head, and the upstream's chunks are made to fit it.
@@ -269,9 +260,9 @@ impl Committer {
     }
 
     fn told(self, stage: Stage) -> Told {
-        let Self { app, facts, errors, line } = self;
+        let Self { app, facts, errors, record } = self;
         let sink = ChatSink::new(facts.reasoning, facts.usage);
-        Told { abort: app.abort, every: app.limits.heartbeat, sink, errors, line, stage }
+        Told { abort: app.abort, every: app.limits.heartbeat, sink, errors, record, stage }
     }
 }
 
@@ -282,7 +273,7 @@ struct Told {
     /// Writes what does not go through as it is.
     sink: ChatSink,
     errors: ErrorForm,
-    line: SharedLine,
+    record: Record,
     stage: Stage,
 }
 
@@ -296,8 +287,8 @@ enum Stage {
 
 impl Told {
     fn streamed(self, first: Bytes) -> Response {
-        let (every, line) = (self.every, self.line.clone());
-        heartbeat::streamed(self, first, every, &line)
+        let (every, record) = (self.every, self.record.clone());
+        heartbeat::streamed(self, first, every, &record)
     }
 
     /// The frames of a batch; `None` at the end.
@@ -315,7 +306,8 @@ impl Told {
                 let Stage::Open(stream) = std::mem::replace(&mut self.stage, Stage::Over) else {
                     return None;
                 };
-                self.line.with(|line| (line.outcome, line.usage) = (Outcome::Ok, stream.usage()));
+                self.record.usage(stream.usage());
+                self.record.is_whole();
                 let mut out = Vec::new();
                 if !stream.passes_frames() {
                     self.sink.end(&mut out);
@@ -340,7 +332,7 @@ impl Told {
                 Bytes::new()
             }
             (Stage::Opening(..), Ok(Opened::Reply(reply))) => {
-                self.line.with(|line| line.outcome = Outcome::Ok);
+                self.record.is_whole();
                 let mut out = Vec::new();
                 self.sink.tell_reply(*reply, &mut out);
                 out.into()
@@ -352,7 +344,7 @@ impl Told {
 
     fn failed(&mut self, error: ApiError) -> Bytes {
         self.stage = Stage::Over;
-        respond::failed_tail(&self.errors.apply(error), &self.line)
+        respond::failed_tail(&self.errors.apply(error), &self.record)
     }
 }
 

@@ -14,8 +14,8 @@ use http_body_util::{BodyDataStream, BodyExt};
 use super::App;
 use super::body::{next, refused};
 use super::permission::form_names_two_models;
-use super::transparent::{TakenIn, note_model, pieces};
-use crate::observe::SharedLine;
+use super::transparent::{TakenIn, pieces, record_model};
+use crate::observe::Record;
 use crate::relay::Passing;
 use crate::upstream::Outgoing;
 use crate::wire::{ApiError, FormField, FormReader, Pieces};
@@ -38,14 +38,14 @@ pub(super) async fn passing(
     app: &App,
     mut reader: FormReader,
     body: Body,
-    line: &SharedLine,
+    record: &Record,
 ) -> Result<TakenIn, ApiError> {
     let declared = http_body::Body::size_hint(&body).exact();
     let mut rest = BodyExt::into_data_stream(body);
     let mut ahead = Ahead::default();
-    // Budgets tell which model a refused request was for.
+    // The row of a request that a budget refuses names its model.
     if app.relay.depends_on_model() || app.usage.has_budgets() {
-        ahead = match ahead.read(app, &mut reader, &mut rest, line).await {
+        ahead = match ahead.read(app, &mut reader, &mut rest, record).await {
             Ok(ahead) => ahead,
             Err(error) if error.status == 503 => return Err(refused(error, rest).await),
             Err(error) => return Err(error),
@@ -64,7 +64,7 @@ pub(super) async fn passing(
     }
     let beginning = pieces.first().cloned().unwrap_or_default();
     let another_model = has_model.then(|| Arc::clone(&refusal));
-    let rest = watched(app.clone(), reader, rest, line.clone(), another_model);
+    let rest = watched(app.clone(), reader, rest, record.clone(), another_model);
     let body = futures::stream::iter(pieces.into_iter().map(Ok)).chain(rest);
     let body = Passing::Streamed { body: Some(Outgoing::streamed(body, length)), beginning };
     Ok(TakenIn { body, model: target, refusal })
@@ -77,7 +77,7 @@ impl Ahead {
         app: &App,
         reader: &mut FormReader,
         rest: &mut BodyDataStream<Body>,
-        line: &SharedLine,
+        record: &Record,
     ) -> Result<Self, ApiError> {
         let mut room = app.bodies.piecemeal();
         while self.model.is_none() && self.size <= app.limits.max_body.bytes() {
@@ -86,7 +86,7 @@ impl Ahead {
                 break;
             };
             let fields = reader.push(&piece);
-            note(app, &fields, line);
+            note(app, &fields, record);
             self.size += piece.len();
             self.pieces.push(room.keep_piece(piece)?);
             let mut models = fields.into_iter().filter(|field| field.name == "model");
@@ -120,7 +120,7 @@ fn watched(
     app: App,
     mut reader: FormReader,
     rest: BodyDataStream<Body>,
-    line: SharedLine,
+    record: Record,
     another_model: Option<Arc<OnceLock<ApiError>>>,
 ) -> impl Stream<Item = Result<Bytes, axum::BoxError>> {
     let patience = app.limits.client_timeout;
@@ -133,17 +133,17 @@ fn watched(
             let error = refusal.get_or_init(form_names_two_models);
             return Err(error.message.clone().into());
         }
-        note(&app, &fields, &line);
+        note(&app, &fields, &record);
         Ok(piece)
     })
 }
 
-/// The line of a request with these fields.
-fn note(app: &App, fields: &[FormField], line: &SharedLine) {
+/// Records what these fields say of a request.
+fn note(app: &App, fields: &[FormField], record: &Record) {
     for field in fields {
         match field.name.as_str() {
-            "model" => note_model(app, field.value.clone(), line),
-            "stream" => line.with(|line| line.stream = field.value.eq_ignore_ascii_case("true")),
+            "model" => record_model(app, &field.value, record),
+            "stream" => record.stream(field.value.eq_ignore_ascii_case("true")),
             _ => {}
         }
     }

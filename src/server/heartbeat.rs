@@ -11,7 +11,7 @@ use bytes::Bytes;
 use tokio::time::{Instant, sleep};
 
 use super::respond;
-use crate::observe::{RequestLine, SharedLine};
+use crate::observe::Record;
 use crate::sse::write_data;
 
 /// Where the frames of a stream come from.
@@ -26,13 +26,8 @@ pub(super) trait Source: Send + 'static {
 
 /// The reply whose stream begins with `first` and goes on with what `source` gives. After each silence of `every` a heartbeat
 /// leaves. The client's going away drops all of it.
-pub(super) fn streamed(
-    mut source: impl Source,
-    first: Bytes,
-    every: Duration,
-    line: &SharedLine,
-) -> Response {
-    let told = line.clone();
+pub(super) fn streamed(mut source: impl Source, first: Bytes, every: Duration, record: &Record) -> Response {
+    let record = record.clone();
     let frames = stream! {
         if !first.is_empty() {
             yield Ok::<_, Infallible>(first);
@@ -45,7 +40,7 @@ pub(super) fn streamed(
                 () = &mut silence => {
                     silence.as_mut().reset(Instant::now() + every);
                     if let Some(heartbeat) = source.heartbeat() {
-                        told.with(RequestLine::heartbeat);
+                        record.heartbeat();
                         yield Ok(heartbeat);
                     }
                     continue;
@@ -58,7 +53,7 @@ pub(super) fn streamed(
             }
         }
     };
-    respond::stream(Body::from_stream(frames), line)
+    respond::recorded_in_body(respond::stream(Body::from_stream(frames)))
 }
 
 /// One frame.
@@ -71,7 +66,7 @@ pub(super) fn frame(payload: &str) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::Recording;
+    use crate::observe::{Recording, RequestStart};
     use http_body_util::BodyExt as _;
 
     /// Gives each frame after a pause of so many seconds.
@@ -96,13 +91,12 @@ mod tests {
     }
 
     async fn check(first: &'static str, frames: &[(u64, &'static str)], expected: &str) {
-        let line = SharedLine::new(RequestLine::start("r".into(), "POST /".into()), &Recording::default());
+        let start = RequestStart::new("r".into(), "POST /".into(), "other");
+        let record = Record::begin(start, &Recording::default());
         let response =
-            streamed(Paced(frames.to_vec()), Bytes::from(first), Duration::from_millis(10_500), &line);
+            streamed(Paced(frames.to_vec()), Bytes::from(first), Duration::from_millis(10_500), &record);
         let body = response.into_body().collect().await.unwrap().to_bytes();
         assert_eq!(String::from_utf8_lossy(&body), expected);
-        let heartbeats = expected.matches('.').count();
-        assert_eq!(line.with(|line| line.heartbeats) as usize, heartbeats);
     }
 
     #[tokio::test(start_paused = true)]

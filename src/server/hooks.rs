@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{App, body, keys, respond};
 use crate::expert::{Accepted, HookError, Proof, Signature};
-use crate::observe::{Outcome, RequestLine, SharedLine};
+use crate::observe::{Record, RequestStart};
 use crate::wire::{ApiError, ErrorCode};
 
 /// How long a sender is to wait when the store fails.
@@ -33,10 +33,9 @@ pub(super) async fn receive(
     request: Request,
 ) -> Response {
     let (parts, body) = request.into_parts();
-    let mut line =
-        RequestLine::start(respond::request_id(&parts.headers), "POST /hooks/{expert}/{trigger}".into());
-    line.route = "hooks";
-    let line = SharedLine::new(line, &app.recording);
+    let id = respond::request_id(&parts.headers);
+    let start = RequestStart::new(id, "POST /hooks/{expert}/{trigger}".into(), "hooks");
+    let record = Record::begin(start, &app.recording);
     let received = async {
         let hooks = app.hooks.as_ref().ok_or_else(|| error_of(HookError::Refused))?;
         let proof = proof_of(&parts.headers);
@@ -48,25 +47,20 @@ pub(super) async fn receive(
         let body = body::read(body, &app.limits, &app.bodies).await?;
         hooks.receive(&hook, &proof, &body, now()).await.map_err(error_of)
     };
-    match received.await {
-        Ok(accepted) => {
-            line.with(|line| line.outcome = Outcome::Ok);
-            respond::json(StatusCode::ACCEPTED, listed(&accepted).to_string(), &line)
-        }
-        Err(error) => respond::error(&error, &line),
-    }
+    let response = match received.await {
+        Ok(accepted) => respond::json(StatusCode::ACCEPTED, listed(&accepted).to_string()),
+        Err(error) => respond::error(&error),
+    };
+    respond::leaves(response, &record)
 }
 
 /// Whatever else is below `/hooks`. It never goes to an upstream.
 pub(super) async fn nothing(State(app): State<App>, request: Request) -> Response {
-    let mut line = RequestLine::start(
-        respond::request_id(request.headers()),
-        format!("{} {}", request.method(), request.uri().path()),
-    );
-    line.route = "hooks";
+    let name = format!("{} {}", request.method(), request.uri().path());
+    let start = RequestStart::new(respond::request_id(request.headers()), name, "hooks");
     let what = "a hook is `POST /hooks/EXPERT/TRIGGER`; `respool expert show NAME` lists those of an expert";
     let error = ApiError::new(404, ErrorCode::NotFound, what);
-    respond::error(&error, &SharedLine::new(line, &app.recording))
+    respond::leaves(respond::error(&error), &Record::begin(start, &app.recording))
 }
 
 fn listed(accepted: &[Accepted]) -> Value {

@@ -10,9 +10,9 @@ use http::{HeaderMap, StatusCode, header};
 use serde_json::{Value, json};
 
 use super::agent_apis::{error_form, with_request_id};
-use super::own_route::line;
+use super::own_route::record;
 use super::{App, READY_WITHIN, permission, respond};
-use crate::observe::{Outcome, SharedLine};
+use crate::observe::Record;
 use crate::relay::{ErrorForm, upstream_failed};
 use crate::translate::messages as anthropic;
 use crate::upstream::{Upstream, UpstreamError};
@@ -24,19 +24,21 @@ const LIST_WITHIN: Duration = Duration::from_secs(10);
 const ONE_OF_SEVERAL_WITHIN: Duration = Duration::from_secs(3);
 
 pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
-    let line = line(&app, &request, "GET /v1/models", "models");
+    let record = record(&app, &request, "GET /v1/models", "models");
     let of_anthropic = speaks_anthropics(&request);
-    match models(&app, &own_headers(&request)).await.permitted(&app, request.extensions()) {
+    let response = match models(&app, &own_headers(&request)).await.permitted(&app, request.extensions()) {
         // What is served elsewhere, and what is an agent, is not hidden by a server that is down.
         Models { found, failed: Some(error) } if found.is_empty() => {
-            respond::error_as(form_of(&app, &request), upstream_failed(error, &line), &line)
+            let error = upstream_failed(error, &record);
+            respond::error_as(form_of(&app, &request), error, &record.start().id)
         }
         Models { found, .. } if of_anthropic => {
             let models: Vec<(String, u64)> = found.iter().map(name_and_time).collect();
-            with_request_id(page(anthropic::models_json(&models), &line))
+            respond::json(StatusCode::OK, anthropic::models_json(&models))
         }
-        Models { found, .. } => ok(&json!({"object": "list", "data": found}), &line),
-    }
+        Models { found, .. } => ok(&json!({"object": "list", "data": found})),
+    };
+    leave(response, of_anthropic, &record)
 }
 
 /// Anthropic's clients say which version of its API they speak.
@@ -49,21 +51,23 @@ fn name_and_time(model: &Value) -> (String, u64) {
 }
 
 pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
-    let line = line(&app, &request, "GET /v1/models/{id}", "models");
+    let record = record(&app, &request, "GET /v1/models/{id}", "models");
     let of_anthropic = speaks_anthropics(&request);
     let listed = models(&app, &own_headers(&request)).await;
     let Models { found, failed } = listed.permitted(&app, request.extensions());
     if let Some(model) = found.iter().find(|model| model["id"] == id.as_str()) {
         let (id, created) = name_and_time(model);
-        return if of_anthropic {
-            with_request_id(page(anthropic::model_json(&id, created), &line))
+        let response = if of_anthropic {
+            respond::json(StatusCode::OK, anthropic::model_json(&id, created))
         } else {
-            ok(model, &line)
+            ok(model)
         };
+        return leave(response, of_anthropic, &record);
     }
-    // It may be a model of the server that did not tell.
-    let error = failed.map_or_else(|| unknown(&id, &found), |error| upstream_failed(error, &line));
-    respond::error_as(form_of(&app, &request), error, &line)
+    // It may be a model of the server that did not answer.
+    let error = failed.map_or_else(|| unknown(&id, &found), |error| upstream_failed(error, &record));
+    let response = respond::error_as(form_of(&app, &request), error, &record.start().id);
+    respond::leaves(response, &record)
 }
 
 fn form_of(app: &App, request: &Request) -> ErrorForm {
@@ -110,13 +114,13 @@ fn own_headers(request: &Request) -> HeaderMap {
     key.into_iter().map(|key| (header::AUTHORIZATION, key)).collect()
 }
 
-fn ok(body: &Value, line: &SharedLine) -> Response {
-    page(body.to_string(), line)
+fn ok(body: &Value) -> Response {
+    respond::json(StatusCode::OK, body.to_string())
 }
 
-fn page(body: String, line: &SharedLine) -> Response {
-    line.with(|line| line.outcome = Outcome::Ok);
-    respond::json(StatusCode::OK, body, line)
+fn leave(response: Response, of_anthropic: bool, record: &Record) -> Response {
+    let response = respond::leaves(response, record);
+    if of_anthropic { with_request_id(response) } else { response }
 }
 
 /// What can be asked for, as far as it is known.

@@ -10,7 +10,7 @@ use url::form_urlencoded;
 
 use super::App;
 use super::approvals::operator;
-use super::own_route::{leave, line, store_failed};
+use super::own_route::{leave, record, store_failed};
 use crate::expert::{MessageKind, message_json};
 use crate::store::{MessageFilter, Store};
 use crate::wire::{ApiError, ErrorCode};
@@ -20,7 +20,7 @@ const MOST: usize = 1_000;
 
 /// The messages, the newest first; `?expert=NAME`, `?kind=KIND` and `?invocation=ID` choose some of them.
 pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
-    let (line, asker) = (line(&app, &request, "GET /v1/outbox", "outbox"), operator(&request));
+    let (record, asker) = (record(&app, &request, "GET /v1/outbox", "outbox"), operator(&request));
     let query = request.uri().query().unwrap_or_default().to_owned();
     let listed = async {
         asker?;
@@ -29,22 +29,22 @@ pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
         let rows: Vec<Value> = rows.iter().map(message_json).collect();
         Ok(json!({"object": "list", "data": rows}))
     };
-    leave(listed.await, &line)
+    leave(listed.await, &record)
 }
 
 pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
-    let (line, asker) = (line(&app, &request, "GET /v1/outbox/{id}", "outbox"), operator(&request));
+    let (record, asker) = (record(&app, &request, "GET /v1/outbox/{id}", "outbox"), operator(&request));
     let found = async {
         asker?;
         let row = store(&app)?.message(&id).await.map_err(store_failed)?;
         row.as_ref().map(message_json).ok_or_else(|| unknown(&id))
     };
-    leave(found.await, &line)
+    leave(found.await, &record)
 }
 
 /// Says that a message needs no delivery any more.
 pub(super) async fn done(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
-    let (line, asker) = (line(&app, &request, "POST /v1/outbox/{id}/done", "outbox"), operator(&request));
+    let (record, asker) = (record(&app, &request, "POST /v1/outbox/{id}/done", "outbox"), operator(&request));
     let done = async {
         asker?;
         let store = store(&app)?;
@@ -52,7 +52,7 @@ pub(super) async fn done(State(app): State<App>, Path(id): Path<String>, request
         let row = store.message(&id).await.map_err(store_failed)?;
         row.as_ref().map(message_json).ok_or_else(|| unknown(&id))
     };
-    leave(done.await, &line)
+    leave(done.await, &record)
 }
 
 fn filter(query: &str) -> Result<MessageFilter, ApiError> {

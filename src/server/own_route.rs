@@ -1,4 +1,4 @@
-//! What the routes have in common that respool answers from its own state: their log line, and how an answer or an error leaves.
+//! What the routes have in common that respool answers from its own state: their record, and how an answer or an error leaves.
 
 use axum::extract::Request;
 use axum::response::Response;
@@ -6,26 +6,22 @@ use http::StatusCode;
 use serde_json::Value;
 
 use super::{App, permission, respond};
-use crate::observe::{Outcome, RequestLine, SharedLine};
+use crate::observe::{Record, RequestStart};
 use crate::store::StoreError;
 use crate::wire::{ApiError, ErrorCode};
 
-/// The line of a request: `name` with method and path, `route` as metrics count it.
-pub(super) fn line(app: &App, request: &Request, name: &str, route: &'static str) -> SharedLine {
-    let mut line = RequestLine::start(respond::request_id(request.headers()), name.to_owned());
-    line.route = route;
-    line.account = permission::account(request.extensions());
-    SharedLine::new(line, &app.recording)
+/// The record of a request: `name` with method and path, `route` as metrics count it.
+pub(super) fn record(app: &App, request: &Request, name: &str, route: &'static str) -> Record {
+    let start = RequestStart::new(respond::request_id(request.headers()), name.to_owned(), route);
+    Record::begin(start.of_account(permission::account(request.extensions())), &app.recording)
 }
 
-pub(super) fn leave(body: Result<Value, ApiError>, line: &SharedLine) -> Response {
-    match body {
-        Ok(body) => {
-            line.with(|line| line.outcome = Outcome::Ok);
-            respond::json(StatusCode::OK, body.to_string(), line)
-        }
-        Err(error) => respond::error(&error, line),
-    }
+pub(super) fn leave(body: Result<Value, ApiError>, record: &Record) -> Response {
+    let response = match body {
+        Ok(body) => respond::json(StatusCode::OK, body.to_string()),
+        Err(error) => respond::error(&error),
+    };
+    respond::leaves(response, record)
 }
 
 /// The store cannot be read or written.

@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 use super::key_limits::Exceeded;
 use super::visit::Visit;
 use super::{App, agent_apis, body, respond};
-use crate::observe::{Account, RequestLine, SharedLine};
+use crate::observe::{Account, Record, RequestStart};
 use crate::usage::{Exhausted, Owner};
 use crate::wire::{ApiError, ErrorCode, FormReader, Object};
 
@@ -44,70 +44,47 @@ pub(super) fn permits(extensions: &http::Extensions, name: &str, is_agent: bool)
 }
 
 /// Lets a request for a turn begin: a chat completion, a response, a message.
-pub(super) fn begin_chat(
-    app: &App,
-    parts: &request::Parts,
-    body: &Bytes,
-    line: &SharedLine,
-) -> Result<(), ApiError> {
-    begin_model(app, parts, body, body.len() as u64, line)
+pub(super) fn begin_chat(app: &App, parts: &request::Parts, body: &Bytes) -> Result<(), ApiError> {
+    begin_model(app, parts, body, body.len() as u64)
 }
 
 /// Lets a request begin that names a model in its body and costs nothing.
-pub(super) fn begin_free(
-    app: &App,
-    parts: &request::Parts,
-    body: &Bytes,
-    line: &SharedLine,
-) -> Result<(), ApiError> {
-    begin_model(app, parts, body, 0, line)
+pub(super) fn begin_free(app: &App, parts: &request::Parts, body: &Bytes) -> Result<(), ApiError> {
+    begin_model(app, parts, body, 0)
 }
 
 /// `cost`: the bytes that an estimate of the cost counts.
-fn begin_model(
-    app: &App,
-    parts: &request::Parts,
-    body: &Bytes,
-    cost: u64,
-    line: &SharedLine,
-) -> Result<(), ApiError> {
+fn begin_model(app: &App, parts: &request::Parts, body: &Bytes, cost: u64) -> Result<(), ApiError> {
     let Some(visit) = parts.extensions.get::<Arc<Visit>>() else { return Ok(()) };
-    line.with(|line| line.account = account(&parts.extensions));
     if visit.key.limits.is_restricted() {
-        // What is no request is told by the handler.
+        // The handler refuses what is no request.
         if let Ok(body) = Object::parse(std::str::from_utf8(body).unwrap_or_default()) {
             only_one_model(&body)?;
             may_use(app, visit, &body.string("model").unwrap_or_default())?;
         }
     }
-    visit.begin(cost).map_err(|exceeded| {
-        note_model(line, body);
-        refusal(&exceeded)
-    })
+    visit.begin(cost).map_err(|exceeded| refusal(&exceeded))
 }
 
 /// Refuses a request whose budget of the day is spent: its key's, its agent's, or everybody's.
-pub(super) fn within_budget(app: &App, line: &SharedLine, agent: &str, body: &[u8]) -> Result<(), ApiError> {
+pub(super) fn within_budget(app: &App, key: Option<&str>, agent: &str) -> Result<(), ApiError> {
     if !app.usage.has_budgets() {
         return Ok(());
     }
-    let key = line.with(|line| line.account.as_ref().map(|account| account.name().to_owned()));
-    let owner = Owner { key: key.as_deref().unwrap_or_default(), agent };
-    app.usage.check_budget(owner).map_err(|exhausted| {
-        note_model(line, body);
-        line.with(|line| agent.clone_into(&mut line.row.agent));
-        spent(&exhausted)
-    })
+    let owner = Owner { key: key.unwrap_or_default(), agent };
+    app.usage.check_budget(owner).map_err(|exhausted| spent(&exhausted))
 }
 
-/// Notes which model a request asked for that is refused before its model was read for its route.
-fn note_model(line: &SharedLine, body: &[u8]) {
+/// Records which model or agent a request asked for that is refused before its route has read it.
+pub(super) fn record_refused(record: &Record, agent: &str, body: &[u8]) {
     let object = std::str::from_utf8(body).ok().and_then(|text| Object::parse(text).ok());
-    let Some(model) = object.and_then(|object| object.string("model")) else { return };
-    line.with(|line| line.model = model);
+    if let Some(model) = object.and_then(|object| object.string("model")) {
+        record.model(&model);
+    }
+    record.agent(agent);
 }
 
-/// What a client is told when a budget is spent.
+/// The error of a request whose budget is spent.
 fn spent(exhausted: &Exhausted) -> ApiError {
     let Exhausted { scope, budget, wait } = exhausted;
     let left = humantime::format_duration(std::time::Duration::from_secs(*wait));
@@ -252,12 +229,11 @@ pub(super) async fn refused(app: App, request: Request<Incoming>, error: ApiErro
 /// The same, where the body was taken in.
 pub(super) fn refused_head(app: &App, parts: &request::Parts, error: ApiError) -> Response {
     let name = format!("{} {}", parts.method, parts.uri.path());
-    let mut line = RequestLine::start(respond::request_id(&parts.headers), name);
-    line.route = "refused";
-    line.account = account(&parts.extensions);
+    let start = RequestStart::new(respond::request_id(&parts.headers), name, "refused");
+    let record = Record::begin(start.of_account(account(&parts.extensions)), &app.recording);
     let is_unknown = error.status == 401;
-    let line = SharedLine::new(line, &app.recording);
-    let mut response = agent_apis::refused_at_the_door(app, parts, error, &line);
+    let response = agent_apis::refused_at_the_door(app, parts, error, &record.start().id);
+    let mut response = respond::leaves(response, &record);
     if is_unknown && response.status() == StatusCode::UNAUTHORIZED {
         response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }

@@ -5,8 +5,8 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
-use crate::observe::{Outcome, SharedLine, metrics as recorded};
-use crate::relay::ErrorForm;
+use crate::observe::{Outcome, Record, metrics as recorded};
+use crate::relay::{ErrorForm, Progress};
 use crate::translate::{ErrorReply, chat_error};
 use crate::wire::{ApiError, ErrorCode};
 
@@ -38,43 +38,48 @@ pub(super) fn upstream_id(headers: &HeaderMap, id: &str) -> String {
     }
 }
 
-/// A reply with a JSON body; notes in the line that it leaves.
-pub(super) fn json(status: StatusCode, body: impl Into<Body>, line: &SharedLine) -> Response {
+/// How a reply ends that does not end well here. It travels with the reply to whoever holds its request's record; without it the
+/// reply is whole.
+#[derive(Clone, Debug)]
+enum Ending {
+    /// The reply is this error.
+    Error(Outcome, String, Option<ErrorCode>),
+    /// The body records its own end.
+    InBody,
+}
+
+/// A reply with a JSON body.
+pub(super) fn json(status: StatusCode, body: impl Into<Body>) -> Response {
     let mut response = Response::new(body.into());
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    leaves(&mut response, line);
     response
 }
 
-/// Notes in the line that the request failed.
-pub(super) fn failed(error: &ApiError, line: &SharedLine) {
-    line.with(|line| {
-        line.outcome =
-            if error.code == Some(ErrorCode::ShuttingDown) { Outcome::Shutdown } else { Outcome::Error };
-        line.error.get_or_insert_with(|| error.message.clone());
-        line.error_code = error.code.map(ErrorCode::as_str);
-    });
+/// Records that the request failed.
+pub(super) fn failed(error: &ApiError, record: &Record) {
+    record.fails(outcome_of(error), &error.message, error.code.map(ErrorCode::as_str));
+}
+
+fn outcome_of(error: &ApiError) -> Outcome {
+    if error.code == Some(ErrorCode::ShuttingDown) { Outcome::Shutdown } else { Outcome::Error }
 }
 
 /// An error as its own HTTP status, in OpenAI's shape.
-pub(super) fn error(error: &ApiError, line: &SharedLine) -> Response {
-    failed(error, line);
-    error_reply(chat_error(error), error.retry_after, line)
+pub(super) fn error(error: &ApiError) -> Response {
+    error_reply(chat_error(error), error)
 }
 
-/// An error in the form that its client needs.
-pub(super) fn error_as(form: ErrorForm, error: ApiError, line: &SharedLine) -> Response {
+/// An error in the form that its client needs. `id`: the request's, which Anthropic's clients read in the body.
+pub(super) fn error_as(form: ErrorForm, error: ApiError, id: &str) -> Response {
     let error = form.apply(error);
-    failed(&error, line);
-    let id = line.with(|line| line.id.clone());
-    error_reply(form.reply(&error, &id), error.retry_after, line)
+    error_reply(form.reply(&error, id), &error)
 }
 
-fn error_reply(reply: ErrorReply, retry_after: Option<u64>, line: &SharedLine) -> Response {
+fn error_reply(reply: ErrorReply, error: &ApiError) -> Response {
     let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::BAD_GATEWAY);
-    let mut response = json(status, reply.body, line);
-    if let Some(seconds) = retry_after {
+    let mut response = with_error(json(status, reply.body), error);
+    if let Some(seconds) = error.retry_after {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
     for (name, value) in reply.headers {
@@ -85,34 +90,59 @@ fn error_reply(reply: ErrorReply, retry_after: Option<u64>, line: &SharedLine) -
     response
 }
 
-/// The head of a stream of events.
-pub(super) fn stream(body: Body, line: &SharedLine) -> Response {
+/// A reply whose body is a stream of events, all of which are there.
+pub(super) fn stream(body: Body) -> Response {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    leaves(&mut response, line);
     response
 }
 
-/// Puts the request id on a reply and notes its status.
-pub(super) fn leaves(response: &mut Response, line: &SharedLine) {
-    let (id, trimmed) = line.with(|line| {
-        line.status = response.status().as_u16();
-        line.first_byte();
-        (line.id.clone(), line.trimmed.clone())
-    });
-    for (name, value) in [(REQUEST_ID, Some(id)), (TRIMMED, trimmed)] {
-        if let Some(value) = value.and_then(|value| HeaderValue::try_from(value).ok()) {
-            response.headers_mut().insert(name, value);
+/// A reply whose body is a stream of events that ends with this error.
+pub(super) fn failed_stream(body: Body, error: &ApiError) -> Response {
+    with_error(stream(body), error)
+}
+
+fn with_error(mut response: Response, error: &ApiError) -> Response {
+    response.extensions_mut().insert(Ending::Error(outcome_of(error), error.message.clone(), error.code));
+    response
+}
+
+/// The reply, whose body goes on recording what happens to the request, and its end.
+pub(super) fn recorded_in_body(mut response: Response) -> Response {
+    response.extensions_mut().insert(Ending::InBody);
+    response
+}
+
+/// The reply as it leaves, with the request's id: its status and its end are recorded.
+pub(super) fn leaves(mut response: Response, record: &Record) -> Response {
+    record.head_leaves(response.status().as_u16());
+    match response.extensions_mut().remove::<Ending>() {
+        None => record.is_whole(),
+        Some(Ending::Error(outcome, message, code)) => {
+            record.fails(outcome, &message, code.map(ErrorCode::as_str));
         }
+        Some(Ending::InBody) => {}
     }
+    if let Ok(id) = HeaderValue::try_from(&*record.start().id) {
+        response.headers_mut().insert(REQUEST_ID, id);
+    }
+    response
+}
+
+/// The reply with a header that says what was taken out of the conversation.
+pub(super) fn with_trimmed(mut response: Response, progress: &Progress) -> Response {
+    if let Some(trimmed) = progress.taken_out().and_then(|trimmed| HeaderValue::try_from(trimmed).ok()) {
+        response.headers_mut().insert(TRIMMED, trimmed);
+    }
+    response
 }
 
 /// The end of a stream that failed after its head had left: an honest error event, and the end.
-pub(super) fn failed_tail(error: &ApiError, line: &SharedLine) -> Bytes {
-    failed(error, line);
+pub(super) fn failed_tail(error: &ApiError, record: &Record) -> Bytes {
+    failed(error, record);
     let mut out = Vec::new();
     crate::sse::write_data(&mut out, &error.to_stream_json());
     crate::sse::write_data(&mut out, crate::sse::DONE);

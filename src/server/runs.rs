@@ -8,7 +8,7 @@ use http::{HeaderValue, header};
 use serde_json::{Value, json};
 
 use super::App;
-use super::own_route::{leave, line, store_failed};
+use super::own_route::{leave, record, store_failed};
 use super::visit::Visit;
 use crate::agent::{client_digest, report};
 use crate::store::{Store, Whose};
@@ -19,7 +19,7 @@ use crate::wire::{ApiError, ErrorCode};
 const MOST: usize = 100;
 
 pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
-    let line = line(&app, &request, "GET /v1/runs", "runs");
+    let record = record(&app, &request, "GET /v1/runs", "runs");
     let (page, whose) = (app.access.foreign_page(request.headers()), whose(&request));
     let listed = async {
         page.map_or(Ok(()), Err)?;
@@ -27,11 +27,11 @@ pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
         let rows: Vec<Value> = rows.iter().map(report::summary).collect();
         Ok(json!({"object": "list", "data": rows}))
     };
-    leave(listed.await, &line)
+    leave(listed.await, &record)
 }
 
 pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
-    let line = line(&app, &request, "GET /v1/runs/{id}", "runs");
+    let record = record(&app, &request, "GET /v1/runs/{id}", "runs");
     let (page, whose) = (app.access.foreign_page(request.headers()), whose(&request));
     let found = async {
         page.map_or(Ok(()), Err)?;
@@ -41,13 +41,13 @@ pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request:
         body["cost"] = app.usage.run_cost(&id).await.map(Money::units).into();
         Ok(body)
     };
-    leave(found.await, &line)
+    leave(found.await, &record)
 }
 
 pub(super) async fn cancel(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
-    let line = line(&app, &request, "POST /v1/runs/{id}/cancel", "runs");
+    let record = record(&app, &request, "POST /v1/runs/{id}/cancel", "runs");
     if let Some(error) = app.access.foreign_page(request.headers()) {
-        return leave(Err(error), &line);
+        return leave(Err(error), &record);
     }
     let whose = whose(&request);
     let cancelled = async {
@@ -57,7 +57,7 @@ pub(super) async fn cancel(State(app): State<App>, Path(id): Path<String>, reque
         let what = format!("there is no run `{id}` that could be ended");
         Ok(Err(ApiError::new(404, ErrorCode::RunNotFound, what)))
     };
-    leave(cancelled.await.unwrap_or_else(|error| Err(store_failed(error))), &line)
+    leave(cancelled.await.unwrap_or_else(|error| Err(store_failed(error))), &record)
 }
 
 /// The runs that a request may see and end: its client's own. An operator's, and where clients have no keys and so are not told apart

@@ -15,7 +15,7 @@ use http_body_util::{BodyDataStream, BodyExt};
 
 use super::visit::usage_at_end;
 use super::{App, Peer, agent_apis, body, form, permission, respond};
-use crate::observe::{Outcome, RequestLine, SharedLine, TRACEPARENT};
+use crate::observe::{Outcome, Record, RequestStart, TRACEPARENT};
 use crate::relay::{Forward, Passing};
 use crate::upstream::{Incoming, Outgoing, Place};
 use crate::wire::{ApiError, ErrorCode, Pieces};
@@ -26,56 +26,52 @@ const TAIL: usize = 16 << 10;
 pub(super) async fn transparent(State(app): State<App>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let id = respond::request_id(&parts.headers);
-    let mut line = RequestLine::start(id, format!("{} {}", parts.method, parts.uri.path()));
-    line.account = permission::account(&parts.extensions);
-    line.continue_trace(&parts.headers);
-    let line = SharedLine::new(line, &app.recording);
+    let start = RequestStart::new(id, format!("{} {}", parts.method, parts.uri.path()), "other");
+    let start = start.of_account(permission::account(&parts.extensions)).continuing_trace(&parts.headers);
+    let record = Record::begin(start, &app.recording);
     if permission::is_own(parts.uri.path()) {
-        return respond::error(&no_route(parts.uri.path()), &line);
+        return respond::leaves(respond::error(&no_route(parts.uri.path())), &record);
     }
-    pass_on(app, parts, body, line).await
+    respond::leaves(pass_on(app, parts, body, &record).await, &record)
 }
 
-/// Passes a request on whose line was begun already.
-pub(super) async fn pass_on(app: App, parts: Parts, body: Body, line: SharedLine) -> Response {
+/// Passes a request on. The caller makes the reply leave.
+pub(super) async fn pass_on(app: App, parts: Parts, body: Body, record: &Record) -> Response {
     let form = agent_apis::error_form(&app, parts.uri.path(), &parts.headers);
+    let refused = |error| respond::error_as(form, error, &record.start().id);
     let mut headers = parts.headers;
-    let (id, part_of) = line.with(|line| {
-        line.route = "transparent";
-        (line.id.clone(), line.traceparent())
-    });
-    if let Some(part_of) = part_of {
+    record.route("transparent");
+    if let Some(part_of) = record.traceparent() {
         headers.insert(TRACEPARENT, part_of);
     }
-    if let Ok(id) = http::HeaderValue::from_str(&id) {
+    if let Ok(id) = http::HeaderValue::from_str(&record.start().id) {
         headers.insert(respond::REQUEST_ID, id);
     }
     let costs = parts.method == Method::POST && permission::costs(parts.uri.path());
-    let passing = passing(&app, &parts.method, &headers, body, &line).await.and_then(|passing| {
+    let passing = passing(&app, &parts.method, &headers, body, record).await.and_then(|passing| {
         if costs {
-            // The body was read just now, so the line has the model.
-            permission::within_budget(&app, &line, "", &[])?;
+            permission::within_budget(&app, record.start().key(), "")?;
         }
         Ok(passing)
     });
     let TakenIn { body, model, refusal } = match passing {
         Ok(taken) => taken,
-        Err(error) => return respond::error_as(form, error, &line),
+        Err(error) => return refused(error),
     };
     let path_and_query = parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
     let peer = parts.extensions.get::<Peer>().map(|peer| peer.0);
     let is_head = parts.method == Method::HEAD;
     let request = Forward { method: parts.method, path_and_query, headers, body, model, peer };
     let sent = tokio::select! {
-        sent = app.relay.forward(request, &line) => sent,
+        sent = app.relay.forward(request, record) => sent,
         () = app.abort.cancelled() => {
             let stopped = ApiError::new(503, ErrorCode::ShuttingDown, "respool was stopped before the upstream answered");
-            return respond::error_as(form, stopped, &line);
+            return refused(stopped);
         }
     };
     match sent {
-        Ok(answer) => passed_on(&app, answer.into_parts(), is_head, line),
-        Err(error) => respond::error_as(form, refusal.get().cloned().unwrap_or(error), &line),
+        Ok(answer) => passed_on(&app, answer.into_parts(), is_head, record.clone()),
+        Err(error) => refused(refusal.get().cloned().unwrap_or(error)),
     }
 }
 
@@ -109,7 +105,7 @@ async fn passing(
     method: &Method,
     headers: &HeaderMap,
     body: Body,
-    line: &SharedLine,
+    record: &Record,
 ) -> Result<TakenIn, ApiError> {
     if http_body::Body::is_end_stream(&body) {
         return Ok(TakenIn::new(Passing::Whole(Pieces::default()), String::new()));
@@ -119,7 +115,7 @@ async fn passing(
     let is_plain = headers.get(header::CONTENT_ENCODING).is_none_or(|encoding| encoding == "identity");
     let is_read = method == Method::POST && is_plain;
     if let Some(reader) = permission::form_reader(headers).filter(|_| is_read) {
-        return form::passing(app, reader, body, line).await;
+        return form::passing(app, reader, body, record).await;
     }
     let length = http_body::Body::size_hint(&body).exact();
     let max = app.limits.max_body;
@@ -132,20 +128,17 @@ async fn passing(
     }
     let whole = body::read(body, &app.limits, &app.bodies).await?;
     let named = app.relay.named_model(&whole);
-    line.with(|line| line.stream = named.stream);
-    note_model(app, named.model, line);
+    record.stream(named.stream);
+    record_model(app, &named.model, record);
     Ok(TakenIn::new(Passing::Whole(named.body.into()), named.target))
 }
 
-/// The line of a request for this model.
-pub(super) fn note_model(app: &App, model: String, line: &SharedLine) {
-    let is_known = app.relay.knows_model(&model);
-    line.with(|line| {
-        if is_known {
-            line.known_model.clone_from(&model);
-        }
-        line.model = model;
-    });
+/// Records the model that a request is for.
+pub(super) fn record_model(app: &App, model: &str, record: &Record) {
+    record.model(model);
+    if app.relay.knows_model(model) {
+        record.known_model(model);
+    }
 }
 
 /// The client's body, until nothing of it comes for too long.
@@ -168,19 +161,18 @@ fn passed_on(
     app: &App,
     parts: (http::StatusCode, HeaderMap, Incoming, Option<Place>),
     is_head: bool,
-    line: SharedLine,
+    record: Record,
 ) -> Response {
     let (status, headers, mut pieces, place) = parts;
     let outcome =
         if status.is_client_error() || status.is_server_error() { Outcome::Error } else { Outcome::Ok };
     let mut seen = Delivered { outcome, ..Delivered::of(&headers, is_head) };
     if seen.is_whole() {
-        line.with(|line| line.outcome = outcome);
+        record.passed(outcome, None, None);
     }
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
     *response.headers_mut() = headers;
-    respond::leaves(&mut response, &line);
     // A cut connection is the only honest way to say that a body of unknown form broke off.
     let abort = app.abort.clone();
     let watched = async_stream::stream! {
@@ -197,24 +189,24 @@ fn passed_on(
                     seen.add(&piece);
                     // Nobody asks for more once all that was announced is there.
                     if seen.is_whole() {
-                        seen.tell(&line);
+                        seen.record(&record);
                     }
                     yield Ok(piece);
                 }
-                Ok(None) => break seen.tell(&line),
+                Ok(None) => break seen.record(&record),
                 Err(text) => {
                     let outcome = if abort.is_cancelled() { Outcome::Shutdown } else { Outcome::Error };
-                    line.with(|line| (line.outcome, line.error) = (outcome, Some(text.clone())));
+                    record.passed(outcome, None, Some(text.clone()));
                     break yield Err(text);
                 }
             }
         }
     };
     *response.body_mut() = Body::from_stream(watched);
-    response
+    respond::recorded_in_body(response)
 }
 
-/// What of a reply has left, as far as its line needs it.
+/// What of a reply has left, as far as its record needs it.
 #[derive(Debug, Default)]
 struct Delivered {
     bytes: u64,
@@ -247,12 +239,8 @@ impl Delivered {
         self.announced.is_some_and(|announced| self.bytes >= announced)
     }
 
-    fn tell(&self, line: &SharedLine) {
-        let usage = usage_at_end(&self.tail);
-        line.with(|line| {
-            line.outcome = self.outcome;
-            line.usage = usage.or(line.usage);
-        });
+    fn record(&self, record: &Record) {
+        record.passed(self.outcome, usage_at_end(&self.tail), None);
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 use url::form_urlencoded;
 
 use super::App;
-use super::own_route::{leave, line, store_failed};
+use super::own_route::{leave, record, store_failed};
 use super::visit::Visit;
 use crate::store::UsageQuery;
 use crate::units::parse_duration;
@@ -21,7 +21,7 @@ use crate::wire::{ApiError, ErrorCode};
 const SINCE: Duration = Duration::from_hours(7 * 24);
 
 pub(super) async fn usage(State(app): State<App>, request: Request) -> Response {
-    let line = line(&app, &request, "GET /v1/usage", "usage");
+    let record = record(&app, &request, "GET /v1/usage", "usage");
     let page = app.access.foreign_page(request.headers());
     let key = own_key(&request);
     let query = request.uri().query().unwrap_or_default().to_owned();
@@ -29,7 +29,7 @@ pub(super) async fn usage(State(app): State<App>, request: Request) -> Response 
         page.map_or(Ok(()), Err)?;
         answer(&app, &query, key).await
     };
-    leave(found.await, &line)
+    leave(found.await, &record)
 }
 
 /// The key whose requests alone are shown.

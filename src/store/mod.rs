@@ -8,6 +8,8 @@ mod approvals;
 mod clearing;
 pub mod config;
 mod decisions;
+#[cfg(debug_assertions)]
+mod failpoint;
 mod kept;
 mod key_usage;
 mod lease;

@@ -186,9 +186,13 @@ fn set_synchronous(connection: &Connection, current: &mut bool, wanted: bool) ->
 }
 
 fn together(connection: &mut Connection, group: &[Job]) -> rusqlite::Result<Vec<Reply>> {
+    #[cfg(debug_assertions)]
+    super::failpoint::before_commit();
     let change = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
     let replies = group.iter().map(|job| job.write(&change)).collect::<rusqlite::Result<_>>()?;
     change.commit()?;
+    #[cfg(debug_assertions)]
+    super::failpoint::after_commit();
     Ok(replies)
 }
 

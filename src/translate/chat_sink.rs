@@ -259,7 +259,12 @@ mod tests {
             tags: vec![("system_fingerprint", "\"fp\"".into())],
         };
         let usage = Some(Usage { prompt: 1, completion: 2, cached: Some(1), ..Usage::default() });
-        Reply { head, choices: vec![ReplyChoice { turn, ..ReplyChoice::default() }], usage, kept: vec![] }
+        Reply {
+            head,
+            choices: vec![ReplyChoice { turn, ..ReplyChoice::default() }],
+            usage,
+            ..Reply::default()
+        }
     }
 
     fn stream(reply: Reply, reasoning: Option<&'static str>, roles_sent: bool, usage: bool) -> String {

@@ -78,7 +78,7 @@ pub(super) fn free_text(arguments: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::translate::{Fault, Head, ReplyChoice};
+    use crate::translate::{Fault, ReplyChoice};
     use crate::turn::Turn;
 
     #[test]
@@ -106,7 +106,7 @@ mod tests {
                 ToolCall { id: None, name: name.into(), arguments: arguments.into(), problems: vec![] };
             let choice =
                 ReplyChoice { turn: Turn { calls: vec![call], ..Turn::default() }, ..ReplyChoice::default() };
-            let mut reply = Reply { head: Head::default(), choices: vec![choice], usage: None, kept: vec![] };
+            let mut reply = Reply { choices: vec![choice], ..Reply::default() };
             patterns.hold(&mut reply);
             Fault::of_reply(&reply)
         };

@@ -46,7 +46,7 @@ pub fn interpret(completion: Completion, rules: &ReplyRules, ids: &mut Ids) -> R
         model: completion.model,
         tags: completion.tags,
     };
-    Reply { head, choices, usage: completion.usage, kept: completion.kept }
+    Reply { head, choices, usage: completion.usage, kept: completion.kept, earlier_prompts: 0 }
 }
 
 fn read_choice(

@@ -27,6 +27,8 @@ pub struct Reply {
     pub usage: Option<Usage>,
     /// Fields that the user asked to keep, as key and JSON text.
     pub kept: Vec<(String, String)>,
+    /// Prompt tokens of earlier attempts, which `usage` leaves out where its client reads it as the size of the conversation.
+    pub earlier_prompts: u64,
 }
 
 /// One choice of a reply.
@@ -69,7 +71,7 @@ impl Reply {
     pub fn canned(head: Head, text: &str) -> Self {
         let turn = Turn { content: text.to_owned(), finish: Some(FinishReason::Stop), ..Turn::default() };
         let usage = Some(Usage::default());
-        Self { head, choices: vec![ReplyChoice { turn, ..ReplyChoice::default() }], usage, kept: vec![] }
+        Self { head, choices: vec![ReplyChoice { turn, ..ReplyChoice::default() }], usage, ..Self::default() }
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -31,11 +32,17 @@ pub fn desk(upstream: &str) -> (Desk, Store) {
 }
 
 pub fn start(desk: &Desk, log: &str) -> Child {
+    start_killed_at(desk, log, None)
+}
+
+/// `commit`: the process ends itself there, as `before:7` or `after:7`.
+fn start_killed_at(desk: &Desk, log: &str, commit: Option<String>) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_respool"));
     command
         .args(["serve", "--config", "respool.toml", "--listen", "127.0.0.1:0"])
         .current_dir(desk.path("."));
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).kill_on_drop(true);
+    command.envs(commit.map(|commit| ("RESPOOL_KILL_AT_COMMIT", commit)));
     command.stdin(Stdio::null()).stderr(fs::File::create(desk.path(log)).unwrap()).spawn().unwrap()
 }
 
@@ -47,14 +54,20 @@ fn insistent(request: &Value) -> Script {
     triage(request)
 }
 
-/// One flow to its end with so many kills at most, each after what `life` gives for it; tells after how many steps of its attempt each came.
-async fn killed(most: usize, faults: Value, life: impl Fn(usize) -> Life) -> Vec<usize> {
+/// An invocation that waits for a process of the program.
+async fn queued(faults: Value) -> (FakeVllm, Desk, Store) {
     let fake = FakeVllm::thinking(insistent).await;
     fake.allow_cut_requests();
     let (desk, store) = desk(&fake.url());
     desk.faults(&faults);
     let payload = json!({"message_id": "m1", "contact_id": "sarah@acme.example"});
     enqueue(&store, invocation("i1", "inbound-email-triage", payload)).await;
+    (fake, desk, store)
+}
+
+/// One flow to its end with so many kills at most, each after what `life` gives for it. Gives after how many steps of its attempt each came.
+async fn killed(most: usize, faults: Value, life: impl Fn(usize) -> Life) -> Vec<usize> {
+    let (fake, desk, store) = queued(faults).await;
     let mut kills = Vec::new();
     let row = loop {
         let mut child = start(&desk, "log");
@@ -74,6 +87,38 @@ async fn killed(most: usize, faults: Value, life: impl Fn(usize) -> Life) -> Vec
         assert!(kills.len() <= most, "it hangs: {}", fs::read_to_string(desk.path("log")).unwrap());
     };
     assert_eq!(row.state, EntryState::Done, "{row:?}");
+    assert_nothing_is_lost_or_doubled(&fake, &desk, &store).await;
+    kills
+}
+
+/// One flow to its end; its processes end at these commits of their own. Gives how many did.
+async fn killed_at_commits(faults: Value, commits: impl IntoIterator<Item = String>) -> usize {
+    let (fake, desk, store) = queued(faults).await;
+    let (mut commits, mut kills) = (commits.into_iter(), 0);
+    let row = loop {
+        let mut child = start_killed_at(&desk, "log", commits.next());
+        let over = tokio::select! {
+            row = until(&store, "i1", is_over) => Some(row),
+            status = child.wait() => {
+                let log = || fs::read_to_string(desk.path("log")).unwrap();
+                assert_eq!(status.unwrap().signal(), Some(9), "{}", log());
+                None
+            }
+        };
+        match over {
+            Some(row) => {
+                child.kill().await.unwrap();
+                break row;
+            }
+            None => kills += 1,
+        }
+    };
+    assert_eq!(row.state, EntryState::Done, "{row:?}");
+    assert_nothing_is_lost_or_doubled(&fake, &desk, &store).await;
+    kills
+}
+
+async fn assert_nothing_is_lost_or_doubled(fake: &FakeVllm, desk: &Desk, store: &Store) {
     let effects = desk.effects();
     let count = |tool: &str| effects.iter().filter(|effect| *effect == tool).count();
     let prompts: Vec<String> = fake.requests().iter().map(|seen| seen.json().to_string()).collect();
@@ -83,12 +128,11 @@ async fn killed(most: usize, faults: Value, life: impl Fn(usize) -> Life) -> Vec
     for tool in ["get_email", "get_contact", "get_deal"] {
         assert!(count(tool) >= 1, "{tool} is missing: {effects:?}");
     }
-    let told = messages(&store, "i1").await;
+    let told = messages(store, "i1").await;
     let kinds: Vec<&str> = told.iter().map(|message| message["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["draft", "result"], "each once");
     assert!(!desk.state("scratch/triage-m1.md").exists());
     assert_eq!(fs::read_to_string(desk.state("state/pipeline.md")).unwrap(), "## Moving\n\n- Acme: demo\n");
-    kills
 }
 
 fn wanted(default: usize) -> usize {
@@ -127,6 +171,33 @@ async fn kills_at_any_step_of_the_good_flow_lose_and_double_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn kills_at_any_step_of_the_failing_flow_lose_and_double_nothing() {
     killed(wanted(4), json!({"get_deal": ["error"]}), |kill| life(kill + 2)).await;
+}
+
+/// Each process gets one commit further than the one before the last, and ends before it or after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn kills_at_commits_lose_and_double_nothing() {
+    let commits = (1..=20).flat_map(|number| ["before", "after"].map(|moment| format!("{moment}:{number}")));
+    let kills = killed_at_commits(json!({"get_deal": ["error"]}), commits).await;
+    assert!(kills >= 10, "{kills}");
+}
+
+/// A kill before and after each commit of both flows, one in each.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes minutes"]
+async fn a_kill_at_each_commit() {
+    for faults in [json!({}), json!({"get_deal": ["error"], "create_note": ["die-after"]})] {
+        let mut number = 0;
+        let mut kills = 1;
+        while kills > 0 {
+            number += 1;
+            kills = 0;
+            for moment in ["before", "after"] {
+                kills += killed_at_commits(faults.clone(), [format!("{moment}:{number}")]).await;
+            }
+        }
+        println!("{} commits", number - 1);
+        assert!(number > 20, "{number}");
+    }
 }
 
 /// A hundred kills, and one at least at each step of both flows.

@@ -575,6 +575,42 @@ async fn triggers_of_the_main_session_share_one() {
     respool.killed().await;
 }
 
+/// Work of the main session that has begun continues here when a gateway is configured meanwhile; only new work is handed to OpenClaw.
+#[tokio::test]
+async fn begun_work_of_the_main_session_is_not_handed_to_a_gateway_that_comes_later() {
+    let fake = FakeVllm::thinking(moving).await;
+    let desk = Desk::new(&fake.url());
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    let of_main_session = |id: &str| {
+        let mut invocation = invocation(id, "move-deal", json!({"deal_id": "d-1", "stage": "4"}));
+        invocation.origin = Origin::Trigger { name: "moved".into(), session: "main".into() };
+        invocation
+    };
+    enqueue(store, of_main_session("i1")).await;
+    until(store, "i1", |row| row.state == EntryState::Held).await;
+    respool.killed().await;
+
+    let gateway = "[tools.gateway]\nurl = \"http://127.0.0.1:1\"\ntoken = \"t\"\n";
+    let respool = Respool::configured(&format!("{}{gateway}", desk.toml(&fake.url()))).await;
+    let store = respool.agents.store().unwrap();
+    let waiting = respool.agents.approvals(10).await.unwrap();
+    respool.agents.decide(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
+    assert_eq!(until(store, "i1", is_over).await.state, EntryState::Done);
+    assert_eq!(desk.effects(), ["update_deal_stage"]);
+    enqueue(store, of_main_session("i2")).await;
+    assert_eq!(until(store, "i2", is_over).await.note.as_deref(), Some("handed to the main session"));
+    let kinds = async |id: &str| {
+        let of_entry = messages(store, id).await;
+        of_entry.iter().map(|message| message["kind"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (kinds("i1").await, kinds("i2").await),
+        (vec!["approval".into(), "result".into()], vec!["task".into()])
+    );
+    respool.killed().await;
+}
+
 /// A process may wait for a person longer than files of failed ones are kept.
 #[tokio::test]
 async fn working_data_stays_while_a_person_is_awaited() {

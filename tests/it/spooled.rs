@@ -40,6 +40,7 @@ fn reply() -> impl Strategy<Value = Reply> {
             choices: std::iter::once(first).chain(second).collect(),
             usage: Some(Usage { prompt: tokens.into(), completion: 2, cached: Some(1), ..Usage::default() }),
             kept: vec![],
+            earlier_prompts: 0,
         },
     )
 }

@@ -186,6 +186,7 @@ async fn a_dead_and_a_silent_server_hold_nobody_up() {
 
 #[tokio::test]
 async fn a_server_whose_models_are_not_known_may_be_the_right_one() {
+    let _time = IdleTime::begin();
     let (a, b) = (says("a").await, says("b").await);
     b.otherwise(ok("b"));
     b.then(Script::json(401, &json!({"error": "Unauthorized"})).on("GET", "/v1/models"));
@@ -447,11 +448,12 @@ async fn with_one_that_comes_and_goes_no_turn_is_lost() {
         let (body, respool) = (begins(&format!("conversation {number}")), &respool);
         async move { who(respool, &body).await }
     }));
+    // After every few requests of another server the first one changes.
     let flapping = async {
         for script in [Script::no_reply(Fault::Reset), ok("a"), Script::json(503, &json!({}))].iter().cycle()
         {
             a.otherwise(script.clone());
-            tokio::time::sleep(Duration::from_millis(15)).await;
+            b.wait_for_requests(b.requests().len() + 3).await;
         }
     };
     let all = tokio::select! { all = turns => all, () = flapping => vec![] };

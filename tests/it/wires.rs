@@ -223,6 +223,7 @@ fn reply() -> impl Strategy<Value = Reply> {
                 choices: vec![ReplyChoice { turn, ..ReplyChoice::default() }],
                 usage,
                 kept: vec![],
+                earlier_prompts: 0,
             }
         },
     )

@@ -22,10 +22,10 @@ async function command(t) {
   await once(server, "listening");
   t.after(() => server.close());
   process.env.EXPERTS_TEST_KEY = "sk-operator";
-  let run;
+  let run, requiredScopes;
   const pluginConfig = { url: `http://127.0.0.1:${server.address().port}`, keyEnv: "EXPERTS_TEST_KEY" };
-  plugin.register({ pluginConfig, registerCommand: ({ handler }) => (run = handler), on: () => {} });
-  return { asked, run: async (args, context) => (await run({ args, ...context })).text };
+  plugin.register({ pluginConfig, registerCommand: (command) => ({ handler: run, requiredScopes } = command), on: () => {} });
+  return { asked, requiredScopes, run: async (args, context) => (await run({ args, ...context })).text };
 }
 
 const VERBS = ["", "show ab12", "outbox", "approve ab12", "reject ab12 no"];
@@ -38,6 +38,11 @@ test("a sender who is no owner sees nothing and decides nothing", async (t) => {
     }
   }
   assert.deepEqual(asked, [], "respool is not even asked");
+});
+
+// Without scopes OpenClaw does not say who is an owner, so nobody in a channel could decide (tests/openclaw/run.sh DIR channel).
+test("the command asks for the scope that lets OpenClaw name owners", async (t) => {
+  assert.deepEqual((await command(t)).requiredScopes, ["operator.approvals"]);
 });
 
 test("owners, and clients that decide about approvals, see and decide", async (t) => {

@@ -13,15 +13,17 @@
 #        run.sh DIR agents   an agent of respool's as OpenClaw's model: own tools, and own and OpenClaw's together
 #        run.sh DIR experts  an expert as OpenClaw's model, EXPERTS.md in the main agent's workspace, tasks handed over with sessions_spawn and
 #                            sessions_send; delivery into the main session, approvals by the plugin's command, a chat message as a trigger
+#        run.sh DIR channel  a real channel, OpenClaw's Telegram in front of a Bot API on loopback: a message as a trigger, approvals by its owner's
+#                            command, a stranger's refused, alerts through it while the model server is down
 #        run.sh DIR direct       the turns without respool: shows what the scripts find when nothing is repaired
 #   OC_VERSION=2026.2.26 the old client   RESPOOL=PATH a binary in place of a build   ONLY=REGEX some of the turns
 #   GATEWAY_PORT=18840 (OpenClaw also takes some of the next ports)
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd) top=$(cd "$(dirname "$0")/../.." && pwd)
-usage() { echo "usage: run.sh DIR [statuses|words|misbehaviours|storms|agents|experts|direct]" >&2; exit 2; }
+usage() { echo "usage: run.sh DIR [statuses|words|misbehaviours|storms|agents|experts|channel|direct]" >&2; exit 2; }
 [ $# -ge 1 ] && [ $# -le 2 ] || usage
 mode=${2:-relay}
-case $mode in relay | statuses | words | misbehaviours | storms | agents | experts | direct) ;; *) usage ;; esac
+case $mode in relay | statuses | words | misbehaviours | storms | agents | experts | channel | direct) ;; *) usage ;; esac
 export OC_VERSION=${OC_VERSION:-2026.9.6} GATEWAY_PORT=${GATEWAY_PORT:-18840} GATEWAY_TOKEN=respool-e2e
 mkdir -p "$1"; dir=$(cd "$1" && pwd)
 
@@ -42,7 +44,7 @@ free_port() { "$node" -e 's = require("net").createServer().listen(0, "127.0.0.1
 fail() { echo "run.sh: $*" >&2; exit 1; }
 
 start_upstream() { # its base URL lands in UPSTREAM
-  "$node" "$here/scripted-upstream.mjs" "$@" > "$run/upstream.log" 2>&1 & children+=($!)
+  "$node" "$here/scripted-upstream.mjs" "$@" > "$run/upstream.log" 2>&1 & UPSTREAM_PID=$!; children+=($!)
   for _ in $(seq 50); do UPSTREAM=$(head -n 1 "$run/upstream.log" 2>/dev/null || true); [ -z "$UPSTREAM" ] || break; sleep 0.1; done
   case $UPSTREAM in http://*) export UPSTREAM ;; *) fail "the scripted upstream did not start: $UPSTREAM" ;; esac
 }
@@ -70,10 +72,18 @@ start_gateway() { # NAME=BASE_URL...
 }
 
 case $mode in
-  experts)
+  experts | channel)
+    [ "$mode $OC_VERSION" != 'channel 2026.2.26' ] || fail "the old client has no plugin of respool's"
     export RELAY_LOG=$run/respool.log OWN=own-$$-7731
     build_respool
     start_upstream
+    heard=webchat
+    if [ "$mode" = channel ]; then
+      heard=telegram
+      "$node" "$here/telegram-api.mjs" > "$run/telegram.log" 2>&1 & children+=($!)
+      for _ in $(seq 50); do TELEGRAM=$(head -n 1 "$run/telegram.log"); [ -z "$TELEGRAM" ] || break; sleep 0.1; done
+      case $TELEGRAM in http://*) export TELEGRAM UPSTREAM_PID ;; *) fail "the Bot API did not start: $TELEGRAM" ;; esac
+    fi
     # Keys: OpenClaw's own, the operator's (the plugin has it), the hook's.
     export CLIENT_KEYS=sk-local OPERATOR_KEYS=sk-operator-0123456789 ASK_SECRET=ask-secret-0123456789
     # Of the environment only OPENCLAW_* reaches the gateway (kit/openclaw.sh).
@@ -92,7 +102,7 @@ triggers:
 YAML
     printf 'name: crm\noperations:\n  - {name: update_deal_stage, description: Moves a deal}\n' > "$run/experts/desk/crm.yaml"
     printf -- '---\nname: move\ndescription: Moves a deal\ntools: [crm]\n---\nSCRIPT {"tag":"expert-move","calls":[["crm__update_deal_stage",{"deal_id":"d-1","stage":"4"}]]}\n' > "$run/experts/desk/p.md"
-    printf 'tools:\n  crm: {type: mcp, server: crm-fake}\ntriggers:\n  ask: {channels: [webchat]}\n' > "$run/expert-config/desk/bindings.yaml"
+    printf 'tools:\n  crm: {type: mcp, server: crm-fake}\ntriggers:\n  ask: {channels: [%s]}\n' "$heard" > "$run/expert-config/desk/bindings.yaml"
     echo "Sort." > "$run/experts/desk/o.md"
     printf -- '---\nname: sort-mail\ndescription: Sorts a mail\n---\n%s\n' "$OWN" > "$run/experts/desk/f.md"
     cat > "$run/respool.toml" <<TOML
@@ -110,20 +120,36 @@ token = "$GATEWAY_TOKEN"
 command = "python3"
 args = ["$top/examples/experts-demo/servers/fake_mcp.py", "$top/examples/experts-demo/servers/crm.json", "$JOURNAL"]
 TOML
+    [ "$mode" != channel ] || cat >> "$run/respool.toml" <<TOML
+[alerts]
+group = "1s"
+[[alerts.sink]]
+type = "openclaw"
+url = "http://127.0.0.1:$GATEWAY_PORT"
+token = "$GATEWAY_TOKEN"
+channel = "telegram"
+to = "4711"
+TOML
     # These two stand before the first table.
     sed -i '1i client_keys_env = "CLIENT_KEYS"\noperator_keys_env = "OPERATOR_KEYS"' "$run/respool.toml"
     start_respool respool "${UPSTREAM%/v1}"; RELAY=$base
     export RELAY OPENCLAW="$here/kit/openclaw.sh $dir"
+    telegram=""
+    [ "$mode" != channel ] || telegram=$(cat <<JSON
+  "channels": { "telegram": { "enabled": true, "botToken": "1:e2e", "apiRoot": "$TELEGRAM", "dmPolicy": "open", "allowFrom": ["*"] } },
+  "commands": { "ownerAllowFrom": ["telegram:4711"] },
+JSON
+    )
     [ "$OC_VERSION" = 2026.2.26 ] || EXTRA=$(cat <<JSON
-{ "gateway": { "tools": { "allow": ["sessions_send"] } },
+{ "gateway": { "tools": { "allow": ["sessions_send"] } }, $telegram
   "plugins": { "load": { "paths": ["$top/deploy/openclaw-experts"] }, "entries": { "respool-experts": { "enabled": true,
     "hooks": { "allowConversationAccess": true }, "config": { "url": "${RELAY%/v1}", "keyEnv": "OPENCLAW_OPERATOR_KEY",
-      "triggers": [{ "channel": "webchat", "url": "${RELAY%/v1}/hooks/desk/ask", "secretEnv": "OPENCLAW_ASK_SECRET" }] } } } } }
+      "triggers": [{ "channel": "$heard", "url": "${RELAY%/v1}/hooks/desk/ask", "secretEnv": "OPENCLAW_ASK_SECRET" }] } } } } }
 JSON
     )
     export EXTRA=${EXTRA:-{\}}
     start_gateway "respool=$RELAY" "respool-expert=$RELAY"
-    "$node" "$here/experts.mjs"
+    RESPOOL=$respool RESPOOL_CONFIG=$run/respool.toml "$node" "$here/$mode.mjs"
     exit ;;
   agents)
     export RELAY_LOG=$run/respool.log OWN=own-$$-7731

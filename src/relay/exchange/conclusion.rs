@@ -3,10 +3,10 @@
 use bytes::Bytes;
 
 use super::{Exchange, Got};
+use crate::observe::metrics;
 use crate::relay::candidates::{more_telling, no_upstream};
 use crate::relay::completion;
 use crate::relay::outcome::{Finding, Whole, with_efforts};
-use crate::relay::record::Record;
 use crate::translate::Shows;
 use crate::turn::{FinishReason, Usage};
 use crate::upstream::UpstreamError;
@@ -15,7 +15,7 @@ use crate::wire::ApiError;
 impl Exchange {
     pub(super) fn deliver(&mut self, place: usize) -> Got {
         let is_useful = self.history.attempts.get(place).is_some_and(|past| past.finding == Finding::Useful);
-        Record::rescue(self.history.last_fault(), is_useful);
+        self.count_rescue(is_useful);
         let shows = match self.history.attempts.get(place).map(|past| &past.finding) {
             Some(Finding::Mistake(_, shows)) => *shows,
             _ => Shows::Answer,
@@ -30,6 +30,7 @@ impl Exchange {
                 self.record.usage(reply.usage);
                 let fills_window = self.fills_window(reply.usage);
                 reply.usage = usage.or(reply.usage);
+                reply.earlier_prompts = self.history.spent_before_last().prompt;
                 for choice in &mut reply.choices {
                     choice.fills_window = fills_window && choice.turn.finish == Some(FinishReason::Length);
                     self.record.turn(&choice.turn);
@@ -46,7 +47,14 @@ impl Exchange {
         }
     }
 
-    /// The token counts that the client is told when there was more than one attempt: those of all, except that clients
+    /// Counts how the second attempts ended, if there were any.
+    pub(in crate::relay) fn count_rescue(&self, is_rescued: bool) {
+        if let Some(fault) = self.history.last_fault() {
+            metrics::rescue(fault.name(), is_rescued);
+        }
+    }
+
+    /// The token counts that the client gets when there was more than one attempt: those of all, except that clients
     /// which read `prompt_tokens` as the size of the conversation get the last prompt's.
     pub(super) fn total_usage(&self, last: Option<Usage>) -> Option<Usage> {
         let spent = self.history.spent_before_last();
@@ -60,7 +68,7 @@ impl Exchange {
 
     /// The error that leaves.
     pub(super) fn fail(&self) -> ApiError {
-        Record::rescue(self.history.last_fault(), false);
+        self.count_rescue(false);
         let last = self.history.last();
         let of_mistake = last.is_none_or(|last| match last.finding {
             Finding::Mistake(..) | Finding::OutOfTime => true,
@@ -75,14 +83,14 @@ impl Exchange {
             || fault.error(self.history.asked()),
             |glitch| ApiError { cause: glitch.cause(String::new()), ..glitch.error },
         );
-        self.record.fails(&error, None);
+        self.record.attempts_failed(None, error.message.clone());
         ApiError { is_final: error.status >= 500, ..error }
     }
 
     /// The error of which an upstream is the cause.
     pub(super) fn fail_with(&self, cause: &UpstreamError) -> ApiError {
         let error = with_efforts(cause, self.history.asked(), self.history.waited);
-        self.record.fails(&error, Some(cause));
+        self.record.attempts_failed(cause.status, cause.for_log());
         error
     }
 

@@ -7,13 +7,12 @@ use http::{Method, header};
 use tokio::time::timeout_at;
 
 use super::{Current, Exchange};
-use crate::observe::TRACEPARENT;
+use crate::observe::{Record, TRACEPARENT};
 use crate::relay::attempt::Attempt;
 use crate::relay::candidates::{Seat, no_upstream};
 use crate::relay::decide::Place;
 use crate::relay::fit::Fit;
 use crate::relay::outcome::{Finding, Refusal, Whole};
-use crate::relay::record::{Record, Sent};
 use crate::relay::request::{ClientRequest, Route};
 use crate::relay::{Relay, completion};
 use crate::translate::{Fault, Reply, Shows, read_overflow};
@@ -114,7 +113,7 @@ impl Exchange {
         let attempt = &mut current.attempt;
         let model = &self.request.facts.model;
         if sent.is_ok() && !self.request.facts.model_is_known && attempt.upstream.knows_model(model) {
-            self.record.serves(model);
+            self.record.known_model(model);
         }
         attempt.token_limit = current.fit.lowered_limit(attempt.token_limit);
         let answer = sent.map_err(|error| Relay::as_overflow(attempt, error))?;
@@ -177,10 +176,9 @@ impl Current {
             None
         };
         let fitted = self.fit.apply(&attempt.body);
-        record.sends(
-            &Sent { edits: [&attempt.edits, &fitted.edits], counted, trimmed: fitted.trimmed.as_deref() },
-            &fitted.body,
-        );
+        request.progress.trimmed(fitted.trimmed.as_deref());
+        record.sends(attempt.edits.iter().chain(&fitted.edits), counted, fitted.trimmed.as_deref());
+        record.content_of("upstream request", || fitted.body.joined());
         let mut headers = request.headers.clone();
         if let Some(part_of) = record.traceparent() {
             headers.insert(TRACEPARENT, part_of);
@@ -195,7 +193,7 @@ impl Current {
         Relay::learn_models(request, attempt);
         let mut answer = attempt.upstream.send(call).await?;
         let status = answer.status();
-        record.status(status.as_u16());
+        record.upstream_status(status.as_u16());
         if status.is_success() {
             // Nothing has left yet: an upstream that breaks off before the first byte can be replaced.
             answer.begun().await?;

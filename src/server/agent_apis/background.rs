@@ -15,7 +15,7 @@ use super::errors::Client;
 use super::reply::{Source, Telling};
 use super::writer::Writer;
 use super::{Api, origin_of, read_response_of, source, streaming};
-use crate::observe::{Accounts as _, RequestLine, SharedLine};
+use crate::observe::{Accounts as _, Record, RequestStart};
 use crate::server::{App, respond};
 use crate::store::{KeptResponse, UnfinishedResponse};
 use crate::translate::Ids;
@@ -33,9 +33,9 @@ pub(super) async fn begin(
     request: &Bytes,
     previous: Option<String>,
 ) -> Response {
-    let (line, client) = (telling.line.clone(), telling.client.clone());
+    let client = telling.client.clone();
     let Writer::Responses(events) = &mut telling.writer else {
-        return client.refused(refused("only responses can be made in the background"), &line);
+        return client.refused(refused("only responses can be made in the background"));
     };
     let (id, reply) = (events.id().to_owned(), events.pending(true));
     let kept = KeptResponse {
@@ -48,10 +48,10 @@ pub(super) async fn begin(
         request: Some(String::from_utf8_lossy(request).into_owned()),
     };
     if let Err(error) = telling.app.responses.begin(kept).await {
-        return client.refused(error, &line);
+        return client.refused(error);
     }
     tokio::spawn(work(telling, source, id, false));
-    respond::json(StatusCode::OK, reply, &line)
+    respond::recorded_in_body(respond::json(StatusCode::OK, reply))
 }
 
 /// Refuses what cannot be made in the background.
@@ -86,8 +86,8 @@ async fn work(mut telling: Telling, source: Source, id: String, is_resumed: bool
                 if is_resumed && error.code == Some(ErrorCode::UpstreamCredentialsRefused) {
                     KEY_IS_GONE.clone_into(&mut error.message);
                 }
-                let Telling { client, writer, line, .. } = &mut telling;
-                client.end(error, writer, &mut Vec::new(), line);
+                let error = telling.client.end(error, &mut telling.writer, &mut Vec::new());
+                respond::failed(&error, &telling.record);
             }
             if let Writer::Responses(events) = &mut telling.writer
                 && let Some(finished) = events.to_keep()
@@ -110,13 +110,11 @@ pub(in crate::server) async fn resume(app: App) {
 
 async fn resume_one(app: App, unfinished: UnfinishedResponse) {
     let UnfinishedResponse { id, client: owner, request, body } = unfinished;
-    let mut line =
-        RequestLine::start(respond::request_id(&HeaderMap::new()), "POST /v1/responses".to_owned());
-    line.route = "responses";
-    line.account = app.access.of_client(&owner);
-    let line = SharedLine::new(line, &app.recording);
-    let client = Client::absent(&app, owner, &line);
-    let read = read_response_of(&app, &Bytes::from(request), &client, &line).await;
+    let id_of_request = respond::request_id(&HeaderMap::new());
+    let start = RequestStart::new(id_of_request, "POST /v1/responses".to_owned(), "responses");
+    let record = Record::begin(start.of_account(app.access.of_client(&owner)), &app.recording);
+    let client = Client::absent(&app, owner, &record.start().id);
+    let read = read_response_of(&app, &Bytes::from(request), &client).await;
     let ids = Ids::new(rand::random(), HashSet::new());
     let created = Object::parse(&body).ok().and_then(|body| body.number("created_at")).unwrap_or_default();
     let read = match read {
@@ -128,7 +126,7 @@ async fn resume_one(app: App, unfinished: UnfinishedResponse) {
         }
         // It was understood once: another version of respool, or what it continues is gone.
         Err(error) => {
-            respond::failed(&error, &line);
+            respond::failed(&error, &record);
             return app.responses.fail(id, with_failure(&body, &error.message)).await;
         }
     };
@@ -137,7 +135,7 @@ async fn resume_one(app: App, unfinished: UnfinishedResponse) {
     events.continue_as(id.clone());
     let writer = Writer::Responses(events);
     let origin = writer.asking(origin_of(Api::Responses, HeaderMap::new(), &client, None, Instant::now()));
-    let source = source(&app, Bytes::from(streaming(chat)), origin, model, &line).await;
+    let source = source(&app, Bytes::from(streaming(chat)), origin, &model, &record).await;
     let source = source.map_or_else(Source::failed, |(source, _)| source);
-    tokio::spawn(work(Telling::new(app, writer, client, line), source, id, true));
+    tokio::spawn(work(Telling::new(app, writer, client, record), source, id, true));
 }

@@ -12,7 +12,6 @@ use super::given_up::{self, GivenUp};
 use super::writer::Writer;
 use super::{Api, Call, now};
 use crate::agent::client_digest;
-use crate::observe::SharedLine;
 use crate::relay::{ErrorForm, Wire, program_of};
 use crate::server::{App, respond};
 use crate::translate::responses::ResponseEvents;
@@ -56,20 +55,20 @@ impl Repeated {
 }
 
 impl Client {
-    pub(super) fn new(app: &App, api: Api, headers: &HeaderMap, line: &SharedLine) -> Self {
+    pub(super) fn new(app: &App, api: Api, headers: &HeaderMap, request_id: &str) -> Self {
         let key = headers.get(header::AUTHORIZATION).map_or(&[][..], |key| key.as_bytes());
         Self {
             errors: app.error_form(api.wire(), program_of(headers)),
-            request_id: line.with(|line| line.id.clone()),
+            request_id: request_id.to_owned(),
             owner: client_digest(key),
             repeated: None,
         }
     }
 
     /// The client of a response that another process has begun.
-    pub(super) fn absent(app: &App, owner: String, line: &SharedLine) -> Self {
+    pub(super) fn absent(app: &App, owner: String, request_id: &str) -> Self {
         let errors = app.error_form(Wire::Responses, ClientProgram::Other);
-        Self { errors, request_id: line.with(|line| line.id.clone()), owner, repeated: None }
+        Self { errors, request_id: request_id.to_owned(), owner, repeated: None }
     }
 
     /// The same client with its chat request, where it may come again.
@@ -105,48 +104,42 @@ impl Client {
     }
 
     /// The error as a status of its own.
-    pub(super) fn refused(&self, error: ApiError, line: &SharedLine) -> Response {
-        respond::error_as(self.errors, error, line)
+    pub(super) fn refused(&self, error: ApiError) -> Response {
+        respond::error_as(self.errors, error, &self.request_id)
     }
 
     /// The error of a request that could not be read. `body`: as far as it came.
-    pub(super) fn refused_unread(
-        &self,
-        app: &App,
-        error: ApiError,
-        body: Option<&[u8]>,
-        line: &SharedLine,
-    ) -> Response {
+    pub(super) fn refused_unread(&self, app: &App, error: ApiError, body: Option<&[u8]>) -> Response {
         if !self.errors.fails_as_stream(&error) || body.is_some_and(wants_no_stream) {
-            return self.refused(error, line);
+            return self.refused(error);
         }
         let ids = Ids::new(rand::random(), HashSet::new());
         let events = ResponseEvents::new(Arc::default(), Arc::clone(&app.sealer), ids, now());
-        self.failed(error, &mut Writer::Responses(events), line)
+        self.failed(error, &mut Writer::Responses(events))
     }
 
     /// The error of a request for a stream, before any event has left: a status, or a stream that fails where the client understands
     /// only that.
-    pub(super) fn failed(&self, error: ApiError, writer: &mut Writer, line: &SharedLine) -> Response {
+    pub(super) fn failed(&self, error: ApiError, writer: &mut Writer) -> Response {
         if !self.errors.fails_as_stream(&error) {
-            return self.refused(error, line);
+            return self.refused(error);
         }
         let mut out = Vec::new();
         writer.begin(&mut out);
-        self.end(error, writer, &mut out, line);
-        respond::stream(Body::from(out), line)
+        let error = self.end(error, writer, &mut out);
+        respond::failed_stream(Body::from(out), &error)
     }
 
-    /// The error as the end of a stream.
-    pub(super) fn end(&self, error: ApiError, writer: &mut Writer, out: &mut Vec<u8>, line: &SharedLine) {
+    /// The error as the end of a stream; gives the error that leaves.
+    pub(super) fn end(&self, error: ApiError, writer: &mut Writer, out: &mut Vec<u8>) -> ApiError {
         if let Some((repeated, given_up)) = self.repeated.as_ref().filter(|_| is_final(&error))
             && let Some(key) = repeated.key(&self.owner)
         {
             given_up.note(key, &error);
         }
         let (error, code) = self.errors.at_end(error);
-        respond::failed(&error, line);
         writer.fail(&error, &code, out);
+        error
     }
 }
 
@@ -161,14 +154,14 @@ pub(in crate::server) fn refused_at_the_door(
     app: &App,
     parts: &request::Parts,
     error: ApiError,
-    line: &SharedLine,
+    request_id: &str,
 ) -> Response {
     if parts.method == Method::POST
         && let Some(Call::Turn(api)) = Call::of(parts.uri.path())
     {
-        return Client::new(app, api, &parts.headers, line).refused_unread(app, error, None, line);
+        return Client::new(app, api, &parts.headers, request_id).refused_unread(app, error, None);
     }
-    respond::error_as(error_form(app, parts.uri.path(), &parts.headers), error, line)
+    respond::error_as(error_form(app, parts.uri.path(), &parts.headers), error, request_id)
 }
 
 /// The form of errors of a path for whoever sent these headers.

@@ -32,8 +32,8 @@ use self::reply::{Source, Telling};
 use self::writer::Writer;
 use super::body::Taken;
 use super::{App, agent, chat, permission, respond, transparent};
-use crate::observe::{Outcome, RequestLine, SharedLine};
-use crate::relay::{Origin, Wire};
+use crate::observe::{Record, RequestStart};
+use crate::relay::{Origin, Progress, Wire};
 use crate::translate::messages::{self, MessageEvents, read_message};
 use crate::translate::responses::{ReadResponse, ResponseEvents, read_response, wanted_items};
 use crate::translate::{ClientProgram, Ids, PassedBy};
@@ -140,53 +140,67 @@ pub(super) fn with_request_id(mut response: Response) -> Response {
     response
 }
 
-async fn turn(api: Api, app: App, mut parts: Parts, body: Incoming, peer: Option<IpAddr>) -> Response {
+async fn turn(api: Api, app: App, parts: Parts, body: Incoming, peer: Option<IpAddr>) -> Response {
     let received = Instant::now();
-    let line = line(&app, api.name(), &parts);
+    let record = record(&app, api.name(), &parts);
+    let progress = Arc::default();
+    let response = served(api, app, parts, body, (peer, received), Arc::clone(&progress), &record).await;
+    respond::with_trimmed(respond::leaves(response, &record), &progress)
+}
+
+async fn served(
+    api: Api,
+    app: App,
+    mut parts: Parts,
+    body: Incoming,
+    (peer, received): (Option<IpAddr>, Instant),
+    progress: Arc<Progress>,
+    record: &Record,
+) -> Response {
     let own_headers = parts.headers.clone();
     parts.headers = upstream_headers(parts.headers);
-    let client = errors::Client::new(&app, api, &parts.headers, &line);
-    let (body, mut room) = match begun(&app, &parts, body, &line).await {
+    let client = errors::Client::new(&app, api, &parts.headers, &record.start().id);
+    let (body, mut room) = match begun(&app, &parts, body, record).await {
         Ok(begun) => begun,
-        Err(error) => return client.refused_unread(&app, error, None, &line),
+        Err(error) => return client.refused_unread(&app, error, None),
     };
     if leaves_to_server(&app, api, &body) {
         parts.headers = own_headers;
-        return passed_on(app, parts, room.keep(body), line).await;
+        return passed_on(app, parts, room.keep(body), record).await;
     }
-    let Asked { chat, mut writer, model, stream, background } =
-        match read(api, &app, &body, &client, &line).await {
-            Ok(asked) => asked,
-            Err(error) => return client.refused_unread(&app, error, Some(&body), &line),
-        };
-    let origin = writer.asking(origin_of(api, parts.headers, &client, peer, received));
+    let Asked { chat, mut writer, model, stream, background } = match read(api, &app, &body, &client).await {
+        Ok(asked) => asked,
+        Err(error) => return client.refused_unread(&app, error, Some(&body)),
+    };
+    let origin = Origin { progress, ..origin_of(api, parts.headers, &client, peer, received) };
+    let origin = writer.asking(origin);
     let chat = streaming(chat);
     let kept = writer.bytes_to_keep();
     // The room of the body is that of the chat request now, and of what is kept of the body.
     let body = background.is_some().then_some(body);
     if let Err(error) = room.resize(chat.len() + kept) {
-        return if stream { client.failed(error, &mut writer, &line) } else { client.refused(error, &line) };
+        return if stream { client.failed(error, &mut writer) } else { client.refused(error) };
     }
     let held = room.split(kept);
     let chat = room.keep(chat.into());
     if let Some(error) = client.given_up(&app, &chat, stream) {
-        return client.refused(error, &line);
+        return client.refused(error);
     }
-    let source = source(&app, chat.clone(), origin, model, &line).await;
+    let source = source(&app, chat.clone(), origin, &model, record).await;
     let program =
         source.as_ref().map_or_else(|_| ClientProgram::of_chat_body(&chat), |(_, program)| *program);
     let client = client.of_program(program).asking(&app, chat, stream);
-    line.with(|line| line.stream = stream);
+    record.stream(stream);
     match (source.map(|(source, _)| source), background) {
         (Ok(source), None) => {
-            source.answer(Telling::new(app, writer, client, line).holding(held), stream).await
+            source.answer(Telling::new(app, writer, client, record.clone()).holding(held), stream).await
         }
         (Ok(source), Some(Continued(previous))) => {
-            let telling = Telling::new(app, writer, client, line).holding(held);
+            let telling = Telling::new(app, writer, client, record.clone()).holding(held);
             background::begin(telling, source, &body.unwrap_or_default(), previous).await
         }
-        (Err(error), _) if stream => client.failed(error, &mut writer, &line),
-        (Err(error), _) => client.refused(error, &line),
+        (Err(error), _) if stream => client.failed(error, &mut writer),
+        (Err(error), _) => client.refused(error),
     }
 }
 
@@ -198,19 +212,20 @@ async fn source(
     app: &App,
     chat: Bytes,
     origin: Origin,
-    model: String,
-    line: &SharedLine,
+    model: &str,
+    record: &Record,
 ) -> Result<(Source, ClientProgram), ApiError> {
     let agent = agent::asked_for(app, &chat);
     let name = agent.as_ref().map_or("", |(agent, _)| &*agent.name);
-    permission::within_budget(app, line, name, &chat)?;
+    permission::within_budget(app, record.start().key(), name)
+        .inspect_err(|_| permission::record_refused(record, name, &chat))?;
     if let Some(agent) = agent {
         let program = agent.1;
-        let answer = agent::begin(app.clone(), agent, &chat, &origin.headers, line.clone()).await?;
+        let answer = agent::begin(app.clone(), agent, &chat, &origin.headers, record).await?;
         return Ok((Source::Agent(Box::new(answer)), program));
     }
-    let (pending, program) = chat::begin(app, chat, origin, line).await?;
-    line.with(|line| line.model = model);
+    let (pending, program) = chat::begin(app, chat, origin, record).await?;
+    record.model(model);
     Ok((Source::Opening(pending), program))
 }
 
@@ -219,10 +234,12 @@ async fn begun(
     app: &App,
     parts: &Parts,
     body: Incoming,
-    line: &SharedLine,
+    record: &Record,
 ) -> Result<(Bytes, Taken), ApiError> {
-    let (body, room) = chat::read(app, &parts.headers, body, line).await?;
-    permission::begin_chat(app, parts, &body, line)?;
+    let (body, room) = chat::read(app, &parts.headers, body).await?;
+    record.content("client request", &body);
+    permission::begin_chat(app, parts, &body)
+        .inspect_err(|_| permission::record_refused(record, "", &body))?;
     Ok((body, room))
 }
 
@@ -243,7 +260,7 @@ fn origin_of(
         is_agent: false,
         may_trim: false,
         free_text: Arc::default(),
-        waiting: Arc::default(),
+        progress: Arc::default(),
     }
 }
 
@@ -258,15 +275,15 @@ fn leaves_to_server(app: &App, api: Api, body: &Bytes) -> bool {
 }
 
 /// Passes a request on as it came, with the client's own headers.
-async fn passed_on(app: App, mut parts: Parts, body: Bytes, line: SharedLine) -> Response {
-    if line.with(|line| line.account.is_some()) {
+async fn passed_on(app: App, mut parts: Parts, body: Bytes, record: &Record) -> Response {
+    if record.start().account.is_some() {
         // What a reply says of its cost must be readable here.
         parts.headers.remove(header::ACCEPT_ENCODING);
     }
-    transparent::pass_on(app, parts, Body::from(body), line).await
+    transparent::pass_on(app, parts, Body::from(body), record).await
 }
 
-/// The chat request as the relay is asked: what is told as it comes can be collected, and not the other way round.
+/// The chat request as the relay gets it: a stream can be collected into a whole reply, and not the other way round.
 fn streaming(mut chat: String) -> String {
     chat.pop();
     chat.push_str(r#","stream":true,"stream_options":{"include_usage":true}}"#);
@@ -291,47 +308,60 @@ fn upstream_headers(mut headers: HeaderMap) -> HeaderMap {
 }
 
 /// `POST /v1/messages/count_tokens`.
-async fn count_tokens(app: App, mut parts: Parts, body: Incoming, peer: Option<IpAddr>) -> Response {
+async fn count_tokens(app: App, parts: Parts, body: Incoming, peer: Option<IpAddr>) -> Response {
+    let record = record(&app, "count_tokens", &parts);
+    let response = counted(app, parts, body, peer, &record).await;
+    respond::leaves(response, &record)
+}
+
+async fn counted(
+    app: App,
+    mut parts: Parts,
+    body: Incoming,
+    peer: Option<IpAddr>,
+    record: &Record,
+) -> Response {
     let received = Instant::now();
-    let line = line(&app, "count_tokens", &parts);
     let own_headers = parts.headers.clone();
     parts.headers = upstream_headers(parts.headers);
-    let client = errors::Client::new(&app, Api::Messages, &parts.headers, &line);
+    let client = errors::Client::new(&app, Api::Messages, &parts.headers, &record.start().id);
     let read = async {
-        let (body, room) = chat::read(&app, &parts.headers, body, &line).await?;
-        permission::begin_free(&app, &parts, &body, &line)?;
+        let (body, room) = chat::read(&app, &parts.headers, body).await?;
+        record.content("client request", &body);
+        permission::begin_free(&app, &parts, &body)
+            .inspect_err(|_| permission::record_refused(record, "", &body))?;
         Ok::<Bytes, ApiError>(room.keep(body))
     };
     let body = match read.await {
         Ok(body) => body,
-        Err(error) => return client.refused(error, &line),
+        Err(error) => return client.refused(error),
     };
     if leaves_to_server(&app, Api::Messages, &body) {
         parts.headers = own_headers;
-        return passed_on(app, parts, body, line).await;
+        return passed_on(app, parts, body, record).await;
     }
-    match counted(&app, &body, origin_of(Api::Messages, parts.headers, &client, peer, received), &line).await
-    {
+    let origin = origin_of(Api::Messages, parts.headers, &client, peer, received);
+    match tokens_of(&app, &body, origin, record).await {
         Ok((tokens, by)) => {
-            line.with(|line| (line.outcome, line.counted) = (Outcome::Ok, Some(by)));
-            let mut response = respond::json(StatusCode::OK, messages::token_count_json(tokens), &line);
+            record.counted(by);
+            let mut response = respond::json(StatusCode::OK, messages::token_count_json(tokens));
             response.headers_mut().insert(TOKEN_COUNT, HeaderValue::from_static(by));
             response
         }
-        Err(error) => client.refused(error, &line),
+        Err(error) => client.refused(error),
     }
 }
 
 /// The tokens of a request of the Messages API, and how they were counted. An agent adds to its prompt what only its runs know.
-async fn counted(
+async fn tokens_of(
     app: &App,
     body: &Bytes,
     origin: Origin,
-    line: &SharedLine,
+    record: &Record,
 ) -> Result<(u64, &'static str), ApiError> {
     let read = read_message(body, &app.sealer)?;
-    note_passed_by(&read.passed_by, line);
-    line.with(|line| line.model.clone_from(&read.asked.model));
+    note_passed_by(&read.passed_by, &record.start().id);
+    record.model(&read.asked.model);
     let chat = Bytes::from(read.chat);
     if agent::asked_for(app, &chat).is_some() {
         return Ok((estimated_tokens(chat.len()), "estimate"));
@@ -344,26 +374,19 @@ fn estimated_tokens(bytes: usize) -> u64 {
     bytes.div_ceil(4) as u64
 }
 
-fn line(app: &App, route: &'static str, parts: &Parts) -> SharedLine {
+fn record(app: &App, route: &'static str, parts: &Parts) -> Record {
     let id = respond::request_id(&parts.headers);
-    let mut line = RequestLine::start(id, format!("{} {}", parts.method, parts.uri.path()));
-    line.route = route;
-    line.continue_trace(&parts.headers);
-    SharedLine::new(line, &app.recording)
+    let start = RequestStart::new(id, format!("{} {}", parts.method, parts.uri.path()), route);
+    let start = start.of_account(permission::account(&parts.extensions)).continuing_trace(&parts.headers);
+    Record::begin(start, &app.recording)
 }
 
-async fn read(
-    api: Api,
-    app: &App,
-    body: &Bytes,
-    client: &errors::Client,
-    line: &SharedLine,
-) -> Result<Asked, ApiError> {
+async fn read(api: Api, app: &App, body: &Bytes, client: &errors::Client) -> Result<Asked, ApiError> {
     let ids = Ids::new(rand::random(), HashSet::new());
     let sealer = Arc::clone(&app.sealer);
     match api {
         Api::Responses => {
-            let read = read_response_of(app, body, client, line).await?;
+            let read = read_response_of(app, body, client).await?;
             let (model, stream) = (read.asked.model.clone(), read.asked.stream);
             background::check(read.asked.background, stream, read.asked.store)?;
             let background = read.asked.background.then(|| Continued(read.asked.previous.clone()));
@@ -373,7 +396,7 @@ async fn read(
         }
         Api::Messages => {
             let read = read_message(body, &sealer)?;
-            note_passed_by(&read.passed_by, line);
+            note_passed_by(&read.passed_by, &client.request_id);
             let (model, stream) = (read.asked.model.clone(), read.asked.stream);
             let events = MessageEvents::new(read.asked, sealer, ids, estimated_tokens(read.chat.len()));
             let writer = Writer::Messages(events, client.request_id.clone());
@@ -387,25 +410,23 @@ async fn read_response_of(
     app: &App,
     body: &Bytes,
     client: &errors::Client,
-    line: &SharedLine,
 ) -> Result<ReadResponse, ApiError> {
     let size = (body.len(), app.limits.max_body);
     let recalled = app.responses.recall(&client.owner, wanted_items(body)?, size).await?;
     let mut read = read_response(body, &recalled, &app.sealer)?;
     // The reply says whether it is kept.
     read.asked.store = read.asked.store && app.responses.store().await.is_some();
-    note_passed_by(&read.passed_by, line);
+    note_passed_by(&read.passed_by, &client.request_id);
     Ok(read)
 }
 
 /// One line for all that the model does not get.
-fn note_passed_by(passed_by: &[PassedBy], line: &SharedLine) {
+fn note_passed_by(passed_by: &[PassedBy], request_id: &str) {
     if passed_by.is_empty() {
         return;
     }
     let fields: Vec<&str> = passed_by.iter().map(|note| note.field.as_str()).collect();
-    let id = line.with(|line| line.id.clone());
-    tracing::info!(target: "respool::server", request_id = id, fields = fields.join(", "), why = passed_by[0].why, "parts of a request were passed by");
+    tracing::info!(target: "respool::server", request_id, fields = fields.join(", "), why = passed_by[0].why, "parts of a request were passed by");
 }
 
 fn now() -> u64 {

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::errors::Client;
 use super::writer::Writer;
-use crate::observe::{Outcome, SharedLine};
+use crate::observe::Record;
 use crate::relay::{Batch, Opened, ReplyStream};
 use crate::server::agent::{Answer, RUN_ID, Said};
 use crate::server::body::Taken;
@@ -26,7 +26,7 @@ pub(super) struct Telling {
     pub(super) app: App,
     pub(super) writer: Writer,
     pub(super) client: Client,
-    pub(super) line: SharedLine,
+    pub(super) record: Record,
     /// Bytes of text that were told.
     told: usize,
     /// How the turn ended: that is told once its stream has ended, and the reply is kept.
@@ -59,8 +59,8 @@ pub(super) enum Piece {
 }
 
 impl Telling {
-    pub(super) fn new(app: App, writer: Writer, client: Client, line: SharedLine) -> Self {
-        Self { app, writer, client, line, told: 0, end: None, _held: None }
+    pub(super) fn new(app: App, writer: Writer, client: Client, record: Record) -> Self {
+        Self { app, writer, client, record, told: 0, end: None, _held: None }
     }
 
     /// The same, holding this room until the reply has ended.
@@ -71,12 +71,12 @@ impl Telling {
     /// The whole object.
     async fn collected(mut self, source: Source) -> Response {
         if let Err(error) = self.collect(source).await {
-            return self.client.refused(error, &self.line);
+            return self.client.refused(error);
         }
         self.keep().await;
         match self.writer.whole() {
-            Some(whole) => respond::json(StatusCode::OK, whole.to_owned(), &self.line),
-            None => self.client.refused(chat::not_a_stream(), &self.line),
+            Some(whole) => respond::json(StatusCode::OK, whole.to_owned()),
+            None => self.client.refused(chat::not_a_stream()),
         }
     }
 
@@ -108,7 +108,7 @@ impl Telling {
 
     /// A stream: up to `commit_after` a failure is a true status.
     async fn streamed(mut self, mut source: Source) -> Response {
-        let left = self.app.limits.commit_after.saturating_sub(self.line.with(|line| line.elapsed()));
+        let left = self.app.limits.commit_after.saturating_sub(self.record.start().elapsed());
         let mut deadline = pin!(sleep_until(Instant::now() + left));
         loop {
             let piece = tokio::select! {
@@ -118,7 +118,7 @@ impl Telling {
             };
             match piece {
                 Piece::Opened => {}
-                Piece::Failed(error) => return self.client.failed(error, &mut self.writer, &self.line),
+                Piece::Failed(error) => return self.client.failed(error, &mut self.writer),
                 piece => return self.told(source, Some(piece)).await,
             }
         }
@@ -126,14 +126,14 @@ impl Telling {
 
     /// The head and the first events leave now; the rest follows as it comes.
     async fn told(mut self, source: Source, first: Option<Piece>) -> Response {
-        let (line, every) = (self.line.clone(), self.app.limits.heartbeat);
+        let (record, every) = (self.record.clone(), self.app.limits.heartbeat);
         let mut out = Vec::new();
         self.writer.begin(&mut out);
         let ended = first.is_some_and(|piece| self.tell(piece, &mut out));
         if ended {
             self.keep().await;
         }
-        heartbeat::streamed(Told { telling: self, source, ended, last: None }, out.into(), every, &line)
+        heartbeat::streamed(Told { telling: self, source, ended, last: None }, out.into(), every, &record)
     }
 
     /// The next piece, or respool's end. Safe to cancel. The reply is kept until its end, and is bounded like a whole one.
@@ -162,17 +162,19 @@ impl Telling {
                 return false;
             }
             Piece::Whole(reply) => {
-                self.line.with(|line| line.outcome = Outcome::Ok);
+                self.record.is_whole();
                 let usage = reply.usage;
                 self.steps(reply.of_first_choice().into_events(), out);
                 self.end(usage, out);
             }
             Piece::End(usage) => {
-                self.line.with(|line| (line.outcome, line.usage) = (Outcome::Ok, usage));
+                self.record.usage(usage);
+                self.record.is_whole();
                 self.end(usage, out);
             }
             Piece::Failed(error) => {
-                self.client.end(error, &mut self.writer, out, &self.line);
+                let error = self.client.end(error, &mut self.writer, out);
+                respond::failed(&error, &self.record);
             }
         }
         true

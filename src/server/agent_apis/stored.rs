@@ -9,7 +9,7 @@ use url::form_urlencoded;
 use super::kept::broken;
 use super::upstream_headers;
 use crate::agent::client_digest;
-use crate::observe::{Outcome, RequestLine, SharedLine};
+use crate::observe::{Record, RequestStart};
 use crate::server::{App, permission, respond, transparent};
 use crate::store::KeptResponse;
 use crate::translate::responses::{FinishedResponse, id_of, with_status};
@@ -25,7 +25,7 @@ pub(in crate::server) struct Asking {
     id: String,
     client: String,
     query: Option<String>,
-    line: SharedLine,
+    record: Record,
 }
 
 /// `GET /v1/responses/{id}`.
@@ -75,15 +75,13 @@ impl FromRequest<App> for Asking {
             return Err(transparent::transparent(State(app.clone()), request).await);
         }
         let name = format!("{} {}", parts.method, parts.uri.path());
-        let mut line = RequestLine::start(respond::request_id(&parts.headers), name);
-        line.route = "responses";
-        line.account = permission::account(&parts.extensions);
-        let line = SharedLine::new(line, &app.recording);
+        let start = RequestStart::new(respond::request_id(&parts.headers), name, "responses");
+        let record = Record::begin(start.of_account(permission::account(&parts.extensions)), &app.recording);
         if let Some(error) = app.access.foreign_page(&parts.headers) {
-            return Err(respond::error(&error, &line));
+            return Err(respond::leaves(respond::error(&error), &record));
         }
         let query = parts.uri.query().map(str::to_owned);
-        Ok(Self { app: app.clone(), id, client, query, line })
+        Ok(Self { app: app.clone(), id, client, query, record })
     }
 }
 
@@ -123,13 +121,11 @@ impl Asking {
     }
 
     fn answer(&self, body: Result<String, ApiError>) -> Response {
-        match body {
-            Ok(body) => {
-                self.line.with(|line| line.outcome = Outcome::Ok);
-                respond::json(StatusCode::OK, body, &self.line)
-            }
-            Err(error) => respond::error(&error, &self.line),
-        }
+        let response = match body {
+            Ok(body) => respond::json(StatusCode::OK, body),
+            Err(error) => respond::error(&error),
+        };
+        respond::leaves(response, &self.record)
     }
 }
 
