@@ -95,8 +95,9 @@ fn form_of(models: &[&str]) -> Request {
     let mut parts: Vec<String> = models.iter().map(field).collect();
     let file = "form-data; name=\"file\"; filename=\"a\"\r\n\r\nRIFF";
     parts.insert(parts.len().min(1), file.to_owned());
-    let parts: String = parts.iter().map(|part| format!("--x\r\nContent-Disposition: {part}\r\n")).collect();
-    Request::new("POST", "/v1/audio/transcriptions", format!("{parts}--x--\r\n"))
+    let parts: Vec<String> =
+        parts.iter().map(|part| format!("--x\r\nContent-Disposition: {part}\r\n")).collect();
+    Request::new("POST", "/v1/audio/transcriptions", format!("{}--x--\r\n", parts.concat()))
         .header("content-type", "multipart/form-data; boundary=x")
 }
 
