@@ -129,7 +129,20 @@ pub(super) async fn begin(
         return Ok((Box::pin(std::future::ready(Ok(Opened::Reply(Box::new(reply))))), program));
     }
     let (relay, record) = (Arc::clone(&app.relay), record.clone());
-    Ok((Box::pin(async move { relay.answer(request, record).await }), program))
+    let shows_reasoning = request.facts.reasoning.is_some();
+    let opening = async move {
+        let opened = relay.answer(request, record).await?;
+        Ok(if shows_reasoning { opened } else { without_reasoning(opened) })
+    };
+    Ok((Box::pin(opening), program))
+}
+
+/// The answer where the owner lets no reasoning out (`reasoning = "drop"`). A stream leaves it out itself.
+fn without_reasoning(mut opened: Opened) -> Opened {
+    if let Opened::Reply(reply) = &mut opened {
+        reply.choices.iter_mut().for_each(|choice| choice.turn.reasoning.clear());
+    }
+    opened
 }
 
 async fn answer(app: App, request: Arc<ClientRequest>, record: &Record) -> Response {
