@@ -278,6 +278,7 @@ mod tests {
             ("Codex", ClientProgram::Codex),
             ("Claude Code", ClientProgram::ClaudeCode),
             ("Qwen Code", ClientProgram::QwenCode),
+            ("AI SDK", ClientProgram::AiSdk),
         ];
         let wires = [("chat", Wire::Chat), ("responses", Wire::Responses), ("messages", Wire::Messages)];
         let mut table = String::new();

@@ -6,10 +6,15 @@ use super::super::client_program::ClientProgram;
 use super::super::error_reply::{ErrorReply, is_busy, is_final, is_overflow, retry_headers};
 use crate::wire::{ApiError, ErrorCode};
 
-/// The error as an HTTP reply. Qwen Code waits a minute after a 429 and repeats it, whatever the header says (measured on 0.24.4).
+/// The error as an HTTP reply. Qwen Code repeats a 429 every minute, and the AI SDK 429 and 5xx twice, whatever the header says
+/// (measured on 0.24.4 and 7.0.173).
 pub fn http_error(error: &ApiError, program: ClientProgram) -> ErrorReply {
-    let is_repeated = program == ClientProgram::QwenCode && error.status == 429 && is_final(error);
-    let status = if is_repeated { 422 } else { error.status };
+    let is_repeated = match program {
+        ClientProgram::QwenCode => error.status == 429,
+        ClientProgram::AiSdk => matches!(error.status, 429 | 500..),
+        _ => false,
+    };
+    let status = if is_repeated && is_final(error) { 422 } else { error.status };
     ErrorReply { status, headers: retry_headers(error), body: error.to_json() }
 }
 
@@ -26,6 +31,7 @@ pub fn failure_code(error: &ApiError, program: ClientProgram) -> &'static str {
     match error.status {
         _ if is_overflow(error) => ErrorCode::ContextLengthExceeded.as_str(),
         _ if program == ClientProgram::Codex && !is_busy(error) => "invalid_prompt",
+        429 if program == ClientProgram::QwenCode && is_final(error) => "invalid_prompt",
         429 => "rate_limit_exceeded",
         400..500 => "invalid_prompt",
         _ => "server_error",
@@ -37,15 +43,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_final_429_is_not_repeated_by_qwen_code() {
-        let mut error = ApiError::new(429, None, "rate limit");
-        for (is_final, program, status) in [
-            (true, ClientProgram::QwenCode, 422),
-            (false, ClientProgram::QwenCode, 429),
-            (true, ClientProgram::Other, 429),
+    fn what_is_final_is_not_repeated_by_clients_that_ignore_the_header() {
+        for (status, is_final, program, expected) in [
+            (429, true, ClientProgram::QwenCode, (422, "invalid_prompt")),
+            (429, false, ClientProgram::QwenCode, (429, "rate_limit_exceeded")),
+            (502, true, ClientProgram::QwenCode, (502, "server_error")),
+            (429, true, ClientProgram::AiSdk, (422, "rate_limit_exceeded")),
+            (502, true, ClientProgram::AiSdk, (422, "server_error")),
+            (429, true, ClientProgram::Other, (429, "rate_limit_exceeded")),
         ] {
-            error.is_final = is_final;
-            assert_eq!(http_error(&error, program).status, status, "{program:?}");
+            let error = ApiError { is_final, ..ApiError::new(status, None, "what happened") };
+            let found = (http_error(&error, program).status, failure_code(&error, program));
+            assert_eq!(found, expected, "{status} {program:?}");
         }
     }
 
