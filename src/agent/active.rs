@@ -20,7 +20,7 @@ use super::event::EventKind;
 use super::journal::Journal;
 use super::progress;
 use super::run::Run;
-use super::stored::{or_log, restore};
+use super::stored::{now, or_log, restore};
 use super::telemetry::Telemetry;
 use super::watch::{ActiveRun, Watch, WorkReport};
 use crate::observe::{Accounts, ErrorReport, Recording};
@@ -43,6 +43,8 @@ pub(super) struct ActiveRuns {
     pub(super) recording: OnceLock<Recording>,
     runs: Mutex<HashMap<String, Arc<ActiveRun>>>,
     parked: Mutex<Vec<Parked>>,
+    /// Held while the run that a request belongs to is looked up and resumed, so that two equal requests resume it once.
+    pub(super) resuming: tokio::sync::Mutex<()>,
     tasks: TaskTracker,
     pub(super) shutdown: CancellationToken,
     /// Calls in flight are cut off too.
@@ -102,6 +104,7 @@ impl ActiveRuns {
             recording: OnceLock::new(),
             runs: Mutex::default(),
             parked: Mutex::default(),
+            resuming: tokio::sync::Mutex::default(),
             tasks: TaskTracker::new(),
             shutdown,
             cut: CancellationToken::new(),
@@ -254,7 +257,7 @@ impl ActiveRuns {
         let mut telemetry = self.telemetry(agent, &id);
         telemetry.content &= !run.setup().is_private;
         telemetry.started(&run, origin);
-        let (began, before) = (Instant::now(), run.iterations().len());
+        let (began, before, cancel) = (Instant::now(), run.iterations().len(), stops.cancel.clone());
         let mut journal = Journal::new(&id, work.epoch, work.store, work.seq);
         journal.is_required = work.options.is_durable;
         let observer = Arc::new(move |activity: super::activity::Activity<'_>| {
@@ -282,6 +285,14 @@ impl ActiveRuns {
             self.write_later(store, backlog);
         }
         self.runs().remove(&id);
+        let waits = matches!(end, WorkEnd::Suspended(_) | WorkEnd::AwaitingApproval(_));
+        if waits
+            && cancel.is_cancelled()
+            && let Some(store) = &self.store
+        {
+            // The request to cancel came after the last look at it.
+            or_log(store.request_cancel(&id, now()).await);
+        }
         if matches!(end, WorkEnd::Suspended(_)) && !is_kept {
             self.park(Parked { id, client, run });
         }

@@ -137,14 +137,19 @@ impl Agents {
         authorization: Option<HeaderValue>,
     ) -> Watch {
         let has_results = !request.results.is_empty();
-        if has_results
-            && let Some(watch) =
-                resume::of_results(&self.active, agent, &request, authorization.clone()).await
         {
-            return watch;
-        }
-        if let Some(watch) = resume::unanswered(&self.active, agent, &request, authorization.clone()).await {
-            return watch;
+            let _alone = self.active.resuming.lock().await;
+            if has_results
+                && let Some(watch) =
+                    resume::of_results(&self.active, agent, &request, authorization.clone()).await
+            {
+                return watch;
+            }
+            if let Some(watch) =
+                resume::unanswered(&self.active, agent, &request, authorization.clone()).await
+            {
+                return watch;
+            }
         }
         // Deleted, another client's or another agent's: its client's own history is what there is of it.
         let origin = if has_results { "begins, no run waits for these results" } else { "begins" };

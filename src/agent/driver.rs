@@ -133,6 +133,10 @@ impl Driver {
             if self.is_lost {
                 return WorkEnd::Left;
             }
+            if self.stops.cancel.is_cancelled() && run.outcome().is_none() {
+                self.record(run, EventKind::Cancelled).await;
+                continue;
+            }
             let action = match run.next() {
                 Step::Finish(outcome) => {
                     self.telemetry.finished(run, &outcome);

@@ -10,13 +10,13 @@ use super::active::{ActiveRuns, Parked, RunOptions, Work};
 use super::config::OnDisconnect;
 use super::definition::Agent;
 use super::driver::WorkEnd;
-use super::event::EventKind;
+use super::event::{Event, EventKind};
 use super::request::{AgentRequest, normalised};
 use super::run::Run;
 use super::step::Step;
 use super::stored::{REPEATABLE_FOR, now, or_log, restore};
 use super::watch::{Watch, WorkReport};
-use crate::store::{Store, StoredRun};
+use crate::store::{Status, Store, StoredRun};
 
 /// The run that waits for the results that the client brings; also one that was interrupted after it got them.
 pub(super) async fn of_results(
@@ -49,8 +49,14 @@ pub(super) async fn of_results(
         (EventKind::Resumed, "resumed")
     };
     let work = stored_work(&stored, run, authorization, first, origin);
-    // Another request with the same results may have been quicker.
-    or_log(active.claim(agent, store, true, work).await)?.or_else(|| active.watch(&id))
+    if let Some(watch) = or_log(active.claim(agent, Arc::clone(&store), true, work).await)? {
+        return Some(watch);
+    }
+    // One whose client went away can be claimed, so this one was cancelled: its work does not go on as another run.
+    let stored = or_log(store.run(&id).await)?.filter(|stored| stored.row.status == Status::Cancelled)?;
+    let (mut run, _) = restore(&stored)?;
+    run.apply(Event { at: now(), kind: EventKind::Cancelled }).ok()?;
+    Some(finished(id, &run, work_end(&run)?))
 }
 
 /// A run that the same request began and whose answer its client has not got: it asks again.

@@ -80,9 +80,8 @@ impl Board {
 
     /// Those that are over, taken from the board.
     fn over(&mut self, now: u64) -> Vec<Entry> {
-        let is_over = |open: &Open| open.seen < now && open.seen + SETTLES <= now;
         let over: Vec<_> =
-            self.0.iter().filter(|(_, open)| is_over(open)).map(|(key, _)| key.clone()).collect();
+            self.0.iter().filter(|(_, open)| open.is_over(now)).map(|(key, _)| key.clone()).collect();
         let taken = over.into_iter().filter_map(|key| Some((self.0.remove(&key)?, key)));
         taken
             .filter(|(open, _)| open.told.is_some())
@@ -120,7 +119,7 @@ impl Board {
         entries
     }
 
-    /// The alerts that hold.
+    /// The alerts that hold. In quiet hours the board also keeps those that are over, until they are sent.
     pub(super) fn open(&self, now: u64, silences: &Silences) -> Vec<OpenAlert> {
         let one = |((rule, subject), open): (&(Rule, String), &Open)| OpenAlert {
             rule: rule.as_str().to_owned(),
@@ -129,7 +128,13 @@ impl Board {
             since: open.since,
             is_silenced: silences.covers(*rule, subject, now),
         };
-        self.0.iter().map(one).collect()
+        self.0.iter().filter(|(_, open)| !open.is_over(now)).map(one).collect()
+    }
+}
+
+impl Open {
+    fn is_over(&self, now: u64) -> bool {
+        self.seen < now && self.seen + SETTLES <= now
     }
 }
 

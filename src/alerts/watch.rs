@@ -20,7 +20,7 @@ use super::sink::{Sink, send_once};
 use crate::agent::Agents;
 use crate::observe::metrics;
 use crate::relay::Relay;
-use crate::store::{EntryState, Status, Whose};
+use crate::store::EntryState;
 use crate::upstream::Health;
 use crate::usage::Ledger;
 
@@ -265,10 +265,8 @@ impl Alerts {
 /// Ids of runs that failed of late and their agents; ids of tasks that failed permanently and their experts.
 async fn of_store(agents: &Agents) -> (Vec<(String, String)>, Vec<(String, String)>) {
     let Some(store) = agents.store() else { return (Vec::new(), Vec::new()) };
-    let rows = store.newest(Whose::Clients, MOST).await.unwrap_or_default();
-    let is_fresh =
-        |row: &crate::store::RunRow| row.status == Status::Failed && row.updated + FAILED_FOR > now();
-    let failed = rows.into_iter().filter(is_fresh).map(|row| (row.id, row.agent)).collect();
-    let letters = store.entries(None, EntryState::DeadLetter, MOST).await.unwrap_or_default();
+    let rows = store.failed_since(now().saturating_sub(FAILED_FOR), MOST).await.unwrap_or_default();
+    let failed = rows.into_iter().map(|row| (row.id, row.agent)).collect();
+    let letters = store.newest_entries(EntryState::DeadLetter, MOST).await.unwrap_or_default();
     (failed, letters.into_iter().map(|row| (row.id, row.queue)).collect())
 }

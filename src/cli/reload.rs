@@ -145,6 +145,7 @@ impl Reloading {
         {
             experts.change_models(models);
         }
+        fleet.take_effect();
         self.relay.send_replace(Arc::clone(&relay));
         let (old, limits) = (&self.holds.server.limits, settings.server.limits.clone());
         let same_room = (old.max_body, old.max_bodies) == (limits.max_body, limits.max_bodies);

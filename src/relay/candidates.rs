@@ -47,6 +47,11 @@ impl Candidates {
         }
     }
 
+    /// On whose behalf places are taken.
+    pub(super) fn who(&self) -> Option<Who> {
+        self.who
+    }
+
     /// True when an upstream is left that was not asked in this round.
     pub(super) fn has_another(&self) -> bool {
         self.passed_over.is_some() || choose(&self.loads()).is_some()

@@ -137,6 +137,10 @@ impl Exchange {
                 Decision::Fail | Decision::LookUp(_) => return Err(self.fail()),
                 Decision::Retry(change, place, when) => {
                     self.note_retry(change, place);
+                    if let Some(current) = self.current.as_mut().filter(|_| place != Place::Same) {
+                        // Nobody's place is held by one that waits.
+                        current.queue_place = None;
+                    }
                     if when != When::Now && !Box::pin(self.wait(when)).await {
                         continue;
                     }
@@ -296,9 +300,6 @@ impl Exchange {
             {
                 self.candidates.pass_over(&Arc::clone(&last.upstream));
             }
-        }
-        if let Some(current) = self.current.as_mut().filter(|_| place != Place::Same) {
-            current.queue_place = None;
         }
     }
 

@@ -73,6 +73,11 @@ impl Forward {
     }
 }
 
+/// True for methods that change nothing (RFC 9110, 9.2.1): such a request takes no place at an upstream.
+pub fn is_safe(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE)
+}
+
 /// Records that its upstream failed a request that makes no attempts, and gives the error that leaves.
 pub fn upstream_failed(error: UpstreamError, record: &Record) -> ApiError {
     record.attempts_failed(error.status, error.for_log());
@@ -129,7 +134,7 @@ impl Relay {
         self.fleet.is_several() || self.config.aliases().next().is_some()
     }
 
-    /// The answer, whatever its status; it holds a place at its upstream when the request was a `POST`.
+    /// The answer, whatever its status; it holds a place at its upstream unless the request's method is safe.
     ///
     /// # Errors
     /// When no upstream answers: what the client is to be told.
@@ -145,7 +150,7 @@ impl Relay {
 
     async fn ask_in_turn(&self, mut request: Forward, record: &Record) -> Result<Answer, UpstreamError> {
         let (order, who) = self.order_for_any(&request);
-        let mut candidates = Candidates::new(order.into(), (request.method == Method::POST).then_some(who));
+        let mut candidates = Candidates::new(order.into(), (!is_safe(&request.method)).then_some(who));
         let mut failed: Option<UpstreamError> = None;
         while let Some(next) = candidates.next().await {
             let error = match next {

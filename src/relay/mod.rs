@@ -34,7 +34,7 @@ pub use config::{
     ToolParsing, ToolsMode,
 };
 pub use final_error::ErrorForm;
-pub use forward::{Forward, NamedModel, Passing, upstream_failed};
+pub use forward::{Forward, NamedModel, Passing, is_safe, upstream_failed};
 use memory::{Memory, MemoryLimits};
 use recent::{Recent, RecentLimits};
 pub use reply_stream::{Batch, ReplyStream};

@@ -57,11 +57,16 @@ pub(super) fn begin_free(app: &App, parts: &request::Parts, body: &Bytes) -> Res
 fn begin_model(app: &App, parts: &request::Parts, body: &Bytes, cost: u64) -> Result<(), ApiError> {
     let Some(visit) = parts.extensions.get::<Arc<Visit>>() else { return Ok(()) };
     if visit.key.limits.is_restricted() {
-        // The handler refuses what is no request.
-        if let Ok(body) = Object::parse(std::str::from_utf8(body).unwrap_or_default()) {
-            only_one_model(&body)?;
-            may_use(app, visit, &body.string("model").unwrap_or_default())?;
-        }
+        // Another parser may read what this one does not: what cannot be checked is not let through.
+        let text = std::str::from_utf8(body).unwrap_or_default();
+        let body = Object::parse(text.strip_prefix('\u{feff}').unwrap_or(text)).map_err(|_| {
+            ApiError::bad_request(
+                ErrorCode::InvalidJson,
+                "the request's body is not a JSON object".to_owned(),
+            )
+        })?;
+        only_one_model(&body)?;
+        may_use(app, visit, &body.string("model").unwrap_or_default())?;
     }
     visit.begin(cost).map_err(|exceeded| refusal(&exceeded))
 }

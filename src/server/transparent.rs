@@ -16,7 +16,7 @@ use http_body_util::{BodyDataStream, BodyExt};
 use super::visit::usage_at_end;
 use super::{App, Peer, agent_apis, body, form, permission, respond};
 use crate::observe::{Outcome, Record, RequestStart, TRACEPARENT};
-use crate::relay::{Forward, Passing};
+use crate::relay::{Forward, Passing, is_safe};
 use crate::upstream::{Incoming, Outgoing, Place};
 use crate::wire::{ApiError, ErrorCode, Pieces};
 
@@ -47,7 +47,7 @@ pub(super) async fn pass_on(app: App, parts: Parts, body: Body, record: &Record)
     if let Ok(id) = http::HeaderValue::from_str(&record.start().id) {
         headers.insert(respond::REQUEST_ID, id);
     }
-    let costs = parts.method == Method::POST && permission::costs(parts.uri.path());
+    let costs = !is_safe(&parts.method) && permission::costs(parts.uri.path());
     let passing = passing(&app, &parts.method, &headers, body, record).await.and_then(|passing| {
         if costs {
             permission::within_budget(&app, record.start().key(), "")?;
@@ -113,7 +113,7 @@ async fn passing(
     let content_type =
         headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let is_plain = headers.get(header::CONTENT_ENCODING).is_none_or(|encoding| encoding == "identity");
-    let is_read = method == Method::POST && is_plain;
+    let is_read = !is_safe(method) && is_plain;
     if let Some(reader) = permission::form_reader(headers).filter(|_| is_read) {
         return form::passing(app, reader, body, record).await;
     }
@@ -197,6 +197,8 @@ fn passed_on(
                 Err(text) => {
                     let outcome = if abort.is_cancelled() { Outcome::Shutdown } else { Outcome::Error };
                     record.passed(outcome, None, Some(text.clone()));
+                    // What has arrived leaves before the connection is cut.
+                    tokio::task::yield_now().await;
                     break yield Err(text);
                 }
             }

@@ -45,7 +45,8 @@ impl Lease {
             return false;
         }
         let path = self.dir.join(owner);
-        let file = match File::open(&path) {
+        // Over NFS an exclusive lock needs a descriptor that can be written.
+        let file = match File::options().read(true).write(true).open(&path) {
             Ok(file) => file,
             // Whatever else keeps it from being opened says nothing of its owner.
             Err(error) => return error.kind() == io::ErrorKind::NotFound,

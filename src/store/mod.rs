@@ -324,6 +324,14 @@ impl Store {
         self.read(move |connection| read::newest(connection, &whose, most)).await
     }
 
+    /// The runs that a client began and that failed after `since` (milliseconds since 1970), the latest first.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn failed_since(&self, since: u64, most: usize) -> Result<Vec<RunRow>, StoreError> {
+        self.read(move |connection| read::failed_since(connection, since, most)).await
+    }
+
     /// True when there is such a run, and it is one of these.
     ///
     /// # Errors

@@ -15,8 +15,8 @@ use futures::future::BoxFuture;
 
 pub use plan::{Backoff, BackoffKind, DedupeKey, LaneKey};
 pub(super) use rows::{
-    Change, Changed, apply, at_places, before, check_lease, forget, give_up_run, list, next_due, of_run, one,
-    open_places, set_run, synchronous,
+    Change, Changed, apply, at_places, before, check_lease, forget, give_up_run, list, newest, next_due,
+    of_run, one, open_places, set_run, synchronous,
 };
 pub use rows::{EntryRow, EntryState};
 

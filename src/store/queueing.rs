@@ -99,6 +99,14 @@ impl Store {
         self.read(move |connection| queue::list(connection, queue.as_deref(), state, most)).await
     }
 
+    /// The entries of a state that were accepted last, the newest first.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn newest_entries(&self, state: EntryState, most: usize) -> Result<Vec<EntryRow>, StoreError> {
+        self.read(move |connection| queue::newest(connection, state, most)).await
+    }
+
     /// The places of a queue's entries that have not ended, in order, behind one of them.
     ///
     /// # Errors

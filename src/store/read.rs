@@ -123,6 +123,20 @@ pub(super) fn of_status(connection: &Connection, status: &str) -> rusqlite::Resu
     connection.prepare_cached(&query)?.query_map(params![status], row)?.collect()
 }
 
+/// The clients' runs that failed after this moment, the latest first.
+pub(super) fn failed_since(
+    connection: &Connection,
+    since: u64,
+    most: usize,
+) -> rusqlite::Result<Vec<RunRow>> {
+    let (condition, client) = Whose::Clients.condition();
+    let query = format!(
+        "SELECT {ROW} FROM runs WHERE {condition} AND status = 'failed' AND updated > ?2 ORDER BY updated DESC LIMIT ?3"
+    );
+    let [since, most] = [i64::try_from(since), i64::try_from(most)].map(|number| number.unwrap_or(i64::MAX));
+    connection.prepare_cached(&query)?.query_map(params![client, since, most], row)?.collect()
+}
+
 pub(super) fn is_of(connection: &Connection, run: &str, whose: &Whose) -> rusqlite::Result<bool> {
     let (condition, client) = whose.condition();
     let query = format!("SELECT 1 FROM runs WHERE {condition} AND id = ?2");

@@ -103,6 +103,54 @@ async fn what_an_earlier_owner_writes_is_refused() {
     assert!(!store.append(Append { epoch, ..event("a", 1, Status::Done) }).await.unwrap().lost);
 }
 
+/// A request to cancel that is seen only when the run begins to wait was never met: nothing could claim the run, and nothing ended it.
+#[tokio::test]
+async fn a_cancelled_run_waits_for_nobody() {
+    for status in [Status::Suspended, Status::AwaitingApproval, Status::Interrupted] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path()).unwrap();
+        store.begin(new("a", "f", 1)).await.unwrap();
+        let child = Some(new("child", "", 2));
+        store.append(Append { child, ..event("a", 0, Status::Running) }).await.unwrap();
+        assert!(store.request_cancel("a", 3).await.unwrap());
+        assert!(
+            store.append(event("child", 0, Status::Running)).await.unwrap().cancel,
+            "a child learns of it"
+        );
+        let approval = Some(requested("one", None));
+        assert!(store.append(Append { approval, ..event("a", 1, status) }).await.unwrap().cancel);
+        for run in ["a", "child"] {
+            assert_eq!(
+                store.run(run).await.unwrap().unwrap().row.status,
+                Status::Cancelled,
+                "{run} {status:?}"
+            );
+        }
+        assert_eq!(store.approvals(ApprovalState::Waiting, 10).await.unwrap(), []);
+    }
+}
+
+/// A run that began long ago and failed just now stood behind all that began after it.
+#[tokio::test]
+async fn what_failed_last_is_found_however_old_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).unwrap();
+    for id in ["old", "new", "newest"] {
+        store.begin(new(id, "f", 1)).await.unwrap();
+    }
+    store.append(event("new", 0, Status::Failed)).await.unwrap();
+    store.append(event("old", 9, Status::Failed)).await.unwrap();
+    let failed = async |since: u64, most: usize| {
+        let rows = store.failed_since(since, most).await.unwrap();
+        rows.into_iter().map(|row| row.id).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (failed(0, 9).await, failed(0, 1).await),
+        (vec!["old".to_owned(), "new".into()], vec!["old".to_owned()])
+    );
+    assert_eq!(failed(100, 9).await, ["old"]);
+}
+
 async fn woken(store: &Store, now: u64) -> Vec<String> {
     let runs = store.woken_by_approvals(now).await.unwrap();
     assert!(runs.iter().all(|run| run.agent == "helper" && run.status == Status::AwaitingApproval));

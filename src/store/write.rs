@@ -384,7 +384,12 @@ fn write_append(change: &Transaction<'_>, append: &Append, owner: &str) -> rusql
         .prepare_cached("UPDATE runs SET status = ?2, updated = ?3 WHERE id = ?1 RETURNING cancel")?
         .query_row(params![append.run, append.status.as_str(), signed(append.at)], |row| row.get(0))
         .optional()?;
-    Ok(Reply { ack: Ack { cancel: cancel.unwrap_or(false), lost: false }, ..Reply::default() })
+    let cancel = cancel.unwrap_or(false);
+    if cancel && append.status != Status::Running && !append.status.is_over() {
+        // Nothing would end it any more: only runs that are executed look at the request to cancel.
+        end_cancelled(change, &append.run, append.at)?;
+    }
+    Ok(Reply { ack: Ack { cancel, lost: false }, ..Reply::default() })
 }
 
 /// Whether another process has claimed the run since this writer did.
@@ -408,11 +413,27 @@ fn cancel(change: &Transaction<'_>, run: &str, at: u64) -> rusqlite::Result<usiz
         |row| row.get(0),
     )?;
     if is_over {
-        close_children(change, run)?;
-        approvals::withdraw(change, run)?;
-        queue::give_up_run(change, run, at)?;
+        end_cancelled(change, run, at)?;
+    } else {
+        // Whoever executes a child learns of it by the child's own commits.
+        change.execute(
+            "WITH RECURSIVE line (id) AS (
+                SELECT id FROM runs WHERE parent = ?1 UNION SELECT runs.id FROM runs JOIN line ON runs.parent = line.id
+             )
+             UPDATE runs SET cancel = 1
+             WHERE id IN line AND status IN ('running', 'suspended', 'interrupted', 'awaiting_approval')",
+            params![run],
+        )?;
     }
     Ok(found)
+}
+
+/// Ends a cancelled run that nobody executes, with all that belongs to it.
+fn end_cancelled(change: &Transaction<'_>, run: &str, at: u64) -> rusqlite::Result<()> {
+    change.prepare_cached("UPDATE runs SET status = 'cancelled' WHERE id = ?1")?.execute(params![run])?;
+    close_children(change, run)?;
+    approvals::withdraw(change, run)?;
+    queue::give_up_run(change, run, at)
 }
 
 /// Nobody works on the children of a run that is over.
@@ -434,9 +455,21 @@ fn close_children(change: &Transaction<'_>, run: &str) -> rusqlite::Result<()> {
 }
 
 fn orphan(change: &Transaction<'_>, owners: &[String]) -> rusqlite::Result<usize> {
-    let mut statement = change.prepare_cached(
-        "UPDATE runs SET status = CASE cancel WHEN 1 THEN 'cancelled' ELSE 'interrupted' END
-         WHERE status = 'running' AND owner = ?1",
+    let mut left = change.prepare_cached(
+        "UPDATE runs SET status = 'interrupted' WHERE status = 'running' AND owner = ?1
+         RETURNING id, cancel, CAST(unixepoch('subsec') * 1000 AS INTEGER)",
     )?;
-    owners.iter().map(|owner| statement.execute(params![owner])).sum()
+    let mut count = 0;
+    for owner in owners {
+        let rows = left.query_map(params![owner], |row| {
+            Ok((row.get::<_, String>(0)?, row.get::<_, bool>(1)?, row.get::<_, i64>(2)?.unsigned_abs()))
+        })?;
+        for (run, cancel, now) in rows.collect::<rusqlite::Result<Vec<_>>>()? {
+            count += 1;
+            if cancel {
+                end_cancelled(change, &run, now)?;
+            }
+        }
+    }
+    Ok(count)
 }

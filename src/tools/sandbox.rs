@@ -79,7 +79,7 @@ fn writes_git_config(output: &str) -> bool {
     output.lines().any(|line| is_config(line) && line.contains(".git/"))
 }
 
-/// What a command may not reach after all: found before it starts, looked at again when it has ended.
+/// What a command may not reach after all: found before it starts, looked at again when it has ended. Dropping it does the same, silently.
 pub(super) struct Watch {
     repositories: Vec<repository::Repository>,
 }
@@ -235,8 +235,20 @@ pub fn level(config: &LocalConfig) -> Level {
 impl Watch {
     /// Takes away what redirects a repository's configuration and was not there before; says so.
     pub(super) fn end(self) -> Option<String> {
-        let moved: Vec<String> =
+        self.restore()
+    }
+
+    fn restore(&self) -> Option<String> {
+        let removed: Vec<String> =
             self.repositories.iter().filter_map(repository::Repository::restore).collect();
-        (!moved.is_empty()).then(|| moved.join("; "))
+        (!removed.is_empty()).then(|| removed.join("; "))
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(note) = self.restore() {
+            tracing::warn!(target: "respool::tools", note, "a command that was stopped left something for git");
+        }
     }
 }

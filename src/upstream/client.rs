@@ -6,7 +6,7 @@
 //! Called by `relay` and `server`.
 
 use std::error::Error;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -38,6 +38,10 @@ const END_WITHIN: Duration = Duration::from_secs(2);
 
 /// How long a probe may hold up a request.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
+/// So long a server whose probe failed is not asked for its version again.
+const PROBE_AGAIN: Duration = Duration::from_secs(10);
+/// After so long a silence the system asks whether the other end of a connection is still there.
+const KEEPALIVE: Duration = Duration::from_secs(30);
 
 /// Headers that belong to one connection, not to the message (RFC 9110, section 7.6.1).
 static HOP_BY_HOP: [HeaderName; 9] = [
@@ -69,6 +73,8 @@ pub struct Upstream {
     pool: Pool,
     target: RwLock<Target>,
     probed: OnceCell<()>,
+    /// When the last probe failed.
+    probe_failed: Mutex<Option<Instant>>,
     pub(super) windows: Windows,
     pub(super) probes: Probes,
 }
@@ -119,6 +125,7 @@ impl Upstream {
             pool: pool(&config.url).map_err(|error| format!("upstream `{}`: {error}", config.name))?,
             target: RwLock::default(),
             probed: OnceCell::new(),
+            probe_failed: Mutex::default(),
             windows: Windows::default(),
             probes: Probes::default(),
         })
@@ -174,15 +181,22 @@ impl Upstream {
     }
 
     /// Asks once for vLLM's version; others wait meanwhile, later calls return at once. A server that does not tell is not
-    /// asked again; one that does not answer is asked by the next request.
+    /// asked again; one that does not answer is asked again after `PROBE_AGAIN`, so that its requests do not wait in single file.
     pub async fn probe_version(&self) {
+        let failed = || self.probe_failed.lock().unwrap_or_else(PoisonError::into_inner);
         let ask = async {
             if self.target().version.is_some() {
                 return Ok(());
             }
+            if failed().is_some_and(|at| at.elapsed() < PROBE_AGAIN) {
+                return Err(());
+            }
             let asked =
                 tokio::time::timeout(PROBE_TIMEOUT, self.get_json("/version", HeaderMap::new())).await;
-            let Ok(Ok((_, body))) = asked else { return Err(()) };
+            let Ok(Ok((_, body))) = asked else {
+                *failed() = Some(Instant::now());
+                return Err(());
+            };
             let object = std::str::from_utf8(&body).ok().and_then(|text| Object::parse(text).ok());
             let version =
                 object.and_then(|object| object.string("version")).and_then(|text| parse_version(&text));
@@ -523,6 +537,10 @@ fn pool(address: &Address) -> Result<Pool, String> {
     let mut tcp = HttpConnector::new();
     tcp.set_nodelay(true);
     tcp.enforce_http(false);
+    // A server that loses its power, or a connection that a router forgets, ends a long wait for a reply too.
+    tcp.set_keepalive(Some(KEEPALIVE));
+    tcp.set_keepalive_interval(Some(KEEPALIVE / 2));
+    tcp.set_keepalive_retries(Some(4));
     let tls = hyper_rustls::HttpsConnectorBuilder::new();
     let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
     let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();

@@ -60,6 +60,11 @@ impl Fleet {
         self.upstreams.iter()
     }
 
+    /// The configuration of these upstreams holds from now on: their bounds apply to the requests that are at work too.
+    pub fn take_effect(&self) {
+        self.iter().for_each(|upstream| upstream.standing.take_effect());
+    }
+
     /// True when there is a choice.
     pub fn is_several(&self) -> bool {
         self.upstreams.len() > 1

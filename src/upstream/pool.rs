@@ -241,11 +241,15 @@ impl Drop for Live {
 
 /// The same request once more, where its body is at hand and sending it twice changes nothing.
 fn copied(request: &Request<Outgoing>) -> Option<Request<Outgoing>> {
-    let Outgoing::Whole(body) = request.body() else { return None };
+    let body = match request.body() {
+        Outgoing::Whole(body) => Outgoing::Whole(body.clone()),
+        Outgoing::Pieces(pieces) => Outgoing::Pieces(pieces.clone()),
+        Outgoing::Streamed(..) => return None,
+    };
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return None;
     }
-    let mut same = Request::new(Outgoing::Whole(body.clone()));
+    let mut same = Request::new(body);
     same.method_mut().clone_from(request.method());
     same.uri_mut().clone_from(request.uri());
     same.headers_mut().clone_from(request.headers());

@@ -30,6 +30,8 @@ pub struct Standing {
     /// It does not tell its models without a key.
     secretive: AtomicBool,
     series: Arc<OfUpstream>,
+    /// `max_concurrency` and `max_queue`.
+    bounds: (Option<usize>, usize),
 }
 
 impl Standing {
@@ -44,13 +46,21 @@ impl Standing {
             models: RwLock::new(config.models.clone()),
             secretive: AtomicBool::new(false),
             series,
+            bounds: (config.max_concurrency, config.max_queue),
         }
     }
 
-    /// Of an upstream that is configured anew: the requests that are at work there still take their places.
+    /// Of an upstream that is configured anew: the requests that are at work there still take their places. The gate is shared, and its
+    /// bounds change with [`Standing::take_effect`].
     pub(super) fn succeeding(before: &Self, config: &UpstreamConfig) -> Self {
-        before.gate.change(config.max_concurrency, config.max_queue);
         Self { gate: Arc::clone(&before.gate), series: Arc::clone(&before.series), ..Self::new(config) }
+    }
+
+    /// The configuration that this belongs to holds from now on.
+    pub(super) fn take_effect(&self) {
+        let (max_concurrency, max_queue) = self.bounds;
+        self.gate.change(max_concurrency, max_queue);
+        self.series.open.set(if self.circuit().as_str() == "closed" { 0.0 } else { 1.0 });
     }
 
     /// Its share among upstreams that serve the same model.

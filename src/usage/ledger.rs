@@ -362,7 +362,9 @@ impl UsageSink for Ledger {
         }
         let terms = self.terms();
         let mut state = self.state();
+        // The model calls of a run are counted by rows of their own.
         if !terms.budgets.is_empty()
+            && row.route != "agent"
             && let Some(usage) = row.usage
         {
             let cost = terms.prices.request(&row.model, usage, row.duration.as_secs_f64());

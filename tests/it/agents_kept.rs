@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use respool::agent::AgentRequest;
 use respool::store::{Append, NewRun, Status, Store, StoreConfig, Whose};
 use respool::tools::ToolError;
@@ -62,6 +63,36 @@ async fn a_run_that_waits_goes_on_for_its_own_agent_and_key_alone() {
             exchange(respool.address, &Request::chat(&back).header("authorization", "Bearer one")).await;
         assert_eq!((content(&own), run_of(&own)), ("The second one.".into(), run), "durable: {durable}");
     }
+}
+
+/// The slower of two equal requests found nothing to resume and began another run, which did the work again.
+#[tokio::test(flavor = "multi_thread")]
+async fn equal_results_at_the_same_time_resume_their_run_once() {
+    let state = tempfile::tempdir().unwrap();
+    let fake = FakeVllm::start(scripts(&[replies::calls(&[QUESTION])])).await;
+    fake.otherwise(Script::json(200, &replies::text("The second one.")).delay(Duration::from_millis(200)));
+    let respool = Respool::with_agent(&fake, &echoing(), state.path(), "").await;
+    let (body, run, call) = asked(&respool, "Bearer one").await;
+    let back = Request::chat(&next_turn(&body, &call, "the second")).header("authorization", "Bearer one");
+    let all = join_all((0..8).map(|_| exchange(respool.address, &back))).await;
+    for reply in &all {
+        assert_eq!((content(reply), run_of(reply)), ("The second one.".into(), run.clone()));
+    }
+    assert_eq!(fake.requests().len(), 2, "the model is asked once more");
+}
+
+/// Work that a person cancelled went on as another run when the client brought its results.
+#[tokio::test]
+async fn results_for_a_cancelled_run_begin_no_other_run() {
+    let state = tempfile::tempdir().unwrap();
+    let fake = FakeVllm::start(scripts(&[replies::calls(&[QUESTION])])).await;
+    fake.otherwise(Script::json(200, &replies::text("It went on.")));
+    let respool = Respool::with_agent(&fake, &echoing(), state.path(), "").await;
+    let (body, run, call) = asked(&respool, "Bearer one").await;
+    assert!(respool.agents.cancel(&run).await.unwrap());
+    let back = Request::chat(&next_turn(&body, &call, "the second")).header("authorization", "Bearer one");
+    let reply = exchange(respool.address, &back).await;
+    assert_eq!((run_of(&reply), fake.requests().len()), (run, 1), "{}", reply.text());
 }
 
 #[tokio::test]

@@ -137,6 +137,18 @@ async fn a_key_opens_its_models_and_agents_only() {
             assert!([400, 404].contains(&reply.status), "{path} {body} {}", reply.text());
         }
     }
+    // A byte order mark, which one parser takes and another does not.
+    let marked = "\u{feff}{\"model\":\"llama\",\"max_tokens\":9,\"input\":\"hi\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}";
+    for path in [
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+    ] {
+        let reply = ask(&respool, ALICE, Request::post(path, marked)).await;
+        assert!([400, 404].contains(&reply.status), "{path} {}", reply.text());
+    }
     let form =
         Request::post("/v1/audio/transcriptions", "--x\r\n").header("content-type", "multipart/form-data");
     for (request, status) in [

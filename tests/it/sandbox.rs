@@ -326,6 +326,46 @@ async fn git_works_and_its_hooks_and_configuration_stay() {
     git(&bed.work(""), &["status"]);
 }
 
+/// What would lead git to another configuration goes away however the command ended, also from where submodules and work trees are kept.
+#[tokio::test]
+async fn no_commondir_stays() {
+    let bed = bed("").await;
+    if !bed.has_namespaces() {
+        return;
+    }
+    let top = bed.work("");
+    repository(&top);
+    repository(&bed.outer.path().join("origin"));
+    git(&bed.outer.path().join("origin"), &["commit", "-q", "--allow-empty", "-m", "one"]);
+    git(&top, &["commit", "-q", "--allow-empty", "-m", "one"]);
+    git(&top, &["-c", "protocol.file.allow=always", "submodule", "add", "-q", "../origin", "sub"]);
+    git(&top, &["worktree", "add", "-q", "../tree"]);
+    let lead = "mkdir -p evil && echo ../../../evil >";
+    let said = bed.run(&format!("{lead} .git/modules/sub/commondir; true")).await;
+    assert!(said.contains("it would lead git to another configuration"), "{said}");
+    assert!(!bed.work(".git/modules/sub/commondir").exists());
+    let said = bed.run(&format!("{lead} .git/worktrees/tree/commondir")).await;
+    assert!(said.contains("[exit code "), "{said}");
+
+    // The client goes away while the command runs.
+    let command = format!("{lead} .git/commondir; echo > begun; sleep 1000");
+    let call = Box::pin(bed.run(&command));
+    let begun = async {
+        while !bed.work("begun").exists() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::select! { said = call => panic!("{said}"), () = begun => {} }
+    for _ in 0..400 {
+        if !bed.work(".git/commondir").exists() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    assert!(!bed.work(".git/commondir").exists());
+    git(&top, &["status"]);
+}
+
 #[tokio::test]
 async fn git_works_in_a_linked_work_tree() {
     let outer = folder();

@@ -122,8 +122,11 @@ impl Driver {
                 ActionEnd::Event(EventKind::ChildFinished(end))
             }
             WorkEnd::AwaitingApproval(request) => {
-                if let Committed::Lost = self.journal.commit_status(Status::AwaitingApproval).await {
-                    self.is_lost = true;
+                match self.journal.commit_status(Status::AwaitingApproval).await {
+                    Committed::Lost => self.is_lost = true,
+                    // The child's request was withdrawn with it.
+                    Committed::CancelWanted => return ActionEnd::Event(EventKind::Cancelled),
+                    Committed::Done | Committed::Failed(_) => {}
                 }
                 ActionEnd::Stop(WorkEnd::AwaitingApproval(request))
             }

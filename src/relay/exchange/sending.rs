@@ -75,6 +75,15 @@ impl Exchange {
                 current.attempt = Attempt::new(&self.request, self.changed.as_ref(), &upstream);
                 current.size = current.attempt.body.len();
             }
+            if current.queue_place.is_none()
+                && let Some(who) = self.candidates.who()
+            {
+                // The place went with the useless reply.
+                match upstream.enter(who).await {
+                    Ok((queue_place, _)) => current.queue_place = Some(queue_place),
+                    Err(full) => return Err((upstream, full)),
+                }
+            }
             let trial = upstream.begin();
             return Ok((upstream, trial));
         }

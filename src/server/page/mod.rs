@@ -18,6 +18,8 @@ mod runs;
 pub(super) mod session;
 mod usage;
 
+use std::time::Duration;
+
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::response::Response;
@@ -34,6 +36,8 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; c
                       base-uri 'none'; frame-ancestors 'none'";
 /// The largest form.
 const LARGEST_FORM: usize = 16 << 10;
+/// So long a browser may take to send one.
+const FORM_WITHIN: Duration = Duration::from_secs(30);
 
 /// The routes of the page.
 pub(super) fn routes() -> Router<App> {
@@ -96,7 +100,8 @@ impl Form {
 }
 
 async fn read_form(body: Body) -> Result<Form, Box<Response>> {
-    let body: Bytes = axum::body::to_bytes(body, LARGEST_FORM).await.map_err(|_| {
+    let read = tokio::time::timeout(FORM_WITHIN, axum::body::to_bytes(body, LARGEST_FORM)).await;
+    let body: Bytes = read.ok().and_then(Result::ok).ok_or_else(|| {
         let text = "The form could not be read. Go back and submit it again.";
         Box::new(page(StatusCode::BAD_REQUEST, layout::message("Form not read", text)))
     })?;

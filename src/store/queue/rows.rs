@@ -413,6 +413,17 @@ pub(in crate::store) fn list(
     connection.prepare_cached(&query)?.query_map(params![state.as_str(), queue, most], row)?.collect()
 }
 
+/// The entries of a state that were accepted last, the newest first.
+pub(in crate::store) fn newest(
+    connection: &Connection,
+    state: EntryState,
+    most: usize,
+) -> rusqlite::Result<Vec<EntryRow>> {
+    let query = format!("SELECT {ROW} WHERE state = ?1 ORDER BY seq DESC LIMIT ?2");
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    connection.prepare_cached(&query)?.query_map(params![state.as_str(), most], row)?.collect()
+}
+
 /// The places of open entries of a queue behind one of them.
 pub(in crate::store) fn open_places(
     connection: &Connection,

@@ -352,6 +352,28 @@ async fn an_entry_ends_with_its_cancelled_run_and_frees_its_lane() {
     assert!(store.give_up("c", "it was cancelled", 14).await.unwrap());
     assert!(!store.give_up("c", "it was cancelled", 15).await.unwrap(), "it has ended");
     assert_eq!(claim_one(&store, 16).await.unwrap().lease.entry, "d");
+
+    // A process that ended, or left its run, before it saw the request.
+    for (run, is_killed) in [("run-left", false), ("run-killed", true)] {
+        let (id, other) = (format!("entry of {run}"), open(dir.path()));
+        other.enqueue(entry(&id, Some("other lane")), 17).await.unwrap();
+        let claimed = claim_one(&other, 17).await.unwrap();
+        assert_eq!(claimed.lease.entry, id);
+        begun(&other, run, &claimed).await;
+        assert!(store.request_cancel(run, 18).await.unwrap());
+        if is_killed {
+            drop(other);
+            store.mark_orphans().await.unwrap();
+        } else {
+            ended(&other, run, Status::Interrupted).await;
+        }
+        let row = store.entry(&id).await.unwrap().unwrap();
+        assert_eq!(
+            (row.state, row.note.as_deref()),
+            (EntryState::Failed, Some("its run was cancelled")),
+            "{run}"
+        );
+    }
 }
 
 /// `respool expert run --process` left others' invocations behind when it ended.

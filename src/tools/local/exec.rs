@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 use tokio::process::{Child, Command};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::super::contract::{ToolError, ToolOutput};
@@ -82,25 +83,51 @@ impl Hold {
 }
 
 pub(super) async fn exec(order: &Order<'_>, reach: Reach) -> Result<Ran, ToolError> {
-    let (plan, limit) = (&order.plan, order.limit);
-    let deadline = Instant::now() + limit;
-    let failed = |error: io::Error| ToolError::Failed(format!("the command could not be started: {error}"));
-    let mut running = match (start(order, reach), plan) {
+    let running = match (start(order, reach), &order.plan) {
         (Err(error), Plan::Program(words)) if error.kind() == io::ErrorKind::NotFound => {
             return Ok(Ran { text: not_found(words), failed: true });
         }
-        (started, _) => started.map_err(failed)?,
+        (started, _) => started.map_err(|error| failed(&error))?,
     };
+    // The caller may go away. In a task of its own the command is still ended first, and what it left for git is looked at after that.
+    let (caller, gone) = oneshot::channel();
+    let ran = tokio::spawn(to_its_end(running, order.limit, gone)).await;
+    drop::<oneshot::Sender<()>>(caller);
+    ran.unwrap_or_else(|error| Err(ToolError::Failed(format!("the command was lost: {error}"))))
+}
+
+fn failed(error: &io::Error) -> ToolError {
+    ToolError::Failed(format!("the command could not be started: {error}"))
+}
+
+/// Waits for a command's end, for at most `limit` and as long as its caller waits.
+async fn to_its_end(
+    mut running: Running,
+    limit: Duration,
+    mut gone: oneshot::Receiver<()>,
+) -> Result<Ran, ToolError> {
+    let deadline = Instant::now() + limit;
     let mut captured = HeadAndTail::default();
     let ended = timeout_at(deadline, async {
         tokio::select! {
-            status = running.child.wait() => status,
+            status = running.child.wait() => Some(status),
             // Its end of the pipe can be closed before it ends.
-            () = captured.take_all(&mut running.output) => running.child.wait().await,
+            () = captured.take_all(&mut running.output) => Some(running.child.wait().await),
+            _ = &mut gone => None,
         }
     });
     let ended = ended.await;
     let Running { mut child, mut output, mut hold, watch } = running;
+    let ended = match ended {
+        Ok(None) => {
+            drop(hold);
+            let _ = timeout(GRACE, child.wait()).await;
+            drop(watch);
+            return Err(ToolError::Failed("nobody waits for the command any more".to_owned()));
+        }
+        Ok(Some(status)) => Ok(status),
+        Err(elapsed) => Err(elapsed),
+    };
     let Ok(status) = ended else {
         hold.terminate();
         let _ = timeout(GRACE, async { tokio::join!(child.wait(), captured.take_all(&mut output)) }).await;
@@ -112,7 +139,7 @@ pub(super) async fn exec(order: &Order<'_>, reach: Reach) -> Result<Ran, ToolErr
     // Processes left in the background hold the pipe: what is in it now is all there is.
     drop(hold);
     let _ = timeout(GRACE, captured.take_all(&mut output)).await;
-    let mut ran = report(&captured, status.map_err(failed)?);
+    let mut ran = report(&captured, status.map_err(|error| failed(&error))?);
     if let Some(note) = watch.and_then(Watch::end) {
         ran.text = format!("{}\n[{note}]", ran.text.trim_end());
     }

@@ -21,8 +21,8 @@ pub(super) struct Repository {
     own: Option<PathBuf>,
     /// The file that leads there.
     link: Option<PathBuf>,
-    /// It had no `commondir` of its own, which would lead git to another configuration.
-    is_plain: bool,
+    /// Directories of git's, here and of submodules, without a `commondir`: a new one would lead git to another configuration.
+    without_commondir: Vec<PathBuf>,
 }
 
 /// The repositories in a workspace, and the one that it is in.
@@ -61,8 +61,7 @@ fn at(directory: &Path) -> Option<Repository> {
         kind = fs::symlink_metadata(&git).ok()?.file_type();
     }
     if kind.is_dir() {
-        let is_plain = !git.join("commondir").exists();
-        return Some(Repository { common: git, own: None, link: None, is_plain });
+        return Some(Repository::new(git, None, None));
     }
     if !kind.is_file() {
         return None;
@@ -70,7 +69,7 @@ fn at(directory: &Path) -> Option<Repository> {
     let target = line(&git)?.strip_prefix("gitdir:")?.trim().to_owned();
     let own = directory.join(target).canonicalize().ok()?;
     let common = linked(&git, &own).or_else(|| submodule(directory, &own))?;
-    Some(Repository { common, own: Some(own), link: Some(git), is_plain: false })
+    Some(Repository::new(common, Some(own), Some(git)))
 }
 
 /// The repository of a linked work tree, which has to know of this one: anybody can write a file that leads somewhere.
@@ -95,6 +94,13 @@ fn line(file: &Path) -> Option<String> {
 }
 
 impl Repository {
+    fn new(common: PathBuf, own: Option<PathBuf>, link: Option<PathBuf>) -> Self {
+        let mut without_commondir = vec![common.clone()];
+        modules(&common.join("modules"), DEPTH, &mut without_commondir);
+        without_commondir.retain(|directory| fs::symlink_metadata(directory.join("commondir")).is_err());
+        Self { common, own, link, without_commondir }
+    }
+
     /// Below the workspace it can be written anyway, and there a command could have put a link in its place by now.
     pub(super) fn add_to(&self, workspace: &Path, spec: &mut Spec) {
         if !self.common.starts_with(workspace) {
@@ -105,35 +111,43 @@ impl Repository {
         // What is not there cannot be made read-only; git makes this directory itself.
         let _ = fs::create_dir(&hooks);
         spec.frozen.extend([hooks, self.common.join("config"), self.common.join("config.worktree")]);
-        if let Some(own) = &self.own {
+        let work_trees = fs::read_dir(self.common.join("worktrees")).into_iter().flatten().flatten();
+        for own in work_trees.map(|entry| entry.path()).chain(self.own.clone()) {
             spec.frozen.extend(["config.worktree", "commondir", "gitdir"].map(|name| own.join(name)));
         }
         spec.frozen.extend(self.link.clone());
-        modules(&self.common.join("modules"), DEPTH, spec);
+        let mut submodules = Vec::new();
+        modules(&self.common.join("modules"), DEPTH, &mut submodules);
+        for path in submodules {
+            let _ = fs::create_dir(path.join("hooks"));
+            spec.frozen.extend([path.join("hooks"), path.join("config")]);
+            spec.pinned.push(path);
+        }
         spec.frozen.retain(|path| fs::symlink_metadata(path).is_ok());
     }
 
-    /// Removes a `commondir` that a command made, and says so.
+    /// Removes each `commondir` that a command made, and says so.
     pub(super) fn restore(&self) -> Option<String> {
-        let file = self.common.join("commondir");
-        let is_new = self.is_plain && fs::symlink_metadata(&file).is_ok();
-        (is_new && fs::remove_file(&file).is_ok())
-            .then(|| format!("{} was removed: it would lead git to another configuration", file.display()))
+        let files = self.without_commondir.iter().map(|directory| directory.join("commondir"));
+        let removed =
+            files.filter(|file| fs::symlink_metadata(file).is_ok() && fs::remove_file(file).is_ok());
+        let notes: Vec<String> = removed
+            .map(|file| format!("{} was removed: it would lead git to another configuration", file.display()))
+            .collect();
+        (!notes.is_empty()).then(|| notes.join("; "))
     }
 }
 
-/// The repositories of submodules.
-fn modules(directory: &Path, depth: usize, spec: &mut Spec) {
+/// The repositories of submodules, by git's own directories for them.
+fn modules(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
         let path = entry.path();
-        if path.join("HEAD").is_file() {
-            let _ = fs::create_dir(path.join("hooks"));
-            spec.pinned.push(path.clone());
-            spec.frozen.extend([path.join("hooks"), path.join("config")]);
-        }
         if depth > 1 {
-            modules(&path, depth - 1, spec);
+            modules(&path, depth - 1, found);
+        }
+        if path.join("HEAD").is_file() {
+            found.push(path);
         }
     }
 }
