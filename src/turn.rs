@@ -59,6 +59,8 @@ pub struct Usage {
     pub completion: u64,
     /// Prompt tokens served from the prefix cache.
     pub cached: Option<u64>,
+    /// Prompt tokens that were written to the prefix cache (vLLM 0.33 and later).
+    pub cache_written: Option<u64>,
     /// Completion tokens spent on reasoning.
     pub reasoning: Option<u64>,
 }
@@ -80,6 +82,7 @@ impl Usage {
             prompt: self.prompt.saturating_add(other.prompt),
             completion: self.completion.saturating_add(other.completion),
             cached: both(self.cached, other.cached),
+            cache_written: both(self.cache_written, other.cache_written),
             reasoning: both(self.reasoning, other.reasoning),
         }
     }

@@ -53,7 +53,7 @@ impl ErrorForm {
     pub fn reply(self, error: &ApiError, request_id: &str) -> ErrorReply {
         match self.wire {
             Wire::Chat => chat_error(error),
-            Wire::Responses => responses::http_error(error),
+            Wire::Responses => responses::http_error(error, self.program()),
             Wire::Messages => messages::http_error(error, self.program(), request_id),
         }
     }
@@ -278,6 +278,7 @@ mod tests {
             ("Codex", ClientProgram::Codex),
             ("Claude Code", ClientProgram::ClaudeCode),
             ("Qwen Code", ClientProgram::QwenCode),
+            ("AI SDK", ClientProgram::AiSdk),
         ];
         let wires = [("chat", Wire::Chat), ("responses", Wire::Responses), ("messages", Wire::Messages)];
         let mut table = String::new();

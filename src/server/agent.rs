@@ -230,6 +230,7 @@ impl RunReply {
             completion: ended.spent.completion,
             cached: (ended.spent.cached > 0).then_some(ended.spent.cached),
             reasoning: (ended.spent.reasoning > 0).then_some(ended.spent.reasoning),
+            ..Usage::default()
         };
         self.record.usage(Some(usage));
         self.record.turn(&turn);

@@ -129,7 +129,21 @@ pub(super) async fn begin(
         let reply = Reply::canned(own_head(&request.facts), &found.answer());
         return Ok((Box::pin(std::future::ready(Ok(Opened::Reply(Box::new(reply))))), program));
     }
-    Ok((Box::pin(Arc::clone(&app.relay).answer(request)), program))
+    let relay = Arc::clone(&app.relay);
+    let shows_reasoning = request.facts.reasoning.is_some();
+    let opening = async move {
+        let opened = relay.answer(request).await?;
+        Ok(if shows_reasoning { opened } else { without_reasoning(opened) })
+    };
+    Ok((Box::pin(opening), program))
+}
+
+/// The answer where the owner lets no reasoning out (`reasoning = "drop"`). A stream leaves it out itself.
+fn without_reasoning(mut opened: Opened) -> Opened {
+    if let Opened::Reply(reply) = &mut opened {
+        reply.choices.iter_mut().for_each(|choice| choice.turn.reasoning.clear());
+    }
+    opened
 }
 
 async fn answer(app: App, request: Arc<ClientRequest>) -> Response {

@@ -4,6 +4,7 @@
 //! Where the model decides nothing, nothing is read ahead. Called by `transparent`.
 
 use std::ops::Range;
+use std::sync::{Arc, OnceLock};
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -12,13 +13,15 @@ use http_body_util::{BodyDataStream, BodyExt};
 
 use super::App;
 use super::body::{next, refused};
-use super::transparent::{pieces, record_model};
+use super::permission::form_names_two_models;
+use super::transparent::{TakenIn, pieces, record_model};
 use crate::observe::RequestRecord;
 use crate::relay::Passing;
 use crate::upstream::Outgoing;
 use crate::wire::{ApiError, FormField, FormReader, Pieces};
 
 /// A form as far as it was read.
+#[derive(Default)]
 struct Ahead {
     pieces: Vec<Bytes>,
     size: usize,
@@ -30,17 +33,17 @@ struct Ahead {
 /// The form as it goes up, and the model that it names there.
 ///
 /// # Errors
-/// 408 when nothing of it comes for too long, 400 when it breaks off, 503 when there is no room for what must be read ahead.
+/// 408 when nothing of it comes for too long, 400 when it breaks off or names two models, 503 when there is no room for what must be read ahead.
 pub(super) async fn passing(
     app: &App,
     mut reader: FormReader,
     body: Body,
     record: &RequestRecord,
-) -> Result<(Passing, String), ApiError> {
+) -> Result<TakenIn, ApiError> {
     let fields = RecordedFields { app: app.clone(), record: record.clone() };
     let declared = http_body::Body::size_hint(&body).exact();
     let mut rest = BodyExt::into_data_stream(body);
-    let mut ahead = Ahead { pieces: Vec::new(), size: 0, model: None, is_whole: false };
+    let mut ahead = Ahead::default();
     // The row of a request that a budget refuses names its model.
     if app.relay.depends_on_model() || app.usage.has_budgets() {
         ahead = match ahead.read(&fields, &mut reader, &mut rest).await {
@@ -51,18 +54,21 @@ pub(super) async fn passing(
     }
     let Ahead { mut pieces, size, model, is_whole } = ahead;
     let target = model.as_ref().map(|field| app.relay.target(&field.value).to_owned()).unwrap_or_default();
-    let mut length = declared;
+    let (mut length, has_model) = (declared, model.is_some());
     if let Some(field) = model.filter(|field| field.value != target) {
         pieces = replaced(&pieces, &field.place, &target);
         length = declared.map(|length| length - field.place.len() as u64 + target.len() as u64);
     }
+    let refusal = Arc::default();
     if is_whole && size > 0 {
-        return Ok((Passing::Whole(Pieces::from(pieces)), target));
+        return Ok(TakenIn { body: Passing::Whole(Pieces::from(pieces)), model: target, refusal });
     }
     let beginning = pieces.first().cloned().unwrap_or_default();
-    let rest = watched(fields, reader, rest);
+    let another_model = has_model.then(|| Arc::clone(&refusal));
+    let rest = watched(fields, reader, rest, another_model);
     let body = futures::stream::iter(pieces.into_iter().map(Ok)).chain(rest);
-    Ok((Passing::Streamed { body: Some(Outgoing::streamed(body, length)), beginning }, target))
+    let body = Passing::Streamed { body: Some(Outgoing::streamed(body, length)), beginning };
+    Ok(TakenIn { body, model: target, refusal })
 }
 
 impl Ahead {
@@ -84,7 +90,11 @@ impl Ahead {
             recorded.note(&fields);
             self.size += piece.len();
             self.pieces.push(room.keep_piece(piece)?);
-            self.model = fields.into_iter().find(|field| field.name == "model");
+            let mut models = fields.into_iter().filter(|field| field.name == "model");
+            self.model = models.next();
+            if models.next().is_some() {
+                return Err(form_names_two_models());
+            }
         }
         Ok(self)
     }
@@ -106,17 +116,25 @@ fn replaced(pieces: &[Bytes], place: &Range<usize>, value: &str) -> Vec<Bytes> {
     before
 }
 
-/// The rest of a form, read for the log as it passes.
+/// The rest of a form, read for the log as it passes. `another_model`: a model in it is one too many, and why the form breaks off there.
 fn watched(
     recorded: RecordedFields,
     mut reader: FormReader,
     rest: BodyDataStream<Body>,
+    another_model: Option<Arc<OnceLock<ApiError>>>,
 ) -> impl Stream<Item = Result<Bytes, axum::BoxError>> {
     let patience = recorded.app.limits.client_timeout;
-    pieces(rest, patience).inspect(move |piece| {
-        if let Ok(piece) = piece {
-            recorded.note(&reader.push(piece));
+    pieces(rest, patience).map(move |piece| {
+        let piece = piece?;
+        let fields = reader.push(&piece);
+        if let Some(refusal) =
+            another_model.as_ref().filter(|_| fields.iter().any(|field| field.name == "model"))
+        {
+            let error = refusal.get_or_init(form_names_two_models);
+            return Err(error.message.clone().into());
         }
+        recorded.note(&fields);
+        Ok(piece)
     })
 }
 

@@ -15,7 +15,7 @@ use super::visit::Visit;
 use super::{App, agent_apis, body, respond};
 use crate::observe::{Account, RequestRecord, RequestStart};
 use crate::usage::{Exhausted, Owner};
-use crate::wire::{ApiError, ErrorCode, Object};
+use crate::wire::{ApiError, ErrorCode, FormReader, Object};
 
 /// Routes that are no model server's, and those below them: they use no model, or find it in their own way.
 const OWN: [&str; 6] = ["/v1/runs", "/v1/approvals", "/v1/outbox", "/hooks", "/v1/usage", "/ui"];
@@ -119,8 +119,11 @@ pub(super) async fn begin_other(
     let mut length = declared(&parts.headers);
     let body = if visit.key.limits.is_restricted() && !is_own(path) && !is_for_kept_response {
         let read = body::read(incoming, &app.limits, &app.bodies).await;
-        let checked =
-            read.and_then(|body| named(&body).and_then(|model| may_use(app, visit, &model)).map(|()| body));
+        let form = form_reader(&parts.headers);
+        let checked = read.and_then(|body| {
+            let model = form.map_or_else(|| named(&body), |form| named_in_form(form, &body))?;
+            may_use(app, visit, &model).map(|()| body)
+        });
         match checked {
             Ok(body) => {
                 length = body.len() as u64;
@@ -160,10 +163,32 @@ fn declared(headers: &HeaderMap) -> u64 {
 fn named(body: &[u8]) -> Result<String, ApiError> {
     let object = std::str::from_utf8(body).ok().and_then(|text| Object::parse(text).ok());
     object.as_ref().map_or(Ok(()), only_one_model)?;
-    object.and_then(|object| object.string("model")).ok_or_else(|| {
-        let what = "this key may use certain models only, and the request names none that respool can read: send JSON with `model`";
-        ApiError::bad_request(ErrorCode::MissingRequiredParameter, what).with_param("model")
-    })
+    object.and_then(|object| object.string("model")).ok_or_else(names_no_model)
+}
+
+/// The model of a form that is all here.
+fn named_in_form(mut form: FormReader, body: &[u8]) -> Result<String, ApiError> {
+    let mut models = form.push(body).into_iter().filter(|field| field.name == "model");
+    let model = models.next().ok_or_else(names_no_model)?;
+    models.next().map_or(Ok(model.value), |_| Err(form_names_two_models()))
+}
+
+/// The reader of a form that these headers announce, unless its content is encoded.
+pub(super) fn form_reader(headers: &HeaderMap) -> Option<FormReader> {
+    let is_plain = headers.get(header::CONTENT_ENCODING).is_none_or(|encoding| encoding == "identity");
+    let content_type = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
+    FormReader::of_content_type(content_type).filter(|_| is_plain)
+}
+
+/// A form is sent on with one model, whose alias, server, budget and permission hold; the server may take the other one.
+pub(super) fn form_names_two_models() -> ApiError {
+    let what = "the form has more than one field `model`: send it once";
+    ApiError::bad_request(ErrorCode::UnsupportedValue, what).with_param("model")
+}
+
+fn names_no_model() -> ApiError {
+    let what = "this key may use certain models only, and the request names none that respool can read: send JSON, or a form, with `model`";
+    ApiError::bad_request(ErrorCode::MissingRequiredParameter, what).with_param("model")
 }
 
 /// The server may take the other one.

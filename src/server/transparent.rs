@@ -1,6 +1,7 @@
 //! Every route that is not respool's own: method, path, query, headers and bodies pass both ways as they come. Of a JSON body and of
 //! a form the model is read, and an alias in it becomes its target; of a reply the token counts are read for the log.
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -17,7 +18,7 @@ use super::{App, Peer, agent_apis, body, form, permission, respond};
 use crate::observe::{Outcome, RequestRecord, RequestStart, TRACEPARENT};
 use crate::relay::{Forward, Passing, is_safe};
 use crate::upstream::{Incoming, Outgoing, Place};
-use crate::wire::{ApiError, ErrorCode, FormReader, Pieces};
+use crate::wire::{ApiError, ErrorCode, Pieces};
 
 /// So much of a reply's end is kept to read its token counts.
 const TAIL: usize = 16 << 10;
@@ -53,8 +54,8 @@ pub(super) async fn pass_on(app: App, parts: Parts, body: Body, record: &Request
         }
         Ok(passing)
     });
-    let (body, model) = match passing {
-        Ok(passing) => passing,
+    let TakenIn { body, model, refusal } = match passing {
+        Ok(taken) => taken,
         Err(error) => return refused(error),
     };
     let path_and_query = parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
@@ -71,7 +72,24 @@ pub(super) async fn pass_on(app: App, parts: Parts, body: Body, record: &Request
     };
     match sent {
         Ok(answer) => passed_on(&app, answer.into_parts(), is_head, record.clone()),
-        Err(error) => refused(error),
+        Err(error) => refused(refusal.get().cloned().unwrap_or(error)),
+    }
+}
+
+/// A body that was taken in as far as it had to be.
+#[derive(Debug)]
+pub(super) struct TakenIn {
+    /// The body as it goes up.
+    pub(super) body: Passing,
+    /// The model that it names there.
+    pub(super) model: String,
+    /// Why the rest of it did not go up, which shows only while it does.
+    pub(super) refusal: Arc<OnceLock<ApiError>>,
+}
+
+impl TakenIn {
+    fn new(body: Passing, model: String) -> Self {
+        Self { body, model, refusal: Arc::default() }
     }
 }
 
@@ -89,15 +107,15 @@ async fn passing(
     headers: &HeaderMap,
     body: Body,
     record: &RequestRecord,
-) -> Result<(Passing, String), ApiError> {
+) -> Result<TakenIn, ApiError> {
     if http_body::Body::is_end_stream(&body) {
-        return Ok((Passing::Whole(Pieces::default()), String::new()));
+        return Ok(TakenIn::new(Passing::Whole(Pieces::default()), String::new()));
     }
     let content_type =
         headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let is_plain = headers.get(header::CONTENT_ENCODING).is_none_or(|encoding| encoding == "identity");
     let is_read = !is_safe(method) && is_plain;
-    if let Some(reader) = FormReader::of_content_type(content_type).filter(|_| is_read) {
+    if let Some(reader) = permission::form_reader(headers).filter(|_| is_read) {
         return form::passing(app, reader, body, record).await;
     }
     let length = http_body::Body::size_hint(&body).exact();
@@ -107,13 +125,13 @@ async fn passing(
     if !(is_read && is_json) {
         let pieces = pieces(BodyExt::into_data_stream(body), app.limits.client_timeout);
         let body = Some(Outgoing::streamed(pieces, length));
-        return Ok((Passing::Streamed { body, beginning: Bytes::new() }, String::new()));
+        return Ok(TakenIn::new(Passing::Streamed { body, beginning: Bytes::new() }, String::new()));
     }
     let whole = body::read(body, &app.limits, &app.bodies).await?;
     let named = app.relay.named_model(&whole);
     record.stream(named.stream);
     record_model(app, &named.model, record);
-    Ok((Passing::Whole(named.body.into()), named.target))
+    Ok(TakenIn::new(Passing::Whole(named.body.into()), named.target))
 }
 
 /// Records the model that a request is for.

@@ -377,6 +377,7 @@ fn sum(row: &Row<'_>, width: usize) -> rusqlite::Result<UsageSum> {
             cached: some(total(6)?),
             reasoning: some(total(7)?),
             completion: total(8)?,
+            ..Usage::default()
         },
         busy: whole(9)?,
         first: whole(10)?,
@@ -415,7 +416,7 @@ fn stored(row: &Row<'_>) -> rusqlite::Result<StoredUsage> {
     let some = |index: usize| row.get::<_, Option<i64>>(index).map(|number| number.map(i64::unsigned_abs));
     let usage = match (some(10)?, some(13)?) {
         (Some(prompt), Some(completion)) => {
-            Some(Usage { prompt, completion, cached: some(11)?, reasoning: some(12)? })
+            Some(Usage { prompt, completion, cached: some(11)?, reasoning: some(12)?, ..Usage::default() })
         }
         _ => None,
     };
@@ -465,7 +466,7 @@ mod tests {
             key: key.into(),
             model: model.into(),
             upstream: "box".into(),
-            usage: Some(Usage { prompt: tokens, completion: 1, cached: Some(2), reasoning: None }),
+            usage: Some(Usage { prompt: tokens, completion: 1, cached: Some(2), ..Usage::default() }),
             duration: Duration::from_secs(1),
             attempts: 2,
             outcome: "ok".into(),

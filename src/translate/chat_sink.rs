@@ -258,7 +258,7 @@ mod tests {
             model: "m".into(),
             tags: vec![("system_fingerprint", "\"fp\"".into())],
         };
-        let usage = Some(Usage { prompt: 1, completion: 2, cached: Some(1), reasoning: None });
+        let usage = Some(Usage { prompt: 1, completion: 2, cached: Some(1), ..Usage::default() });
         Reply {
             head,
             choices: vec![ReplyChoice { turn, ..ReplyChoice::default() }],

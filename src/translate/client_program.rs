@@ -19,6 +19,8 @@ pub enum ClientProgram {
     ClaudeCode,
     /// Qwen Code: it repeats 429 and 5xx whatever a header says. On the Messages route it calls itself `claude-cli/0.24.4`.
     QwenCode,
+    /// Vercel's AI SDK: it repeats 429 and 5xx twice whatever a header says.
+    AiSdk,
     /// A run of respool's own: it takes `prompt_tokens` for the size of the conversation too.
     Agent,
 }
@@ -71,6 +73,7 @@ impl ClientProgram {
             agent if agent.starts_with("codex") => Self::Codex,
             agent if agent.starts_with("QwenCode") || agent.starts_with("claude-cli/0.") => Self::QwenCode,
             agent if agent.starts_with("claude-cli") => Self::ClaudeCode,
+            agent if agent.starts_with("ai-sdk") => Self::AiSdk,
             _ => Self::Other,
         }
     }
@@ -162,6 +165,7 @@ mod tests {
             ("claude-cli/2.1.330 (external, sdk-cli)", ClientProgram::ClaudeCode),
             ("claude-cli/0.24.4 (external, cli)", ClientProgram::QwenCode),
             ("QwenCode/0.24.4 (linux; x64)", ClientProgram::QwenCode),
+            ("ai-sdk-openai/4.0.118 ai-sdk-provider-utils/5.0.81 node.js/24", ClientProgram::AiSdk),
             ("OpenAI/Python 3.54.0", ClientProgram::Other),
             ("", ClientProgram::Other),
         ] {

@@ -57,6 +57,8 @@ struct LiveChoice {
     turn: Turn,
     kept: Vec<(String, String)>,
     message_kept: Vec<(String, String)>,
+    /// The model refused to answer, in words of their own field.
+    has_refused: bool,
 }
 
 impl LiveTurn {
@@ -85,7 +87,11 @@ impl LiveTurn {
     pub fn has_spoken(&self) -> bool {
         let spoke =
             |turn: &Turn| !(turn.reasoning.is_empty() && turn.content.is_empty() && turn.calls.is_empty());
-        self.turns().any(spoke)
+        self.turns().any(spoke) || self.has_refused()
+    }
+
+    fn has_refused(&self) -> bool {
+        self.choices.values().any(|choice| choice.has_refused)
     }
 
     /// True when every choice has its finish reason.
@@ -128,6 +134,10 @@ impl LiveTurn {
             }
             let reason = self.choice(index).reason();
             self.choice(index).turn.finish = Some(reason);
+        }
+        // A refusal is an answer, as in a whole reply.
+        if self.has_refused() {
+            return None;
         }
         Fault::of_turns(&self.turns().collect::<Vec<_>>(), self.usage)
     }
@@ -204,6 +214,7 @@ impl LiveTurn {
             turn: Turn::default(),
             kept: vec![],
             message_kept: vec![],
+            has_refused: false,
         })
     }
 
@@ -227,7 +238,7 @@ impl LiveTurn {
         let logprobs = matches!(event, TurnEvent::Content(_)).then(|| choice.take_logprobs()).flatten();
         let leaves = match event {
             TurnEvent::Reasoning(_) => shows_reasoning,
-            TurnEvent::Content(_) | TurnEvent::ToolCall(_) => true,
+            TurnEvent::Content(_) | TurnEvent::ToolCall(_) | TurnEvent::Refusal(_) => true,
             _ => false,
         };
         if leaves {
@@ -250,6 +261,10 @@ impl LiveChoice {
             if let Some(text) = text.filter(|text| !text.is_empty()) {
                 self.engine.push(field, &text, &mut events);
             }
+        }
+        if let Some(text) = delta.get("refusal").and_then(text_of).filter(|text| !text.is_empty()) {
+            self.has_refused = true;
+            events.push(TurnEvent::Refusal(text));
         }
         if let Some(logprobs) = choice.get("logprobs") {
             self.logprobs.push(pruned_logprobs(logprobs).into_owned());
@@ -447,6 +462,13 @@ mod tests {
             "{out}"
         );
         assert_eq!(out.matches("\"content\":\"Hi\"").count(), 1, "{out}");
+    }
+
+    #[test]
+    fn a_refusal_is_an_answer() {
+        let mut turn = live(None);
+        let (out, fault) = run(&mut turn, &[chunk(r#""refusal":"no""#, "null"), chunk("", r#""stop""#)]);
+        assert!(fault.is_none() && turn.has_spoken() && out.contains(r#""refusal":"no""#), "{fault:?} {out}");
     }
 
     #[test]

@@ -33,6 +33,7 @@ mod reply;
 mod reply_reader;
 pub mod responses;
 mod sealed;
+mod server_fields;
 mod stream;
 mod trim;
 #[cfg(any(test, fuzzing))]

@@ -31,6 +31,8 @@ pub struct PlainTurn {
     finished: Option<(FinishReason, bool)>,
     stop_sequence: Option<String>,
     usage: Option<Usage>,
+    /// Native calls, whose arguments come in pieces: each with the index that the server gave it.
+    calls: Vec<(Option<u64>, ToolCall)>,
 }
 
 impl PlainTurn {
@@ -87,7 +89,33 @@ impl PlainTurn {
         self.say(TurnEvent::Content(text("content")), out);
         self.say(TurnEvent::Refusal(text("refusal")), out);
         let calls = delta.get("tool_calls").and_then(array).unwrap_or_default();
-        calls.into_iter().filter_map(call_of).for_each(|call| self.say(TurnEvent::ToolCall(call), out));
+        calls.into_iter().for_each(|piece| self.piece_of_call(piece));
+    }
+
+    /// A piece without an index belongs to the last call, unless it names another one.
+    fn piece_of_call(&mut self, json: &str) {
+        let Ok(piece) = Object::parse(json) else { return };
+        let function = piece.get("function").and_then(|json| Object::parse(json).ok()).unwrap_or_default();
+        let name = function.string("name").filter(|name| !name.is_empty());
+        let index = piece.number("index");
+        let known = match index {
+            Some(_) => self.calls.iter().position(|(at, _)| *at == index),
+            None if name.is_some() => None,
+            None => self.calls.len().checked_sub(1),
+        };
+        let place = known.unwrap_or_else(|| {
+            self.calls.push((index, ToolCall::default()));
+            self.calls.len() - 1
+        });
+        self.has_spoken = true;
+        let (_, call) = &mut self.calls[place];
+        call.id = call.id.take().or_else(|| piece.string("id").filter(|id| !id.is_empty()));
+        if call.name.is_empty() {
+            call.name = name.unwrap_or_default();
+        }
+        if let Some(arguments) = function.get("arguments") {
+            call.arguments.push_str(&decode_string(arguments).unwrap_or_else(|| arguments.to_owned()));
+        }
     }
 
     fn say(&mut self, event: TurnEvent, out: &mut Vec<ChoiceEvent>) {
@@ -131,7 +159,15 @@ impl PlainTurn {
 
     /// Ends the turn; `fills_window`: the reply has filled the model's window.
     pub fn close(&self, fills_window: bool, out: &mut Vec<ChoiceEvent>) {
-        let reason = self.finished.map_or(FinishReason::Stop, |(reason, _)| reason);
+        let mut reason = self.finished.map_or(FinishReason::Stop, |(reason, _)| reason);
+        for event in self.calls.iter().filter_map(|(_, call)| whole_call(call)) {
+            if matches!(event, TurnEvent::ToolCall(_)) {
+                reason = FinishReason::ToolCalls;
+            } else if reason == FinishReason::ToolCalls {
+                reason = FinishReason::Stop;
+            }
+            out.push(ChoiceEvent::new(0, event));
+        }
         let stopped_by = self.stop_sequence.as_deref();
         let choice =
             stopped_by.map(|text| (STOP_REASON.to_owned(), encode_string(text))).into_iter().collect();
@@ -188,15 +224,15 @@ fn reason_of(name: &str) -> FinishReason {
     FinishReason::resolve(Some(name), calls)
 }
 
-fn call_of(json: &str) -> Option<ToolCall> {
-    let call = Object::parse(json).ok()?;
-    let function = Object::parse(call.get("function")?).ok()?;
-    Some(ToolCall {
-        id: call.string("id"),
-        name: function.string("name")?,
-        arguments: function.string("arguments").unwrap_or_else(|| "{}".to_owned()),
-        problems: vec![],
-    })
+/// A call whose pieces have all come. One that is no call, as its arguments are no JSON object, is a text.
+fn whole_call(call: &ToolCall) -> Option<TurnEvent> {
+    let mut call = call.clone();
+    if call.arguments.trim().is_empty() {
+        "{}".clone_into(&mut call.arguments);
+    }
+    let is_call = !call.name.is_empty() && Object::parse(&call.arguments).is_ok();
+    let text = || Some(format!("{}{}", call.name, call.arguments)).filter(|text| text != "{}");
+    if is_call { Some(TurnEvent::ToolCall(call)) } else { text().map(TurnEvent::Content) }
 }
 
 #[cfg(test)]
@@ -247,6 +283,43 @@ mod tests {
         assert!(turn.push(&bad, &mut out).is_err());
         assert!(turn.push(&good, &mut out).is_ok());
         assert!(turn.push(&bad, &mut out).is_err(), "other bytes than before");
+    }
+
+    #[test]
+    fn native_calls_in_pieces_leave_whole() {
+        let events = |deltas: &[&str], finish: &str| {
+            let (mut turn, mut out) = (PlainTurn::default(), Vec::new());
+            for delta in deltas {
+                let chunk = format!(
+                    r#"{{"choices":[{{"index":0,"delta":{{"tool_calls":[{delta}]}},"finish_reason":null}}]}}"#
+                );
+                turn.push(&chunk, &mut out).unwrap();
+            }
+            turn.push(
+                &format!(r#"{{"choices":[{{"index":0,"delta":{{}},"finish_reason":"{finish}"}}]}}"#),
+                &mut out,
+            )
+            .unwrap();
+            assert_eq!((turn.settle(|_| true), out.len()), (None, 1));
+            turn.close(false, &mut out);
+            let seen = out.into_iter().skip(1).map(|step| match step.event {
+                TurnEvent::ToolCall(call) => format!("{:?} {} {}", call.id, call.name, call.arguments),
+                TurnEvent::Finish(end) => format!("{:?}", end.reason),
+                event => format!("{event:?}"),
+            });
+            seen.collect::<Vec<_>>()
+        };
+        let a = r#"{"index":0,"id":"1","function":{"name":"f","arguments":""}}"#;
+        let rest = [
+            r#"{"index":0,"function":{"arguments":"{\"a\":"}}"#,
+            r#"{"index":1,"id":"2","function":{"name":"g"}}"#,
+            r#"{"index":0,"function":{"arguments":"1}"}}"#,
+        ];
+        let both = [&[a], &rest[..]].concat();
+        assert_eq!(events(&both, "stop"), ["Some(\"1\") f {\"a\":1}", "Some(\"2\") g {}", "ToolCalls"]);
+        assert_eq!(events(&[a, rest[0]], "tool_calls"), ["Content(\"f{\\\"a\\\":\")", "Stop"]);
+        let bare = [r#"{"function":{"name":"f","arguments":"{"}}"#, r#"{"function":{"arguments":"}"}}"#];
+        assert_eq!(events(&bare, "tool_calls"), ["None f {}", "ToolCalls"]);
     }
 
     #[test]

@@ -98,6 +98,7 @@ fn every_event(input: &[u8]) -> Vec<TurnEvent> {
         prompt: 7,
         completion: 2,
         cached: Some(3),
+        cache_written: Some(1),
         reasoning: None,
     });
     events.push(TurnEvent::Finish(TurnEnd::new(reason[input.len() % 4], usage)));

@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     fn usage(prompt: u64, cached: Option<u64>, completion: u64) -> Usage {
-        Usage { prompt, completion, cached, reasoning: None }
+        Usage { prompt, completion, cached, ..Usage::default() }
     }
 
     fn configured(text: &str) -> Prices {

@@ -274,6 +274,7 @@ pub fn usage_from(text: &str) -> Option<Usage> {
         prompt: prompt.unwrap_or_default(),
         completion: completion.unwrap_or_default(),
         cached: detail("prompt_tokens_details", "cached_tokens"),
+        cache_written: detail("prompt_tokens_details", "created_cache_tokens"),
         reasoning: detail("completion_tokens_details", "reasoning_tokens"),
     })
 }
@@ -317,7 +318,10 @@ mod tests {
         assert_eq!(choice.tool_calls, [call("f", r#"{"a":1}"#), call("g", "")]);
         assert_eq!(choice.kept, [("stop_reason".into(), "5".into())]);
         assert_eq!(choice.message_kept, [("stop".into(), "7".into())]);
-        assert_eq!(reply.usage, Some(Usage { prompt: 3, completion: 4, cached: None, reasoning: Some(2) }));
+        assert_eq!(
+            reply.usage,
+            Some(Usage { prompt: 3, completion: 4, reasoning: Some(2), ..Usage::default() })
+        );
     }
 
     #[test]

@@ -733,3 +733,60 @@ async fn one_call_at_a_time_is_one_call_on_both_routes() {
     }
     fake.finish();
 }
+
+#[tokio::test]
+async fn dropped_reasoning_leaves_on_neither_route() {
+    let call = || Script::json(200, &replies::calls(&[("read", r#"{"path": "a"}"#)]));
+    let fake = FakeVllm::start([call(), call(), call(), call()]).await;
+    let respool = Respool::with(&fake, "reasoning = \"drop\"").await;
+    for told in all_four(&respool, true).await {
+        assert!(!format!("{told:?}").contains("I need a tool."), "{told:?}");
+    }
+    fake.finish();
+}
+
+/// The client declared no tool, and the server calls one all the same, as it streams calls: in pieces.
+#[tokio::test]
+async fn a_native_call_in_pieces_is_one_call_without_declared_tools() {
+    let piece = |call: Value| replies::frame(&replies::chunk(&json!({"tool_calls": [call]}), None));
+    let named =
+        json!({"index": 0, "id": "a", "type": "function", "function": {"name": "read", "arguments": ""}});
+    let streamed = || {
+        Script::sse([
+            replies::role_frame(),
+            piece(named.clone()),
+            piece(json!({"index": 0, "function": {"arguments": "{\"path\":"}})),
+            piece(json!({"index": 0, "function": {"arguments": "\"a\"}"}})),
+            replies::frame(&replies::chunk(&json!({}), Some("tool_calls"))),
+            replies::usage_frame(),
+            replies::DONE.to_owned(),
+        ])
+    };
+    let fake = FakeVllm::start([streamed(), streamed(), streamed(), streamed()]).await;
+    let respool = Respool::before(&fake).await;
+    let [response, whole_response, message, whole_message] = all_four(&respool, false).await;
+    let call = vec![("read".to_owned(), r#"{"path":"a"}"#.to_owned())];
+    assert_eq!((&response.calls, &message.calls, message.end.as_str()), (&call, &call, "tool_use"));
+    assert_eq!(whole_response.object["output"][0]["arguments"], r#"{"path":"a"}"#);
+    assert_eq!(whole_message.object["content"][0]["input"], json!({"path": "a"}));
+    fake.finish();
+}
+
+#[tokio::test]
+async fn a_refusal_on_the_live_route_is_an_answer() {
+    let refused = || {
+        let chunks = [
+            replies::chunk(&json!({"refusal": "I will not."}), None),
+            replies::chunk(&json!({}), Some("stop")),
+        ];
+        let frames = chunks.iter().map(replies::frame);
+        Script::sse(frames.chain([replies::usage_frame(), replies::DONE.to_owned()]).collect::<Vec<_>>())
+    };
+    let fake = FakeVllm::start([refused(), refused()]).await;
+    let respool = Respool::with(&fake, crate::live::LIVE).await;
+    let response = text(&post(&respool, "/v1/responses", &response_request(true, true)).await);
+    assert!(response.contains("response.refusal.delta") && response.contains("I will not."), "{response}");
+    let message = text(&post(&respool, "/v1/messages", &message_request(true, true)).await);
+    assert_eq!(other_wires::messages(&message).end, "refusal");
+    fake.finish();
+}

@@ -70,6 +70,30 @@ async fn a_form_goes_to_its_models_server() {
     assert_eq!((a.requests().len(), b.requests().len()), (0, 3));
 }
 
+/// The first model would decide the server, the alias and the budget, and the server might take the second.
+#[tokio::test]
+async fn a_form_with_two_models_is_refused() {
+    let fake = FakeVllm::always(heard()).await;
+    fake.allow_cut_requests();
+    let respool = Respool::with(&fake, ALIAS).await;
+    let model = |name: &str| part("name=\"model\"", name.as_bytes());
+    for size in [10, 3 << 20] {
+        let file = part("name=\"file\"; filename=\"a.wav\"", &vec![0x80; size]);
+        let body = [model("fast"), file, model("else"), b"--b-1--\r\n".to_vec()].concat();
+        let reply = exchange(respool.address, &request(ROUTES[0], body)).await;
+        let error = &reply.json()["error"];
+        assert_eq!((reply.status, &error["param"]), (400, &json!("model")), "{size}: {error}");
+    }
+    assert_eq!(fake.requests().len(), 0);
+    let plain = Respool::with(&fake, "").await;
+    let body = [model("fast"), model("else"), b"--b-1--\r\n".to_vec()].concat();
+    assert_eq!(
+        exchange(plain.address, &request(ROUTES[0], body)).await.status,
+        200,
+        "the model decides nothing"
+    );
+}
+
 /// The client goes away in the middle of its file: the server has had the beginning of it.
 #[tokio::test]
 async fn a_file_streams_behind_the_model() {

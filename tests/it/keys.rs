@@ -89,6 +89,18 @@ async fn tools_know_the_name_of_the_key_also_after_a_restart() {
     assert_eq!(tools.keys(), [Some("alice".to_owned()), Some("alice".to_owned())]);
 }
 
+/// A form with a file between these models.
+fn form_of(models: &[&str]) -> Request {
+    let field = |model: &&str| format!("form-data; name=\"model\"\r\n\r\n{model}");
+    let mut parts: Vec<String> = models.iter().map(field).collect();
+    let file = "form-data; name=\"file\"; filename=\"a\"\r\n\r\nRIFF";
+    parts.insert(parts.len().min(1), file.to_owned());
+    let parts: Vec<String> =
+        parts.iter().map(|part| format!("--x\r\nContent-Disposition: {part}\r\n")).collect();
+    Request::new("POST", "/v1/audio/transcriptions", format!("{}--x--\r\n", parts.concat()))
+        .header("content-type", "multipart/form-data; boundary=x")
+}
+
 #[tokio::test]
 async fn a_key_opens_its_models_and_agents_only() {
     let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
@@ -105,6 +117,7 @@ async fn a_key_opens_its_models_and_agents_only() {
     assert_eq!(listed(BOB).await, ["gpt-oss-20b", "helper"]);
     assert_eq!(ask(&respool, ALICE, Request::get("/v1/models/helper")).await.status, 404);
     assert_eq!(ask(&respool, ALICE, Request::chat(&chat("gpt-oss-20b"))).await.status, 200);
+    assert_eq!(ask(&respool, ALICE, form_of(&["gpt-oss-20b"])).await.status, 200);
     let before = fake.requests().len();
     for model in ["helper", "llama", ""] {
         let reply = ask(&respool, ALICE, Request::chat(&chat(model))).await;
@@ -143,6 +156,10 @@ async fn a_key_opens_its_models_and_agents_only() {
         (Request::post("/v1/embeddings", r#"{"input":"x"}"#), 400),
         (Request::post("/invocations", r#"{"model":"llama","prompt":"x"}"#), 404),
         (form, 400),
+        (form_of(&[]), 400),
+        (form_of(&["llama"]), 404),
+        (form_of(&["gpt-oss-20b", "llama"]), 400),
+        (form_of(&["llama", "gpt-oss-20b"]), 400),
         (Request::post("/v1/runs_elsewhere", r#"{"model":"llama"}"#), 404),
         (Request::post("/v1/runs/x/elsewhere", r#"{"model":"llama"}"#), 404),
         (Request::post("/hooks/x", "{}"), 404),

@@ -38,7 +38,7 @@ fn reply() -> impl Strategy<Value = Reply> {
         |(first, second, tokens, model)| Reply {
             head: Head { id: "chatcmpl-1".into(), created: 1, model, tags: vec![] },
             choices: std::iter::once(first).chain(second).collect(),
-            usage: Some(Usage { prompt: tokens.into(), completion: 2, cached: Some(1), reasoning: None }),
+            usage: Some(Usage { prompt: tokens.into(), completion: 2, cached: Some(1), ..Usage::default() }),
             kept: vec![],
             earlier_prompts: 0,
         },

@@ -216,7 +216,7 @@ fn reply() -> impl Strategy<Value = Reply> {
                 prompt: prompt.into(),
                 completion: completion.into(),
                 cached: Some(u64::from(cached).min(prompt.into())),
-                reasoning: None,
+                ..Usage::default()
             });
             Reply {
                 head: Head { id: "chatcmpl-1".into(), created: 1, model: "m".into(), tags: vec![] },

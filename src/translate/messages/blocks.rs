@@ -8,6 +8,7 @@ use super::super::chat_body::{ChatMessages, JsonText, Part, image_part};
 use super::super::document::{base64_text, titled};
 use super::super::passed_by::{Notes, missing, nested, optional_bool, unsupported, wrong_type};
 use super::super::sealed::Sealer;
+use super::tools::PlacedChange;
 use crate::wire::{ApiError, Object, array, encode_string};
 
 /// Claude Code's first system block says who pays, not what to do.
@@ -19,18 +20,50 @@ pub(super) struct Blocks<'a> {
     pub(super) messages: ChatMessages,
     /// The tools that `tool_reference` blocks name.
     pub(super) referenced: BTreeSet<String>,
+    /// What messages of the system change about the tools, in order.
+    pub(super) tool_changes: Vec<PlacedChange>,
 }
 
 impl<'a> Blocks<'a> {
     pub(super) fn new(sealer: &'a Sealer) -> Self {
-        Self { sealer, messages: ChatMessages::default(), referenced: BTreeSet::new() }
+        Self {
+            sealer,
+            messages: ChatMessages::default(),
+            referenced: BTreeSet::new(),
+            tool_changes: Vec::new(),
+        }
     }
 
     /// `system`: a string or text blocks.
     pub(super) fn system(&mut self, json: &str, field: &str) -> Result<(), ApiError> {
-        let mut texts = texts(json, field)?;
-        texts.retain(|text| !text.starts_with(BILLING));
-        texts.into_iter().for_each(|text| self.messages.system(text));
+        for (block, field) in blocks(json, field)? {
+            if !block.is_string("type", "text") {
+                return Err(not_for_system(&block, &field));
+            }
+            self.system_text(&block, &field)?;
+        }
+        Ok(())
+    }
+
+    /// A message with the role `system`, which may also change the tools.
+    fn system_message(&mut self, content: &str, field: &str) -> Result<(), ApiError> {
+        for (block, field) in blocks(content, field)? {
+            match block.string("type").as_deref() {
+                Some("text") => self.system_text(&block, &field)?,
+                Some("tool_addition" | "tool_removal") => {
+                    self.tool_changes.push(PlacedChange::read(&block, &field)?);
+                }
+                _ => return Err(not_for_system(&block, &field)),
+            }
+        }
+        Ok(())
+    }
+
+    fn system_text(&mut self, block: &Object<'_>, field: &str) -> Result<(), ApiError> {
+        let text = text_of(block, field)?;
+        if !text.starts_with(BILLING) {
+            self.messages.system(text);
+        }
         Ok(())
     }
 
@@ -45,7 +78,7 @@ impl<'a> Blocks<'a> {
         match role.as_str() {
             "user" => self.user(content, &field, notes),
             "assistant" => self.assistant(content, &field, notes),
-            "system" => self.system(content, &field),
+            "system" => self.system_message(content, &field),
             _ => Err(unsupported(
                 field.replace(".content", ".role"),
                 format!("the role `{role}` is unknown: send user, assistant or system"),
@@ -136,6 +169,12 @@ impl<'a> Blocks<'a> {
         self.referenced.extend(found);
         Ok(())
     }
+}
+
+fn not_for_system(block: &Object<'_>, field: &str) -> ApiError {
+    let kind = block.string("type").unwrap_or_default();
+    let message = format!("`{field}` is of type `{kind}`, which does not belong here: send text");
+    unsupported(format!("{field}.type"), message)
 }
 
 fn id<'b>(block: &'b Object<'_>, key: &str, field: &str) -> Result<&'b str, ApiError> {

@@ -24,13 +24,13 @@ fn may_be_tried_otherwise(error: &ApiError, program: ClientProgram) -> bool {
 }
 
 /// The status of an error after which a client is not to try again. Claude Code, told not to, does not repeat a 500 (else it does so
-/// twelve times); an overloaded server (503, 529) and a rate limit it repeats all the same, by the type of the error. Qwen Code repeats
-/// 429 and 5xx whatever the reply says (measured on 2.1.330 and 0.24.4).
+/// twelve times); an overloaded server (503, 529) and a rate limit it repeats all the same, by the type of the error. Qwen Code
+/// and the AI SDK repeat 429 and 5xx whatever the reply says (measured on 2.1.330, 0.24.4 and 7.0.173).
 pub fn final_status(error: &ApiError, program: ClientProgram) -> u16 {
     match (program, error.status) {
         _ if !is_final(error) => error.status,
         (ClientProgram::ClaudeCode, 408 | 409 | 429 | 503 | 504 | 529) => 500,
-        (ClientProgram::QwenCode, 429 | 500..) => 422,
+        (ClientProgram::QwenCode | ClientProgram::AiSdk, 429 | 500..) => 422,
         (_, status) => status,
     }
 }
@@ -108,6 +108,7 @@ mod tests {
         assert_eq!(reply(503, ClientProgram::ClaudeCode), (500, 2));
         assert_eq!(reply(503, ClientProgram::QwenCode), (422, 2));
         assert_eq!(reply(422, ClientProgram::QwenCode), (422, 2));
+        assert_eq!(reply(503, ClientProgram::AiSdk), (422, 2));
         assert_eq!(reply(503, ClientProgram::Other), (503, 2));
     }
 

@@ -233,12 +233,13 @@ impl MessageEvents {
     }
 }
 
-/// Anthropic counts what came from the cache apart.
+/// Anthropic counts apart what came from the cache and what was written to it.
 fn usage_json(usage: &Usage) -> String {
     let cached = usage.cached.unwrap_or_default().min(usage.prompt);
+    let written = usage.cache_written.unwrap_or_default().min(usage.prompt - cached);
     format!(
-        r#"{{"input_tokens":{},"cache_creation_input_tokens":0,"cache_read_input_tokens":{cached},"output_tokens":{}}}"#,
-        usage.prompt - cached,
+        r#"{{"input_tokens":{},"cache_creation_input_tokens":{written},"cache_read_input_tokens":{cached},"output_tokens":{}}}"#,
+        usage.prompt - cached - written,
         usage.completion,
     )
 }

@@ -4,9 +4,11 @@
 //! `stream` is not part of the chat request: the relay decides how it asks. Called by `server`.
 
 use super::super::passed_by::{
-    Notes, PassedBy, missing, nested, nothing_said, optional_bool, request_object, unsupported, wrong_type,
+    Notes, PassedBy, missing, nested, nothing_said, optional_bool, optional_string, request_object,
+    unsupported, wrong_type,
 };
 use super::super::sealed::Sealer;
+use super::super::server_fields::{is_server_field, put_server_fields};
 use super::blocks::Blocks;
 use super::tools::DeclaredTools;
 use crate::wire::{ApiError, Object, array};
@@ -45,9 +47,8 @@ pub enum ShownThinking {
     Sealed,
 }
 
-/// These go into the chat request under the same name: Anthropic's, and those that vLLM takes on both routes.
-const SAME: [&str; 7] =
-    ["temperature", "top_p", "top_k", "min_p", "seed", "chat_template_kwargs", "priority"];
+/// These go into the chat request under the same name.
+const SAME: [&str; 3] = ["temperature", "top_p", "top_k"];
 
 /// Read elsewhere, or of no concern to a model.
 const KNOWN: [&str; 18] = [
@@ -83,10 +84,8 @@ pub fn read_message(body: &[u8], sealer: &Sealer) -> Result<ReadMessage, ApiErro
     }
     let mut notes = Notes::default();
     let blocks = conversation(&object, sealer, &mut notes)?;
-    let tools = match object.get("tools") {
-        Some(json) => DeclaredTools::read(json, &blocks.referenced, &mut notes)?,
-        None => DeclaredTools::default(),
-    };
+    let tools = object.get("tools").unwrap_or("[]");
+    let tools = DeclaredTools::read(tools, &blocks.referenced, &blocks.tool_changes, &mut notes)?;
     let mut chat = Object::default();
     if let Some(model) = object.get("model") {
         chat.set("model", model);
@@ -150,6 +149,7 @@ fn put_settings<'o>(chat: &mut Object<'o>, object: &'o Object<'_>) -> Result<(),
             chat.set(key, value);
         }
     }
+    put_server_fields(chat, object);
     if let Some(limit) = object.get("max_tokens") {
         object.number("max_tokens").ok_or_else(|| wrong_type("max_tokens", "a whole number"))?;
         chat.set("max_tokens", limit);
@@ -185,12 +185,26 @@ fn put_thinking(chat: &mut Object<'_>, object: &Object<'_>) -> Result<ShownThink
         chat.set("reasoning_effort", effort);
     }
     match kind.as_deref() {
+        None if object.get("thinking").is_some() => {
+            Err(missing("thinking.type", "send enabled, adaptive or disabled"))
+        }
         None | Some("disabled") => Ok(ShownThinking::Nothing),
-        Some("enabled" | "adaptive") if thinking.is_string("display", "omitted") => Ok(ShownThinking::Sealed),
-        Some("enabled" | "adaptive") => Ok(ShownThinking::Text),
+        Some("enabled" | "adaptive") => shown_thinking(&thinking),
         Some(kind) => {
             let message = format!("`thinking.type` is `{kind}`: send enabled, adaptive or disabled");
             Err(unsupported("thinking.type", message))
+        }
+    }
+}
+
+/// `thinking.display`. A chat model gives no summary of its reasoning, so the client gets the reasoning itself.
+fn shown_thinking(thinking: &Object<'_>) -> Result<ShownThinking, ApiError> {
+    const FIELD: &str = "thinking.display";
+    match optional_string(thinking, "display", FIELD)?.as_deref() {
+        None | Some("summarized" | "updates") => Ok(ShownThinking::Text),
+        Some("omitted") => Ok(ShownThinking::Sealed),
+        Some(display) => {
+            Err(unsupported(FIELD, format!("`{FIELD}` is `{display}`: send summarized, updates or omitted")))
         }
     }
 }
@@ -213,7 +227,7 @@ fn response_format(format: &Object<'_>) -> Result<String, ApiError> {
 
 fn note_unknown(object: &Object<'_>, notes: &mut Notes) {
     for (key, value) in object.iter() {
-        let is_known = KNOWN.contains(&key) || SAME.contains(&key) || value == "null";
+        let is_known = KNOWN.contains(&key) || SAME.contains(&key) || is_server_field(key) || value == "null";
         match key {
             "context_management" => {
                 notes.add(key, "respool fits the conversation into the model's window itself");
@@ -270,6 +284,55 @@ mod tests {
     }
 
     #[test]
+    fn fields_of_the_server_go_to_it() {
+        let fields = json!({"cache_salt": "s", "vllm_xargs": {"a": 1}, "watermarking": false, "seed": 7});
+        for (key, value) in fields.as_object().unwrap() {
+            assert_eq!(chat(&fields)[key], *value);
+        }
+        assert_eq!(read(&with(&fields)).unwrap().passed_by, []);
+    }
+
+    #[test]
+    fn tools_change_in_mid_conversation() {
+        let tool =
+            |name: &str, deferred: bool| json!({"name": name, "input_schema": {}, "defer_loading": deferred});
+        let change =
+            |kind: &str, name: &str| json!({"type": kind, "tool": {"type": "tool_reference", "name": name}});
+        let definition = json!({"type": "tool_addition", "tool": {"type": "tool_definition", "definition": {"name": "db", "input_schema": {}}}});
+        let (add, remove) = (|name| change("tool_addition", name), |name| change("tool_removal", name));
+        let check = |changes: &[Value], expected: Result<&[&str], &str>| {
+            let mut content = vec![json!({"type": "text", "text": "Tools changed."})];
+            content.extend_from_slice(changes);
+            let body = with(&json!({
+                "tools": [tool("bash", false), tool("search", true)],
+                "messages": [{"role": "user", "content": "hi"}, {"role": "system", "content": content}],
+            }));
+            let found = read(&body).map(|read| {
+                let chat: Value = serde_json::from_str(&read.chat).unwrap();
+                let tools = chat["tools"].as_array().cloned().unwrap_or_default();
+                tools
+                    .iter()
+                    .map(|tool| tool["function"]["name"].as_str().unwrap().to_owned())
+                    .collect::<Vec<_>>()
+            });
+            let found = found.map_err(|error| error.param.unwrap());
+            let expected = expected.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
+            assert_eq!(found, expected.map_err(str::to_owned), "{changes:?}");
+        };
+        check(&[], Ok(&["bash"]));
+        check(&[add("search")], Ok(&["bash", "search"]));
+        check(&[remove("bash")], Ok(&[]));
+        check(&[remove("bash"), add("bash")], Ok(&["bash"]));
+        check(&[definition], Ok(&["bash", "db"]));
+        check(&[add("missing")], Err("messages[1].content[1].tool.name"));
+        check(
+            &[json!({"type": "tool_removal", "tool": {"type": "tool_definition", "definition": {}}})],
+            Err("messages[1].content[1].tool.type"),
+        );
+        check(&[json!({"type": "image"})], Err("messages[1].content[1].type"));
+    }
+
+    #[test]
     fn thinking_is_shown_as_it_was_asked_for() {
         for (thinking, shown, effort) in [
             (json!(null), ShownThinking::Nothing, Value::Null),
@@ -307,6 +370,10 @@ mod tests {
             (json!({"stop_sequences": "x"}), "stop_sequences"),
             (json!({"thinking": "on"}), "thinking"),
             (json!({"thinking": {"type": "deep"}}), "thinking.type"),
+            (json!({"thinking": {"budget_tokens": 2048}}), "thinking.type"),
+            (json!({"thinking": {"type": "adaptive", "display": "full"}}), "thinking.display"),
+            (json!({"thinking": {"type": "enabled", "display": 1}}), "thinking.display"),
+            (json!({"system": [{"type": "tool_addition"}]}), "system[0].type"),
             (json!({"output_config": {"format": {"type": "xml"}}}), "output_config.format"),
         ] {
             let error = read(&with(&extra)).unwrap_err();

@@ -15,39 +15,104 @@ pub(super) struct DeclaredTools {
     pub(super) functions: Vec<(String, String)>,
 }
 
+/// A change of the tools in mid-conversation: the block `tool_addition` or `tool_removal`.
+#[derive(Debug)]
+pub(super) struct PlacedChange {
+    change: ToolChange,
+    /// Where its tool stands.
+    field: String,
+}
+
+#[derive(Debug)]
+enum ToolChange {
+    /// The model may call this declared tool.
+    Add(String),
+    /// The model may call the tool that this JSON declares.
+    Define(String),
+    /// The model may no longer call this declared tool.
+    Remove(String),
+}
+
+impl PlacedChange {
+    pub(super) fn read(block: &Object<'_>, field: &str) -> Result<Self, ApiError> {
+        let field = format!("{field}.tool");
+        let tool = block.get("tool").ok_or_else(|| missing(field.as_str(), "name the tool"))?;
+        let tool = nested(tool, &field)?;
+        let adds = block.is_string("type", "tool_addition");
+        let change = match tool.string("type").as_deref() {
+            Some("tool_definition") if adds => {
+                let definition = tool.get("definition");
+                let field = format!("{field}.definition");
+                ToolChange::Define(definition.ok_or_else(|| missing(field, "declare the tool"))?.to_owned())
+            }
+            Some("tool_reference") => {
+                let name = tool.string("name");
+                let name = name.ok_or_else(|| missing(format!("{field}.name"), "name the tool"))?;
+                if adds { ToolChange::Add(name) } else { ToolChange::Remove(name) }
+            }
+            _ => {
+                let known = if adds { "tool_reference or tool_definition" } else { "tool_reference" };
+                let field = format!("{field}.type");
+                return Err(unsupported(field.as_str(), format!("`{field}` must be {known}")));
+            }
+        };
+        Ok(Self { change, field })
+    }
+}
+
+/// A tool of the request.
+struct DeclaredTool {
+    name: String,
+    /// The function; `None` for a tool that only Anthropic's servers or models know.
+    function: Option<String>,
+    /// The model may call it.
+    is_available: bool,
+}
+
+impl DeclaredTool {
+    fn read(json: &str, field: &str, notes: &mut Notes) -> Result<Self, ApiError> {
+        let tool = nested(json, field)?;
+        let name = tool.string("name").filter(|name| !name.is_empty());
+        let kind = tool.string("type").unwrap_or_else(|| "custom".to_owned());
+        let is_deferred = optional_bool(&tool, "defer_loading", &format!("{field}.defer_loading"))?;
+        let is_available = is_deferred != Some(true);
+        let Some(schema) = tool.get("input_schema").filter(|_| kind == "custom") else {
+            if kind == "custom" {
+                return Err(missing(format!("{field}.input_schema"), "describe the tool's input"));
+            }
+            notes.add(format!("tools.{kind}"), "only Anthropic's servers or models know this tool");
+            return Ok(Self { name: name.unwrap_or_default(), function: None, is_available });
+        };
+        let name = name.ok_or_else(|| missing(format!("{field}.name"), "give the tool a name"))?;
+        let strict = tool.get("strict").filter(|strict| *strict == "true");
+        let description = tool.get("description").unwrap_or("\"\"");
+        let function = Some(function_json(&name, description, schema, strict));
+        Ok(Self { name, function, is_available })
+    }
+}
+
 impl DeclaredTools {
-    /// `referenced`: the deferred tools that the conversation has found.
+    /// `referenced`: the deferred tools that the conversation has found. `changes`: what it changed about its tools.
     pub(super) fn read(
         json: &str,
         referenced: &BTreeSet<String>,
+        changes: &[PlacedChange],
         notes: &mut Notes,
     ) -> Result<Self, ApiError> {
         let tools = array(json).ok_or_else(|| wrong_type("tools", "an array of tools"))?;
         // Nobody can search for the deferred ones here, so the model gets them all.
         let search_is_hosted = json.contains("\"tool_search_tool_");
-        let mut functions = Vec::with_capacity(tools.len());
+        let mut declared = Vec::with_capacity(tools.len());
         for (index, tool) in tools.into_iter().enumerate() {
-            let field = format!("tools[{index}]");
-            let tool = nested(tool, &field)?;
-            let name = tool.string("name").filter(|name| !name.is_empty());
-            let kind = tool.string("type").unwrap_or_else(|| "custom".to_owned());
-            let Some(schema) = tool.get("input_schema").filter(|_| kind == "custom") else {
-                if kind == "custom" {
-                    return Err(missing(format!("{field}.input_schema"), "describe the tool's input"));
-                }
-                notes.add(format!("tools.{kind}"), "only Anthropic's servers or models know this tool");
-                continue;
-            };
-            let name = name.ok_or_else(|| missing(format!("{field}.name"), "give the tool a name"))?;
-            let is_deferred = optional_bool(&tool, "defer_loading", &format!("{field}.defer_loading"))?;
-            if is_deferred == Some(true) && !search_is_hosted && !referenced.contains(&name) {
-                continue;
-            }
-            let strict = tool.get("strict").filter(|strict| *strict == "true");
-            let description = tool.get("description").unwrap_or("\"\"");
-            functions.push((name.clone(), function_json(&name, description, schema, strict)));
+            let mut tool = DeclaredTool::read(tool, &format!("tools[{index}]"), notes)?;
+            tool.is_available |= search_is_hosted || referenced.contains(&tool.name);
+            declared.push(tool);
         }
-        Ok(Self { functions })
+        for change in changes {
+            apply(change, &mut declared, notes)?;
+        }
+        let available = declared.into_iter().filter(|tool| tool.is_available);
+        Ok(Self { functions: available.filter_map(|tool| Some((tool.name, tool.function?))).collect() })
     }
 
     /// `tool_choice` as the chat API has it, and whether only one call at a time is wanted.
@@ -82,6 +147,26 @@ impl DeclaredTools {
     }
 }
 
+fn apply(placed: &PlacedChange, tools: &mut Vec<DeclaredTool>, notes: &mut Notes) -> Result<(), ApiError> {
+    let field = &placed.field;
+    let (name, is_available) = match &placed.change {
+        ToolChange::Add(name) => (name, true),
+        ToolChange::Remove(name) => (name, false),
+        ToolChange::Define(json) => {
+            let tool = DeclaredTool::read(json, &format!("{field}.definition"), notes)?;
+            tools.retain(|declared| declared.name != tool.name);
+            tools.push(DeclaredTool { is_available: true, ..tool });
+            return Ok(());
+        }
+    };
+    let Some(tool) = tools.iter_mut().find(|tool| tool.name == *name) else {
+        let message = format!("`{field}.name` is `{name}`, which `tools` does not declare");
+        return Err(unsupported(format!("{field}.name"), message));
+    };
+    tool.is_available = is_available;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -91,7 +176,7 @@ mod tests {
     fn read(tools: &Value, referenced: &[&str]) -> Result<(DeclaredTools, Vec<String>), ApiError> {
         let mut notes = Notes::default();
         let referenced = referenced.iter().map(|name| (*name).to_owned()).collect();
-        let tools = DeclaredTools::read(&tools.to_string(), &referenced, &mut notes)?;
+        let tools = DeclaredTools::read(&tools.to_string(), &referenced, &[], &mut notes)?;
         Ok((tools, notes.into_vec().into_iter().map(|note| note.field).collect()))
     }
 

@@ -3,12 +3,19 @@
 //! Called by `relay`.
 
 use super::super::client_program::ClientProgram;
-use super::super::error_reply::{ErrorReply, is_busy, is_overflow, retry_headers};
+use super::super::error_reply::{ErrorReply, is_busy, is_final, is_overflow, retry_headers};
 use crate::wire::{ApiError, ErrorCode};
 
-/// The error as an HTTP reply.
-pub fn http_error(error: &ApiError) -> ErrorReply {
-    ErrorReply { status: error.status, headers: retry_headers(error), body: error.to_json() }
+/// The error as an HTTP reply. Qwen Code repeats a 429 every minute, and the AI SDK 429 and 5xx twice, whatever the header says
+/// (measured on 0.24.4 and 7.0.173).
+pub fn http_error(error: &ApiError, program: ClientProgram) -> ErrorReply {
+    let is_repeated = match program {
+        ClientProgram::QwenCode => error.status == 429,
+        ClientProgram::AiSdk => matches!(error.status, 429 | 500..),
+        _ => false,
+    };
+    let status = if is_repeated && is_final(error) { 422 } else { error.status };
+    ErrorReply { status, headers: retry_headers(error), body: error.to_json() }
 }
 
 /// For a request that wants a stream: true when a stream that begins and fails is what this client understands, rather than a
@@ -24,6 +31,7 @@ pub fn failure_code(error: &ApiError, program: ClientProgram) -> &'static str {
     match error.status {
         _ if is_overflow(error) => ErrorCode::ContextLengthExceeded.as_str(),
         _ if program == ClientProgram::Codex && !is_busy(error) => "invalid_prompt",
+        429 if program == ClientProgram::QwenCode && is_final(error) => "invalid_prompt",
         429 => "rate_limit_exceeded",
         400..500 => "invalid_prompt",
         _ => "server_error",
@@ -33,6 +41,22 @@ pub fn failure_code(error: &ApiError, program: ClientProgram) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_final_is_not_repeated_by_clients_that_ignore_the_header() {
+        for (status, is_final, program, expected) in [
+            (429, true, ClientProgram::QwenCode, (422, "invalid_prompt")),
+            (429, false, ClientProgram::QwenCode, (429, "rate_limit_exceeded")),
+            (502, true, ClientProgram::QwenCode, (502, "server_error")),
+            (429, true, ClientProgram::AiSdk, (422, "rate_limit_exceeded")),
+            (502, true, ClientProgram::AiSdk, (422, "server_error")),
+            (429, true, ClientProgram::Other, (429, "rate_limit_exceeded")),
+        ] {
+            let error = ApiError { is_final, ..ApiError::new(status, None, "what happened") };
+            let found = (http_error(&error, program).status, failure_code(&error, program));
+            assert_eq!(found, expected, "{status} {program:?}");
+        }
+    }
 
     #[test]
     fn codex_gets_what_it_does_not_repeat() {
@@ -60,8 +84,12 @@ mod tests {
 
     #[test]
     fn a_final_error_says_so() {
-        let reply = http_error(&ApiError::new(502, ErrorCode::BrokenReply, "x"));
+        let reply = http_error(&ApiError::new(502, ErrorCode::BrokenReply, "x"), ClientProgram::Other);
         assert_eq!((reply.status, reply.headers), (502, vec![("x-should-retry", "false".to_owned())]));
-        assert!(http_error(&ApiError::new(503, ErrorCode::ShuttingDown, "x")).headers.is_empty());
+        assert!(
+            http_error(&ApiError::new(503, ErrorCode::ShuttingDown, "x"), ClientProgram::Other)
+                .headers
+                .is_empty()
+        );
     }
 }

@@ -30,7 +30,7 @@ pub(super) struct Echo {
 }
 
 /// Fields that are repeated, and what OpenAI says where the request has none.
-const ECHOED: [(&str, &str); 20] = [
+const ECHOED: [(&str, &str); 22] = [
     ("background", "false"),
     ("frequency_penalty", "0.0"),
     ("instructions", "null"),
@@ -41,6 +41,8 @@ const ECHOED: [(&str, &str); 20] = [
     ("presence_penalty", "0.0"),
     ("previous_response_id", "null"),
     ("prompt_cache_key", "null"),
+    ("prompt_cache_options", "null"),
+    ("prompt_cache_retention", "null"),
     ("reasoning", r#"{"effort":null,"summary":null}"#),
     ("safety_identifier", "null"),
     ("service_tier", "\"default\""),
@@ -134,9 +136,10 @@ pub(super) fn response_json(
 
 fn usage_json(usage: &Usage) -> String {
     format!(
-        r#"{{"input_tokens":{},"input_tokens_details":{{"cached_tokens":{},"cache_write_tokens":0}},"output_tokens":{},"output_tokens_details":{{"reasoning_tokens":{}}},"total_tokens":{}}}"#,
+        r#"{{"input_tokens":{},"input_tokens_details":{{"cached_tokens":{},"cache_write_tokens":{}}},"output_tokens":{},"output_tokens_details":{{"reasoning_tokens":{}}},"total_tokens":{}}}"#,
         usage.prompt,
         usage.cached.unwrap_or_default(),
+        usage.cache_written.unwrap_or_default(),
         usage.completion,
         usage.reasoning.unwrap_or_default(),
         usage.total(),
@@ -155,7 +158,8 @@ mod tests {
             "{\"metadata\": {\n \"a\": \"b\"},\n \"store\": false, \"tools\": [\n], \"instructions\": \"x\"}";
         let echo = Echo::of(&Object::parse(request).unwrap());
         let head = Head { id: "resp_1".into(), created: 7, completed: 9, model: "m\"".into(), store: false };
-        let usage = Usage { prompt: 5, completion: 2, cached: Some(3), reasoning: None };
+        let usage =
+            Usage { prompt: 5, completion: 2, cached: Some(3), cache_written: Some(1), reasoning: None };
         let json =
             response_json(&head, &echo, true, Status::Incomplete("max_output_tokens"), &[], Some(&usage));
         assert!(!json.contains('\n'));
@@ -167,6 +171,7 @@ mod tests {
             (&value["usage"]["total_tokens"], &value["usage"]["input_tokens_details"]["cached_tokens"]),
             (&json!(7), &json!(3))
         );
+        assert_eq!(value["usage"]["input_tokens_details"]["cache_write_tokens"], 1);
         let failed = response_json(&head, &echo, false, Status::Failed("server_error", "gone"), &[], None);
         let failed: Value = serde_json::from_str(&failed).unwrap();
         let completed = response_json(&head, &echo, false, Status::Completed, &[], None);

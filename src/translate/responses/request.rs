@@ -12,6 +12,7 @@ use super::super::passed_by::{
     request_object, unsupported, wrong_type,
 };
 use super::super::sealed::Sealer;
+use super::super::server_fields::{is_server_field, put_server_fields};
 use super::input::{Items, reference_id};
 use super::names::ToolNames;
 use super::object::Echo;
@@ -57,23 +58,18 @@ pub struct AskedResponse {
     pub(super) echo: Echo,
 }
 
-/// These go into the chat request as they are: OpenAI's, and those that vLLM takes on both routes.
-const SAME: [&str; 16] = [
+/// These go into the chat request as they are.
+const SAME: [&str; 11] = [
     "temperature",
     "top_p",
     "top_k",
-    "min_p",
-    "seed",
     "stop",
     "frequency_penalty",
     "presence_penalty",
-    "repetition_penalty",
-    "chat_template_kwargs",
     "prompt_cache_key",
     "safety_identifier",
     "service_tier",
     "user",
-    "priority",
     "parallel_tool_calls",
 ];
 
@@ -269,6 +265,7 @@ fn put_settings<'o>(
             chat.set(key, value);
         }
     }
+    put_server_fields(chat, object);
     if let Some(limit) = object.get("max_output_tokens") {
         object
             .number("max_output_tokens")
@@ -316,7 +313,7 @@ fn response_format(format: &Object<'_>) -> Result<Option<String>, ApiError> {
 
 fn note_unknown(object: &Object<'_>, notes: &mut Notes) {
     for (key, value) in object.iter() {
-        let is_known = KNOWN.contains(&key) || SAME.contains(&key) || value == "null";
+        let is_known = KNOWN.contains(&key) || SAME.contains(&key) || is_server_field(key) || value == "null";
         if key == "context_management" && value != "null" {
             notes.add(key, "respool fits the conversation into the model's window itself");
         } else if !is_known {

@@ -202,8 +202,8 @@ pub fn messages(body: &str) -> Told {
                 }
                 told.object["usage"] = event["usage"].clone();
                 let count = |key: &str| event["usage"][key].as_u64().unwrap();
-                told.usage =
-                    Some((count("input_tokens") + count("cache_read_input_tokens"), count("output_tokens")));
+                let prompt = ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"];
+                told.usage = Some((prompt.into_iter().map(count).sum(), count("output_tokens")));
             }
             "message_stop" => assert!(place + 1 == events.len() && !told.end.is_empty()),
             "error" => {
