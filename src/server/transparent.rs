@@ -12,6 +12,7 @@ use futures::{Stream, StreamExt as _};
 use http::request::Parts;
 use http::{HeaderMap, Method, header};
 use http_body_util::{BodyDataStream, BodyExt};
+use tokio::runtime::Handle;
 
 use super::visit::usage_at_end;
 use super::{App, Peer, agent_apis, body, form, permission, respond};
@@ -142,18 +143,34 @@ pub(super) fn record_model(app: &App, model: &str, record: &RequestRecord) {
     }
 }
 
-/// The client's body, until nothing of it comes for too long.
+/// The client's body, until nothing of it comes for too long. What is not sent up is taken in for a while, so that the client, which
+/// still writes, reads its answer instead of a broken pipe.
 pub(super) fn pieces(
-    mut body: BodyDataStream<Body>,
+    body: BodyDataStream<Body>,
     patience: Duration,
 ) -> impl Stream<Item = Result<Bytes, axum::BoxError>> {
+    let mut upload = Upload(Some(body));
     async_stream::stream! {
-        loop {
+        while let Some(body) = &mut upload.0 {
             match tokio::time::timeout(patience, body.next()).await {
                 Ok(Some(piece)) => yield piece.map_err(Into::into),
-                Ok(None) => break,
-                Err(_) => break yield Err(format!("nothing of it came for {patience:?} (`limits.client_timeout`)").into()),
+                Ok(None) => upload.0 = None,
+                Err(_) => {
+                    upload.0 = None;
+                    yield Err(format!("nothing of it came for {patience:?} (`limits.client_timeout`)").into());
+                }
             }
+        }
+    }
+}
+
+/// A body that is sent up; `None` at its end.
+struct Upload(Option<BodyDataStream<Body>>);
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if let Some((rest, runtime)) = self.0.take().zip(Handle::try_current().ok()) {
+            runtime.spawn(body::discard(rest));
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Forms, as the routes for audio take them: the model in a field decides where they go, and the file streams.
 
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::lifecycle::Served;
 use crate::support::client::{Client, Request, exchange};
@@ -120,5 +122,22 @@ async fn a_form_is_logged_with_model_stream_tokens_and_outcome() {
         let line = served.request_line();
         let told: [Value; 4] = ["model", "stream", "prompt_tokens", "outcome"].map(|key| line[key].clone());
         assert_eq!(told, [json!("gpt-oss-20b"), json!(true), json!(9), json!("ok")], "{line}");
+    }
+}
+
+/// A client that still writes when its answer comes got a broken pipe instead of it.
+#[tokio::test]
+async fn an_upload_that_cannot_go_up_gets_its_error() {
+    let down = "[recovery]\nwait_for_upstream = \"0s\"\n[[upstream]]\nname = \"box\"\nurl = \"http://127.0.0.1:1\"\n";
+    let respool = Respool::configured(down).await;
+    for _ in 0..4 {
+        let bytes = request(ROUTES[0], form("m", 8 << 20, true)).to_bytes();
+        let mut socket = TcpStream::connect(respool.address).await.unwrap();
+        for piece in bytes.chunks(64 << 10) {
+            socket.write_all(piece).await.expect("the upload is taken in");
+        }
+        let mut status = [0; 12];
+        socket.read_exact(&mut status).await.unwrap();
+        assert_eq!(&status, b"HTTP/1.1 503");
     }
 }
