@@ -15,7 +15,7 @@ use crate::store::NewMessage;
 use crate::tools::Tools;
 use tool_call_parser::Prior;
 
-/// The window of a model of which none is known, in tokens.
+/// The context window that is assumed for a model whose window is unknown, in tokens.
 const DEFAULT_WINDOW: u64 = 128 * 1024;
 
 /// One agent.

@@ -170,7 +170,7 @@ impl Driver {
     }
 
     /// Executes an action; `None` when the run is to be left where it is. When the process ends, a call that must not be made twice is
-    /// awaited, because nobody could know afterwards whether it was made.
+    /// awaited, because the next process could not find out whether it was made.
     async fn until_stopped(&mut self, run: &mut Run, action: Action) -> Option<ActionEnd> {
         let (stops, is_detached) = (self.stops.clone(), self.is_detached);
         let may_finish = !stops.shutdown.is_cancelled() && is_effect(&action);

@@ -1,4 +1,4 @@
-//! What is logged of runs: log lines per run, iteration and tool, metrics, and the daily error report. Message text is told
+//! What is logged of runs: log lines per run, iteration and tool, metrics, and the daily error report. Message text is logged
 //! only when `[log] content` allows it. Called by `driver` and `agents`.
 
 use std::sync::Arc;

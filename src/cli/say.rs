@@ -32,7 +32,7 @@ pub(super) fn flat(text: &str) -> String {
 
 fn write(mut stream: impl Write + IsTerminal, text: &str) {
     let text = for_stream(text, stream.is_terminal());
-    // The reader is gone, so nobody would see an error.
+    // The reader is gone, so there is nowhere to report an error.
     let _ = stream.write_all(text.as_bytes()).and_then(|()| stream.flush());
 }
 

@@ -77,7 +77,7 @@ pub struct Current {
     pub generation: u64,
     /// The experts.
     pub experts: BTreeMap<String, Arc<Snapshot>>,
-    /// Whether a folder holds a package of which no version can be loaded.
+    /// Whether a folder holds a package that has no loadable version.
     pub has_unloaded: bool,
 }
 

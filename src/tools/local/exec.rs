@@ -118,17 +118,13 @@ async fn to_its_end(
     });
     let ended = ended.await;
     let Running { mut child, mut output, mut hold, watch } = running;
-    let ended = match ended {
-        Ok(None) => {
-            drop(hold);
-            let _ = timeout(GRACE, child.wait()).await;
-            drop(watch);
-            return Err(ToolError::Failed("nobody waits for the command any more".to_owned()));
-        }
-        Ok(Some(status)) => Ok(status),
-        Err(elapsed) => Err(elapsed),
-    };
-    let Ok(status) = ended else {
+    if let Ok(None) = ended {
+        drop(hold);
+        let _ = timeout(GRACE, child.wait()).await;
+        drop(watch);
+        return Err(ToolError::Failed("the caller of the command has gone".to_owned()));
+    }
+    let Ok(Some(status)) = ended else {
         hold.terminate();
         let _ = timeout(GRACE, async { tokio::join!(child.wait(), captured.take_all(&mut output)) }).await;
         drop(hold);
