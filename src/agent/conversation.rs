@@ -167,6 +167,7 @@ impl Conversation {
         let mut driver = self.driver(journal, observer, approver, stop);
         driver.telemetry.started(&run, if first.is_some() { "next turn" } else { "begins" });
         if let Some(first) = first {
+            driver.journal.forget_cancel().await;
             let sizes = self.agent.sizes(None).await;
             if is_move(self.asked.as_deref(), &self.agent.config.model, run.configured_sizes(), sizes) {
                 driver.record(&mut run, EventKind::ModelChanged(sizes)).await;

@@ -89,6 +89,14 @@ impl Journal {
         self.commit(Append { event, ..append }).await
     }
 
+    /// A request to end the run was for an earlier turn.
+    pub(super) async fn forget_cancel(&self) {
+        if let Some(store) = &self.store {
+            // An error shows again with the next commit.
+            let _ = store.forget_cancel(&self.run, self.epoch).await;
+        }
+    }
+
     /// Commits a status alone.
     pub(super) async fn commit_status(&mut self, status: Status) -> Committed {
         self.commit(self.append(status, now())).await

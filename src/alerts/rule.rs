@@ -1,6 +1,6 @@
 //! The rules: what is looked at, from when on it is an alert, what that means and what to do. Pure; the defaults need no tuning.
 
-use crate::usage::{Recent, Warning};
+use crate::usage::{Counts, Minutes, Warning};
 
 /// A minute, in milliseconds.
 const MINUTE: u64 = 60_000;
@@ -9,7 +9,7 @@ const WINDOW: u64 = 5 * MINUTE;
 /// and events counted over this one.
 const LONG_WINDOW: u64 = 15 * MINUTE;
 /// Fewer requests say nothing about a share.
-const FEW: usize = 10;
+const FEW: u64 = 10;
 
 /// How urgent an alert is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -140,8 +140,8 @@ pub(super) struct UpstreamSignal {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Signals {
     pub(super) upstreams: Vec<UpstreamSignal>,
-    /// The requests of the last hours, the oldest first.
-    pub(super) recent: Vec<Recent>,
+    /// The requests of the last hours.
+    pub(super) minutes: Minutes,
     pub(super) budgets: Vec<Warning>,
     pub(super) is_state_broken: bool,
     /// Approvals that wait: the id and the agent.
@@ -182,7 +182,7 @@ pub(super) fn findings(signals: &Signals, now: u64) -> Vec<Finding> {
             ));
         }
     }
-    all.extend(of_requests(&signals.recent, now));
+    all.extend(of_requests(&signals.minutes, now));
     for warning in &signals.budgets {
         let what = format!(
             "{} used {} of {} today.",
@@ -220,91 +220,70 @@ fn capital(text: &str) -> String {
     chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
 }
 
-fn of_requests(recent: &[Recent], now: u64) -> Vec<Finding> {
-    let since = |span: u64| recent.iter().filter(move |it| it.at + span > now);
-    let (window, long): (Vec<&Recent>, Vec<&Recent>) =
-        (since(WINDOW).collect(), since(LONG_WINDOW).collect());
-    let count = |of: &[&Recent], is: fn(&Recent) -> bool| of.iter().filter(|it| is(it)).count();
-    let share = |is: fn(&Recent) -> bool, least: usize| {
-        let found = count(&window, is);
-        (window.len() >= FEW && found * 100 >= window.len() * least).then_some(found)
-    };
-    let all = window.len();
+fn of_requests(minutes: &Minutes, now: u64) -> Vec<Finding> {
+    let since = |span: u64| minutes.since(now.saturating_sub(span));
+    let (window, long) = (since(WINDOW), since(LONG_WINDOW));
+    let all = window.all;
     let mut found = Vec::new();
     let mut add = |rule, what: Option<String>| found.extend(what.map(|what| finding(rule, "", what)));
-    let in_minutes = |what: String| format!("{what} in 5 minutes.");
-    add(
-        Rule::ErrorRate,
-        share(|it| it.failed, 20).map(|n| in_minutes(format!("{n} of {all} requests failed"))),
-    );
-    add(
-        Rule::SecondAttempts,
-        share(|it| it.asked_again, 30)
-            .map(|n| in_minutes(format!("{n} of {all} turns needed a second attempt"))),
-    );
-    add(
-        Rule::QueueWaits,
-        share(|it| it.waited > 10_000, 20)
-            .map(|n| in_minutes(format!("{n} of {all} requests waited longer than 10 s"))),
-    );
-    let often = |is: fn(&Recent) -> bool, least: usize| Some(count(&long, is)).filter(|n| *n >= least);
-    add(
-        Rule::LoopsStopped,
-        often(|it| it.loop_stopped, 3).map(|n| format!("{n} loops were stopped in 15 minutes.")),
-    );
-    add(
-        Rule::Overflows,
-        often(|it| it.overflowed, 5)
-            .map(|n| format!("{n} requests were too long for the model in 15 minutes.")),
-    );
-    add(Rule::FirstByteSlow, slow(recent, now));
-    for (rule, code, what) in [
-        (Rule::KeyRefused, "upstream_credentials_refused", "rejects respool's key"),
-        (Rule::CertificateRefused, "upstream_tls", "cannot be reached securely"),
-    ] {
-        let mut names: Vec<&str> =
-            window.iter().filter(|it| it.code == code).map(|it| &*it.upstream).collect();
-        names.sort_unstable();
-        names.dedup();
-        found.extend(names.iter().map(|name| finding(rule, *name, format!("The upstream `{name}` {what}."))));
-    }
+    let share = |count: u64, least: u64, what: &str| {
+        (all >= FEW && count * 100 >= all * least).then(|| format!("{count} of {all} {what} in 5 minutes."))
+    };
+    add(Rule::ErrorRate, share(window.failed, 20, "requests failed"));
+    add(Rule::SecondAttempts, share(window.asked_again, 30, "turns needed a second attempt"));
+    add(Rule::QueueWaits, share(window.waited_long, 20, "requests waited longer than 10 s"));
+    let often = |count: u64, least: u64, what: &str| {
+        (count >= least).then(|| format!("{count} {what} in 15 minutes."))
+    };
+    add(Rule::LoopsStopped, often(long.loops_stopped, 3, "loops were stopped"));
+    add(Rule::Overflows, often(long.overflowed, 5, "requests were too long for the model"));
+    add(Rule::FirstByteSlow, slow(minutes, now));
+    found.extend(refused(&window));
     found
 }
 
+/// The upstreams that refused respool.
+fn refused(window: &Counts) -> impl Iterator<Item = Finding> {
+    window.errors.iter().filter_map(|(upstream, code)| {
+        let (rule, what) = match code.as_str() {
+            "upstream_credentials_refused" => (Rule::KeyRefused, "rejects respool's key"),
+            "upstream_tls" => (Rule::CertificateRefused, "cannot be reached securely"),
+            _ => return None,
+        };
+        Some(finding(rule, upstream, format!("The upstream `{upstream}` {what}.")))
+    })
+}
+
 /// The median of the last minutes is over three times that of the hours before, and over 5 s.
-fn slow(recent: &[Recent], now: u64) -> Option<String> {
-    let (late, early): (Vec<&Recent>, Vec<&Recent>) = recent.iter().partition(|it| it.at + LONG_WINDOW > now);
-    let (late, early) = (median(&late)?, median(&early)?);
+fn slow(minutes: &Minutes, now: u64) -> Option<String> {
+    let (early, late) = minutes.first_bytes(now.saturating_sub(LONG_WINDOW), 10);
+    let (early, late) = (early?, late?);
     let seconds = |millis: u64| std::time::Duration::from_millis(millis).as_secs_f64();
     (late > 5_000 && late > 3 * early).then(|| {
         format!("Replies start after {:.1} s; before, it was {:.1} s.", seconds(late), seconds(early))
     })
 }
 
-fn median(of: &[&Recent]) -> Option<u64> {
-    let mut times: Vec<u64> = of.iter().filter_map(|it| it.first_byte).collect();
-    times.sort_unstable();
-    (times.len() >= FEW).then(|| times[times.len() / 2])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::usage::Ended;
 
     const NOW: u64 = 1_795_000_000_000;
 
-    fn requests(count: usize, ago: u64, change: impl Fn(usize, &mut Recent)) -> Vec<Recent> {
+    fn requests(count: usize, ago: u64, change: impl Fn(usize, &mut Ended)) -> Vec<(u64, Ended)> {
         let one = |index| {
-            let mut recent = Recent { at: NOW - ago, first_byte: Some(1_000), ..Recent::default() };
-            change(index, &mut recent);
-            recent
+            let mut ended = Ended { first_byte: Some(1_000), ..Ended::default() };
+            change(index, &mut ended);
+            (NOW - ago, ended)
         };
         (0..count).map(one).collect()
     }
 
     #[track_caller]
-    fn check(recent: Vec<Recent>, expected: &[&str]) {
-        let signals = Signals { recent, ..Signals::default() };
+    fn check(requests: Vec<(u64, Ended)>, expected: &[&str]) {
+        let mut signals = Signals::default();
+        requests.into_iter().for_each(|(at, ended)| signals.minutes.add(ended, at));
         let found: Vec<_> = findings(&signals, NOW).iter().map(|finding| finding.rule.as_str()).collect();
         assert_eq!(found, expected);
     }
@@ -328,8 +307,8 @@ mod tests {
         check(requests(2, 14 * MINUTE, |_, it| it.loop_stopped = true), &[]);
         check(requests(5, 14 * MINUTE, |_, it| it.overflowed = true), &["overflows"]);
         check(requests(5, 16 * MINUTE, |_, it| it.overflowed = true), &[]);
-        let refused = |_, it: &mut Recent| {
-            (it.code, it.upstream) = ("upstream_credentials_refused".into(), "box".into());
+        let refused = |_, it: &mut Ended| {
+            it.error = Some(("box".into(), "upstream_credentials_refused".into()));
         };
         check(requests(2, MINUTE, refused), &["key_refused"]);
     }

@@ -271,3 +271,29 @@ impl JsonBody for reqwest::RequestBuilder {
         self.header(reqwest::header::CONTENT_TYPE, "application/json").body(body.to_string())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A changed configuration drops its sinks, not what they have to say.
+    #[tokio::test]
+    async fn what_waits_is_delivered_when_nothing_more_comes() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("said");
+        let script = format!("sleep 0.1; cat > {}-$$", file.display());
+        let config: SinkConfig =
+            toml::from_str(&format!("type = \"command\"\nprogram = [\"/bin/sh\", \"-c\", {script:?}]"))
+                .unwrap();
+        let sink = Sink::start(config, None, CancellationToken::new()).unwrap();
+        (0..3).for_each(|_| sink.send(&Message::test(7)));
+        drop(sink);
+        let delivered = async {
+            while std::fs::read_dir(dir.path()).unwrap().count() < 3 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), delivered).await.unwrap();
+    }
+}

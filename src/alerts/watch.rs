@@ -72,19 +72,17 @@ pub struct Reloaded {
 struct AlertDelivery {
     config: AlertsConfig,
     sinks: Vec<Sink>,
-    /// Ends the sinks.
-    stop: CancellationToken,
 }
 
 impl AlertDelivery {
-    fn new(config: AlertsConfig, stop: CancellationToken) -> Self {
+    fn new(config: AlertsConfig, stop: &CancellationToken) -> Self {
         let start = |sink: &super::SinkConfig| {
             Sink::start(sink.clone(), config.link.clone(), stop.clone())
                 .inspect_err(|why| tracing::error!(target: "respool::alerts", kind = %sink.kind, why, "this sink cannot be used"))
                 .ok()
         };
         let sinks = config.sink.iter().filter_map(start).collect();
-        Self { config, sinks, stop }
+        Self { config, sinks }
     }
 }
 
@@ -100,7 +98,7 @@ fn millis(duration: Duration) -> u64 {
 impl Alerts {
     /// Starts the sinks, which end with `stop`. One that cannot work at all is said and left out.
     pub fn new(config: AlertsConfig, state_dir: PathBuf, stop: &CancellationToken) -> Self {
-        let delivery = RwLock::new(Arc::new(AlertDelivery::new(config, stop.child_token())));
+        let delivery = RwLock::new(Arc::new(AlertDelivery::new(config, stop)));
         Self {
             delivery,
             state_dir,
@@ -116,11 +114,10 @@ impl Alerts {
         Arc::clone(&self.delivery.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// From now on alerts are delivered like this. What waits for an earlier sink is dropped.
+    /// From now on alerts are delivered like this. What waits for an earlier sink still goes there, and then the sink ends.
     pub fn change(&self, config: AlertsConfig) {
-        let new = Arc::new(AlertDelivery::new(config, self.stop.child_token()));
-        let mut delivery = self.delivery.write().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut *delivery, new).stop.cancel();
+        let new = Arc::new(AlertDelivery::new(config, &self.stop));
+        *self.delivery.write().unwrap_or_else(PoisonError::into_inner) = new;
     }
 
     fn board(&self) -> MutexGuard<'_, Board> {
@@ -215,7 +212,7 @@ impl Alerts {
         let (failed_runs, dead_letters) = of_store(&watched.agents).await;
         Signals {
             upstreams,
-            recent: watched.usage.recent(),
+            minutes: watched.usage.minutes(),
             budgets: watched.usage.reached_budgets(),
             is_state_broken: watched.usage.is_broken(),
             approvals: approvals.into_iter().map(|(row, _)| (row.id, row.agent)).collect(),

@@ -217,7 +217,7 @@ pub const KEYS: &[Key] = &[
     Key::new("limits.max_repeats", Scalar::Count(1), "8", "Identical consecutive tool calls (or cycles of two or three) after which respool ends the loop; the model is warned at half of them. For one tool that is tried in vain with changing arguments, four times as many."),
     Key::new("limits.commit_after", Scalar::Duration(true), r#""2s""#, "How long respool waits for a silent upstream's true status before it sends a stream's head."),
     Key::new("limits.heartbeat", Scalar::Duration(false), r#""10s""#, "The pause between heartbeats while the upstream is silent."),
-    Key::new("limits.client_timeout", Scalar::Duration(false), r#""1m""#, "How long a client may take to send a request's head, pause within a body, or read nothing of a reply."),
+    Key::new("limits.client_timeout", Scalar::Duration(false), r#""1m""#, "How long a client may take to send a request's head, pause within a body, or read nothing of a reply. A body may take a second more for each 8 KiB of it."),
     Key::new("limits.drain", Scalar::Duration(true), r#""30s""#, "How long streams in progress may continue after SIGTERM."),
     Key::new("recovery.attempts", Scalar::Count(0), "2", "How many more times respool asks the model after an unusable reply."),
     Key::new("recovery.within", Scalar::Duration(false), r#""10m""#, "After this time from the arrival of the request, respool neither starts another attempt nor waits for one."),

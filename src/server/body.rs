@@ -10,6 +10,7 @@ use futures::StreamExt as _;
 use http_body_util::{BodyDataStream, BodyExt as _};
 use hyper::body::Body;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
 
 use super::LimitsConfig;
 use crate::units::Size;
@@ -19,8 +20,10 @@ use crate::wire::{ApiError, ErrorCode};
 const DISCARDED: usize = 64 << 20;
 const DISCARD_WITHIN: Duration = Duration::from_secs(2);
 
-/// So long a body waits for room before anything of it is read.
+/// So long a body waits for room, with what has come of it.
 const ROOM_WITHIN: Duration = Duration::from_secs(5);
+/// A body may take the client's timeout, and a second for each so many bytes: one that trickles in does not hold its room for ever.
+const SLOWEST: u64 = 8 << 10;
 /// When a client that found no room is to come back: bodies come and go within seconds.
 const RETRY_AFTER: u64 = 5;
 /// Room is counted in pieces of so many bytes.
@@ -59,22 +62,9 @@ impl BodyRoom {
         Self { free: Arc::new(Semaphore::new(pieces)), size }
     }
 
-    /// The room of a body that takes it piece by piece.
-    pub(super) fn piecemeal(&self) -> Taken {
+    /// The room of a body of which nothing has come.
+    pub(super) fn empty(&self) -> Taken {
         Taken { room: self.clone(), permit: None }
-    }
-
-    /// Waits for the room of a body that declares its length. Nothing of it has been read, so those that wait hold nothing.
-    async fn take(&self, length: Option<u64>) -> Result<Taken, ApiError> {
-        let mut taken = Taken { room: self.clone(), permit: None };
-        let length = usize::try_from(length.unwrap_or_default()).unwrap_or(usize::MAX);
-        if !taken.grows_to(length) {
-            let waited =
-                tokio::time::timeout(ROOM_WITHIN, Arc::clone(&self.free).acquire_many_owned(pieces(length)));
-            let permit = waited.await.ok().and_then(Result::ok).ok_or_else(|| self.full())?;
-            taken.permit = Some(permit);
-        }
-        Ok(taken)
     }
 
     fn full(&self) -> ApiError {
@@ -98,20 +88,52 @@ impl Taken {
         if !self.grows_to(length) {
             return Err(self.room.full());
         }
-        let held = self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let held = self.held();
         drop(self.part(held.saturating_sub(pieces(length) as usize)));
         Ok(())
     }
 
     /// So much of the room for something else that outlives, or is outlived by, the rest.
     pub(super) fn split(&mut self, length: usize) -> Self {
-        let held = self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        let permit = self.part((pieces(length) as usize).min(held));
+        let permit = self.part((pieces(length) as usize).min(self.held()));
         Self { room: self.room.clone(), permit }
     }
 
     fn part(&mut self, count: usize) -> Option<OwnedSemaphorePermit> {
         self.permit.as_mut().and_then(|permit| permit.split(count))
+    }
+
+    /// Takes room for so many bytes that have come, and ahead for as many again of those that are `declared`: a length that is only
+    /// declared takes none. Waits a while where there is no room.
+    ///
+    /// # Errors
+    /// 503 when there is no room for it.
+    async fn grow(&mut self, length: usize, declared: Option<u64>) -> Result<(), ApiError> {
+        if pieces(length) as usize <= self.held() {
+            return Ok(());
+        }
+        let declared = declared.map_or(length, |declared| usize::try_from(declared).unwrap_or(usize::MAX));
+        if self.grows_to(declared.min(length.saturating_mul(2))) || self.grows_to(length) {
+            return Ok(());
+        }
+        let more = pieces(length).saturating_sub(u32::try_from(self.held()).unwrap_or(u32::MAX));
+        let waited =
+            tokio::time::timeout(ROOM_WITHIN, Arc::clone(&self.room.free).acquire_many_owned(more)).await;
+        let permit = waited.ok().and_then(Result::ok).ok_or_else(|| self.room.full())?;
+        self.add(permit);
+        Ok(())
+    }
+
+    /// The pieces that it holds.
+    fn held(&self) -> usize {
+        self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
+    }
+
+    fn add(&mut self, permit: OwnedSemaphorePermit) {
+        match &mut self.permit {
+            Some(held) => held.merge(permit),
+            None => self.permit = Some(permit),
+        }
     }
 
     /// A piece of a body that grows, with room of its own.
@@ -127,17 +149,13 @@ impl Taken {
 
     /// Takes room for a body of so many bytes, if there is any.
     fn grows_to(&mut self, length: usize) -> bool {
-        let held = self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        let more = (pieces(length) as usize).saturating_sub(held);
+        let more = (pieces(length) as usize).saturating_sub(self.held());
         if more == 0 {
             return true;
         }
         let more = u32::try_from(more).unwrap_or(u32::MAX);
         let Ok(permit) = Arc::clone(&self.room.free).try_acquire_many_owned(more) else { return false };
-        match &mut self.permit {
-            Some(held) => held.merge(permit),
-            None => self.permit = Some(permit),
-        }
+        self.add(permit);
         true
     }
 
@@ -151,11 +169,65 @@ fn pieces(length: usize) -> u32 {
     u32::try_from(length.div_ceil(PIECE)).unwrap_or(u32::MAX)
 }
 
+/// How long the pieces of a body may take to come.
+#[derive(Debug)]
+pub(super) struct Pace {
+    began: Instant,
+    patience: Duration,
+    received: u64,
+}
+
+impl Pace {
+    /// `patience`: how long nothing may come, and all of a small body may take.
+    pub(super) fn new(patience: Duration) -> Self {
+        Self { began: Instant::now(), patience, received: 0 }
+    }
+
+    /// The next piece of the body.
+    ///
+    /// # Errors
+    /// 408 when nothing comes for too long, or all too slowly; 400 when it breaks off.
+    pub(super) async fn next<B>(&mut self, pieces: &mut BodyDataStream<B>) -> Result<Option<Bytes>, ApiError>
+    where
+        B: Body<Data = Bytes> + Unpin,
+        B::Error: Display,
+    {
+        let whole = self.began + self.patience + Duration::from_secs(self.received / SLOWEST);
+        let pause = Instant::now() + self.patience;
+        let Ok(piece) = timeout_at(pause.min(whole), pieces.next()).await else {
+            return Err(self.too_slow(whole < pause));
+        };
+        let piece = piece.transpose().map_err(|error| {
+            ApiError::bad_request(ErrorCode::IncompleteBody, format!("the request body broke off: {error}"))
+        })?;
+        self.received += piece.as_ref().map_or(0, |piece| piece.len() as u64);
+        Ok(piece)
+    }
+
+    fn too_slow(&self, is_trickle: bool) -> ApiError {
+        let Self { patience, received, .. } = self;
+        let what = if is_trickle {
+            let took = self.began.elapsed().as_secs();
+            format!(
+                "only {received} bytes of the request body came in {took} s; it must come at {} KiB/s or within {patience:?}",
+                SLOWEST >> 10
+            )
+        } else {
+            format!("nothing of the request body came for {patience:?}")
+        };
+        ApiError::new(
+            408,
+            ErrorCode::RequestTimeout,
+            format!("{what} (`limits.client_timeout` in respool.toml)"),
+        )
+    }
+}
+
 /// The whole body.
 ///
 /// # Errors
-/// 413 when it is larger than `max_body`, 408 when nothing of it comes for longer than `client_timeout`, 400 when it breaks
-/// off, 503 when there is no room for it.
+/// 413 when it is larger than `max_body`, 408 when nothing of it comes for longer than `client_timeout` or all of it too slowly,
+/// 400 when it breaks off, 503 when there is no room for it.
 pub(super) async fn read<B>(body: B, limits: &LimitsConfig, room: &BodyRoom) -> Result<Bytes, ApiError>
 where
     B: Body<Data = Bytes> + Unpin,
@@ -178,60 +250,32 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Display,
 {
-    let (max, patience) = (limits.max_body, limits.client_timeout);
+    let max = limits.max_body;
     let declared = body.size_hint().exact();
     let mut pieces = body.into_data_stream();
     if declared.is_some_and(|size| size > max.0) {
         return Err(too_large(max, pieces).await);
     }
-    let mut taken = match room.take(declared).await {
-        Ok(taken) => taken,
-        Err(full) => return Err(refused(full, pieces).await),
-    };
-    let Some(first) = next(&mut pieces, patience).await? else {
-        return Ok((Bytes::new(), taken));
-    };
-    if declared == Some(first.len() as u64) {
-        return Ok((first, taken));
-    }
-    let mut whole =
-        BytesMut::with_capacity(declared.and_then(|size| usize::try_from(size).ok()).unwrap_or(first.len()));
-    let mut piece = Some(first);
-    while let Some(bytes) = piece {
-        if whole.len() + bytes.len() > max.bytes() {
+    let (mut pace, mut taken) = (Pace::new(limits.client_timeout), room.empty());
+    let mut whole = BytesMut::new();
+    while let Some(bytes) = pace.next(&mut pieces).await? {
+        let length = whole.len() + bytes.len();
+        if length > max.bytes() {
             return Err(too_large(max, pieces).await);
         }
-        if !taken.grows_to(whole.len() + bytes.len()) {
+        if let Err(full) = taken.grow(length, declared).await {
             drop((whole, taken));
-            return Err(refused(room.full(), pieces).await);
+            return Err(refused(full, pieces).await);
+        }
+        if declared == Some(bytes.len() as u64) {
+            return Ok((bytes, taken));
+        }
+        if whole.is_empty() {
+            whole.reserve(declared.and_then(|size| usize::try_from(size).ok()).unwrap_or(length));
         }
         whole.extend_from_slice(&bytes);
-        piece = next(&mut pieces, patience).await?;
     }
     Ok((whole.freeze(), taken))
-}
-
-/// The next piece of a body.
-///
-/// # Errors
-/// 408 when nothing of it comes for so long, 400 when it breaks off.
-pub(super) async fn next<B>(
-    pieces: &mut BodyDataStream<B>,
-    patience: Duration,
-) -> Result<Option<Bytes>, ApiError>
-where
-    B: Body<Data = Bytes> + Unpin,
-    B::Error: Display,
-{
-    let Ok(piece) = tokio::time::timeout(patience, pieces.next()).await else {
-        let message = format!(
-            "nothing of the request body came for {patience:?} (`limits.client_timeout` in respool.toml)"
-        );
-        return Err(ApiError::new(408, ErrorCode::RequestTimeout, message));
-    };
-    piece.transpose().map_err(|error| {
-        ApiError::bad_request(ErrorCode::IncompleteBody, format!("the request body broke off: {error}"))
-    })
 }
 
 async fn too_large<B: Body<Data = Bytes> + Unpin>(max: Size, rest: BodyDataStream<B>) -> ApiError {
@@ -264,52 +308,4 @@ pub(super) async fn discard<B: Body<Data = Bytes> + Unpin>(mut rest: BodyDataStr
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn room_is_free_again_when_the_last_of_a_body_is_dropped() {
-        let room = BodyRoom::new(Size(8 << 10));
-        let first = room.take(Some(5 << 10)).await.unwrap().keep(Bytes::from_static(b"a body"));
-        assert_eq!(&first[..], b"a body");
-        let part = first.slice(2..);
-        drop(first);
-        let full = room.take(Some(4 << 10)).await.err().unwrap();
-        assert_eq!((full.status, full.code, full.retry_after), (503, Some(ErrorCode::BodiesFull), Some(5)));
-        let mut small = room.take(Some(1)).await.unwrap();
-        assert!(small.grows_to(3 << 10) && !small.grows_to(4 << 10), "3 KiB were left");
-        drop((part, small));
-        room.take(Some(8 << 10)).await.unwrap();
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn room_follows_what_becomes_of_a_body() {
-        let room = BodyRoom::new(Size(8 << 10));
-        let mut taken = room.take(Some(4 << 10)).await.unwrap();
-        assert_eq!(taken.resize(9 << 10).unwrap_err().code, Some(ErrorCode::BodiesFull));
-        taken.resize(6 << 10).unwrap();
-        assert_eq!(room.free.available_permits(), 2);
-        taken.resize(5 << 10).unwrap();
-        let rest = taken.split(2 << 10);
-        let chat = taken.keep(Bytes::from_static(b"a chat request"));
-        assert_eq!(room.free.available_permits(), 3);
-        drop(chat);
-        assert_eq!(room.free.available_permits(), 6);
-        drop(rest);
-        assert_eq!(room.free.available_permits(), 8);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_body_waits_for_room_before_it_is_read() {
-        let room = BodyRoom::new(Size(8 << 10));
-        let held = room.take(Some(8 << 10)).await.unwrap();
-        let began = tokio::time::Instant::now();
-        let free = async {
-            tokio::time::sleep(Duration::from_secs(3)).await;
-            drop(held);
-        };
-        let (taken, ()) = tokio::join!(room.take(Some(8 << 10)), free);
-        assert!(taken.is_ok());
-        assert_eq!(began.elapsed().as_secs(), 3);
-    }
-}
+mod tests;

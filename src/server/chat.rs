@@ -12,8 +12,9 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
+use http::StatusCode;
 use http::request::Parts;
-use http::{HeaderMap, StatusCode};
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -50,7 +51,7 @@ async fn served(
     progress: Arc<RequestProgress>,
     record: &RequestRecord,
 ) -> Response {
-    let body = match read(&app, &parts.headers, body).await {
+    let body = match read(&app, &parts, body).await {
         Ok((body, room)) => room.keep(body),
         Err(error) => return respond::error(&error),
     };
@@ -100,15 +101,15 @@ fn upstream_path(uri: &http::Uri) -> Cow<'_, str> {
 }
 
 /// The body, and the room that it takes.
-pub(super) async fn read(
-    app: &App,
-    headers: &HeaderMap,
-    body: Incoming,
-) -> Result<(Bytes, body::Taken), ApiError> {
-    if headers.get(http::header::CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
+pub(super) async fn read(app: &App, parts: &Parts, body: Incoming) -> Result<(Bytes, body::Taken), ApiError> {
+    if parts.headers.get(http::header::CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
         let message = "the request body is compressed; send it with `content-encoding: identity`";
         return Err(ApiError::new(415, ErrorCode::UnsupportedContentEncoding, message));
     }
+    let _reading = match permission::begin_reading(parts) {
+        Ok(reading) => reading,
+        Err(error) => return Err(body::refused(error, body.into_data_stream()).await),
+    };
     body::read_counted(body, &app.limits, &app.bodies).await
 }
 

@@ -12,7 +12,7 @@ use futures::{Stream, StreamExt as _};
 use http_body_util::{BodyDataStream, BodyExt};
 
 use super::App;
-use super::body::{next, refused};
+use super::body::{Pace, refused};
 use super::permission::form_names_two_models;
 use super::transparent::{TakenIn, pieces, record_model};
 use crate::observe::RequestRecord;
@@ -80,9 +80,9 @@ impl Ahead {
         rest: &mut BodyDataStream<Body>,
     ) -> Result<Self, ApiError> {
         let app = &recorded.app;
-        let mut room = app.bodies.piecemeal();
+        let (mut pace, mut room) = (Pace::new(app.limits.client_timeout), app.bodies.empty());
         while self.model.is_none() && self.size <= app.limits.max_body.bytes() {
-            let Some(piece) = next(rest, app.limits.client_timeout).await? else {
+            let Some(piece) = pace.next(rest).await? else {
                 self.is_whole = true;
                 break;
             };

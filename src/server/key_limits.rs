@@ -9,6 +9,8 @@ const MINUTE: u64 = 60_000;
 const DAY: u64 = 24 * 60 * MINUTE;
 /// What a request is taken to last before one has ended, in milliseconds.
 const FIRST_GUESS: u64 = 5_000;
+/// So many bodies may be read at a time whatever a key permits.
+const FEW_BODIES: u32 = 8;
 
 /// What a key permits. What is `None` has no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -104,6 +106,8 @@ pub(super) struct Counters {
     /// When the requests of the last minute came, oldest first.
     minute: VecDeque<u64>,
     running: u32,
+    /// The bodies that are being read of requests that have not begun.
+    reading: u32,
     /// The time that requests take of late, in milliseconds.
     lasting: Option<u64>,
     /// The day that `tokens` are of.
@@ -112,14 +116,33 @@ pub(super) struct Counters {
 }
 
 impl Counters {
+    /// Counts a body that is read from now on, unless too many are being read. Requests beyond `max_concurrency` are usually refused
+    /// once they are read, in the form that suits their client; this holds off a client that sends bodies and never ends them.
+    pub(super) fn begin_reading(&mut self, limits: &KeyLimits) -> Result<(), Exceeded> {
+        if let Some(most) = limits.max_concurrency.filter(|most| self.reading >= (*most).max(FEW_BODIES)) {
+            return Err(self.too_many(most));
+        }
+        self.reading += 1;
+        Ok(())
+    }
+
+    /// A body that was counted is read, or nobody reads it any more.
+    pub(super) fn end_reading(&mut self) {
+        self.reading = self.reading.saturating_sub(1);
+    }
+
+    fn too_many(&self, most: u32) -> Exceeded {
+        let lasting = self.lasting.unwrap_or(FIRST_GUESS);
+        Exceeded {
+            limit: format!("{most} requests at a time"),
+            wait: seconds(lasting / u64::from(most.max(1))),
+        }
+    }
+
     /// Counts a request that begins now, unless a limit is reached.
     pub(super) fn begin(&mut self, limits: &KeyLimits, now: Moment) -> Result<(), Exceeded> {
         if let Some(most) = limits.max_concurrency.filter(|most| self.running >= *most) {
-            let lasting = self.lasting.unwrap_or(FIRST_GUESS);
-            return Err(Exceeded {
-                limit: format!("{most} requests at a time"),
-                wait: seconds(lasting / u64::from(most.max(1))),
-            });
+            return Err(self.too_many(most));
         }
         self.roll(now.day());
         if let Some(most) = limits.tokens_per_day.filter(|most| self.tokens >= *most) {
@@ -236,6 +259,18 @@ mod tests {
         counters.begin(&limits, at(0)).unwrap();
         let exceeded = counters.begin(&limits, at(0)).unwrap_err();
         assert_eq!(exceeded, Exceeded { limit: "2 requests at a time".into(), wait: 10 });
+    }
+
+    #[test]
+    fn so_many_bodies_are_read_at_a_time() {
+        for (max_concurrency, bodies) in [(Some(2), 8), (Some(20), 20), (None, 100)] {
+            let limits = KeyLimits { max_concurrency, ..KeyLimits::default() };
+            let mut counters = Counters::default();
+            (0..bodies).for_each(|_| counters.begin_reading(&limits).unwrap());
+            assert_eq!(counters.begin_reading(&limits).is_err(), max_concurrency.is_some());
+            counters.end_reading();
+            counters.begin_reading(&limits).unwrap();
+        }
     }
 
     #[test]

@@ -53,6 +53,12 @@ impl Meter {
         self.state().counters.begin(limits, now())
     }
 
+    /// Counts a body until the end of its reading, unless as many requests are at work as may be.
+    pub(super) fn begin_reading(self: &Arc<Self>, limits: &KeyLimits) -> Result<Reading, Exceeded> {
+        self.state().counters.begin_reading(limits)?;
+        Ok(Reading(Arc::clone(self)))
+    }
+
     /// A request that was counted has ended.
     pub(super) fn end(&self, began: Instant) {
         self.state().counters.end(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
@@ -72,6 +78,16 @@ impl Meter {
     /// True when the key was used from there before.
     pub(super) fn knows(&self, neighbour: Neighbour) -> bool {
         self.state().neighbours.contains(&neighbour)
+    }
+}
+
+/// A body that is being read.
+#[derive(Debug)]
+pub(super) struct Reading(Arc<Meter>);
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.0.state().counters.end_reading();
     }
 }
 

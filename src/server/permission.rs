@@ -11,6 +11,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 
 use super::key_limits::Exceeded;
+use super::meter::Reading;
 use super::visit::Visit;
 use super::{App, agent_apis, body, respond};
 use crate::observe::{Account, RequestRecord, RequestStart};
@@ -51,6 +52,13 @@ pub(super) fn begin_chat(app: &App, parts: &request::Parts, body: &Bytes) -> Res
 /// Lets a request begin that names a model in its body and costs nothing.
 pub(super) fn begin_free(app: &App, parts: &request::Parts, body: &Bytes) -> Result<(), ApiError> {
     begin_model(app, parts, body, 0)
+}
+
+/// Lets a body be read, unless too many of the same key's are being read.
+pub(super) fn begin_reading(parts: &request::Parts) -> Result<Option<Reading>, ApiError> {
+    let visit = parts.extensions.get::<Arc<Visit>>();
+    let reading = visit.map(|visit| visit.key.meter.begin_reading(&visit.key.limits));
+    reading.transpose().map_err(|exceeded| refusal(&exceeded))
 }
 
 /// `cost`: the bytes that an estimate of the cost counts.
@@ -118,7 +126,10 @@ pub(super) async fn begin_other(
     let is_for_kept_response = is_for_kept_response(&parts.method, path);
     let mut length = declared(&parts.headers);
     let body = if visit.key.limits.is_restricted() && !is_own(path) && !is_for_kept_response {
-        let read = body::read(incoming, &app.limits, &app.bodies).await;
+        let read = match begin_reading(&parts) {
+            Ok(_reading) => body::read(incoming, &app.limits, &app.bodies).await,
+            Err(error) => Err(body::refused(error, incoming.into_data_stream()).await),
+        };
         let form = form_reader(&parts.headers);
         let checked = read.and_then(|body| {
             let model = form.map_or_else(|| named(&body), |form| named_in_form(form, &body))?;

@@ -439,6 +439,16 @@ impl Store {
         self.read(read::snapshots_in_use).await
     }
 
+    /// A request to end a run was for the turn that it then had: whoever holds the run begins another one. False when somebody else
+    /// holds it.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub async fn forget_cancel(&self, run: &str, epoch: u64) -> Result<bool, StoreError> {
+        let run = run.to_owned();
+        self.ask(|answer| Job::ForgetCancel { run, epoch, answer }).await
+    }
+
     /// The client has got what there is of a run.
     ///
     /// # Errors

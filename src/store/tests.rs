@@ -88,6 +88,20 @@ async fn a_run_belongs_to_one_process_at_a_time() {
     assert_eq!(second.claim("a", ClaimScope::Idle).await.unwrap(), None, "it is running now");
 }
 
+/// A conversation goes on after one of its turns was cancelled.
+#[tokio::test]
+async fn a_request_to_cancel_is_forgotten_by_the_holder_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).unwrap();
+    store.begin(new("a", "f", 1)).await.unwrap();
+    assert!(store.request_cancel("a", 1).await.unwrap());
+    assert!(store.append(event("a", 0, Status::Running)).await.unwrap().cancel);
+    assert!(!store.forget_cancel("a", Store::FIRST_EPOCH + 1).await.unwrap(), "somebody else");
+    assert!(store.append(event("a", 1, Status::Running)).await.unwrap().cancel);
+    assert!(store.forget_cancel("a", Store::FIRST_EPOCH).await.unwrap());
+    assert!(!store.append(event("a", 2, Status::Running)).await.unwrap().cancel);
+}
+
 /// A process that was only asleep must not go on where another one works by now.
 #[tokio::test]
 async fn what_an_earlier_owner_writes_is_refused() {

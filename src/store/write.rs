@@ -111,6 +111,7 @@ pub(super) enum Job {
     Decide { id: String, decision: String, at: u64, late: LateDecision, answer: Answer<bool> },
     Answered { run: String, answer: Answer<bool> },
     Cancel { run: String, at: u64, answer: Answer<bool> },
+    ForgetCancel { run: String, epoch: u64, answer: Answer<bool> },
     Orphan { owners: Vec<String>, answer: Answer<usize> },
     Remove { run: String, answer: Answer<bool> },
     Expire { before: u64, answer: Answer<usize> },
@@ -230,6 +231,12 @@ impl Job {
                 .execute(params![run])
                 .map(count),
             Self::Cancel { run, at, .. } => cancel(change, run, *at).map(count),
+            Self::ForgetCancel { run, epoch, .. } => change
+                .prepare_cached(
+                    "UPDATE runs SET cancel = 0 WHERE id = ?1 AND epoch = ?2 AND status = 'running'",
+                )?
+                .execute(params![run, signed(*epoch)])
+                .map(count),
             Self::Orphan { owners, .. } => orphan(change, owners).map(count),
             Self::Remove { run, .. } => clearing::remove(change, run).map(count),
             Self::Expire { before, .. } => clearing::expire(change, *before).map(count),
@@ -265,6 +272,7 @@ impl Job {
             | Self::BeginLeased { answer, .. }
             | Self::Answered { answer, .. }
             | Self::Cancel { answer, .. }
+            | Self::ForgetCancel { answer, .. }
             | Self::Remove { answer, .. } => {
                 drop(answer.send(reply.map(|reply| reply.count > 0)));
             }

@@ -22,7 +22,10 @@ pub(super) struct Notes(Vec<PassedBy>);
 
 impl Notes {
     pub(super) fn add(&mut self, field: impl Into<String>, why: &'static str) {
-        let field: String = field.into().chars().take(80).collect();
+        let mut field: String = field.into().chars().take(80).collect();
+        if field.is_empty() {
+            field.push_str("\"\"");
+        }
         if self.0.len() < MOST && !self.0.iter().any(|note| note.field == field) {
             self.0.push(PassedBy { field, why });
         }

@@ -437,7 +437,7 @@ impl UpstreamResponse {
     async fn gather(mut self, limit: usize, is_json: bool) -> Result<Bytes, UpstreamError> {
         let Some(first) = self.piece().await? else { return Ok(Bytes::new()) };
         // Most bodies come in one piece, which is not copied.
-        let mut body = Gathered::One(first);
+        let (mut body, mut end_at) = (Gathered::One(first), None);
         loop {
             if body.as_slice().len() > limit {
                 return Err(self.too_long(limit));
@@ -445,7 +445,8 @@ impl UpstreamResponse {
             let piece = match self.ready_piece() {
                 Some(piece) => piece,
                 None if is_json && is_object(body.as_slice()) => {
-                    tokio::time::timeout(END_WITHIN, self.piece()).await.unwrap_or(Ok(None))
+                    let end_at = *end_at.get_or_insert_with(|| Instant::now() + END_WITHIN);
+                    tokio::time::timeout_at(end_at, self.piece()).await.unwrap_or(Ok(None))
                 }
                 None => self.piece().await,
             };

@@ -9,12 +9,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::budget::{Exhausted, Owner, Spending, Warning};
 use super::config::{BudgetsConfig, UsageConfig};
+use super::minutes::{Ended, Minutes};
 use super::money::Money;
 use super::prices::Prices;
 use super::report::{OwnUse, Report, report};
 use crate::observe::{InFlight, UsageRow, UsageSink, metrics};
 use crate::store::{Dimension, StoreError, StoredUsage, UsageQuery, UsageStore, UsageSum};
-use crate::wire::ErrorCode;
 
 /// So many rows wait at most; more are lost, and counted.
 const MOST_WAITING: usize = 20_000;
@@ -24,9 +24,6 @@ const WITHOUT_ROWS: [&str; 4] = ["models", "runs", "approvals", "usage"];
 const EVERY: Duration = Duration::from_millis(500);
 /// So often what is old is deleted.
 const CLEAR_EVERY: Duration = Duration::from_mins(10);
-/// So many requests are remembered for alerts, and for so long, in milliseconds.
-const RECENT: usize = 4_000;
-const RECENT_FOR: u64 = 6 * 3_600_000;
 /// So many of the last problems are remembered without the store.
 const PROBLEMS: usize = 50;
 
@@ -59,53 +56,7 @@ struct State {
     is_broken: bool,
     spending: Spending,
     problems: VecDeque<Problem>,
-    recent: VecDeque<Recent>,
-}
-
-/// What alerts want to know of a request.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Recent {
-    /// When it ended, in milliseconds since 1970.
-    pub at: u64,
-    /// It failed, and not by its own fault.
-    pub failed: bool,
-    /// Its model was asked again.
-    pub asked_again: bool,
-    /// It was ended as a loop.
-    pub loop_stopped: bool,
-    /// It was longer than the model's window.
-    pub overflowed: bool,
-    /// How long it waited for a place, in milliseconds.
-    pub waited: u64,
-    /// After how many milliseconds the first byte of the reply left.
-    pub first_byte: Option<u64>,
-    /// The error's code.
-    pub code: String,
-    /// The upstream, where it failed.
-    pub upstream: String,
-}
-
-impl Recent {
-    fn of(row: &UsageRow, now: u64) -> Self {
-        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        let failed = row.outcome == "error";
-        let is_own_fault = match ErrorCode::from_name(&row.error_code) {
-            Some(code) => code.is_of_the_request(),
-            // What was passed on has no code.
-            None => row.error_code.is_empty() && (400..500).contains(&row.status),
-        };
-        Self {
-            at: now,
-            failed: failed && !is_own_fault,
-            asked_again: !row.recovery.is_empty(),
-            loop_stopped: !row.loop_stopped.is_empty(),
-            overflowed: row.error_code == ErrorCode::ContextLengthExceeded.as_str(),
-            waited: millis(row.waited),
-            first_byte: row.first_byte.map(millis),
-            code: row.error_code.clone(),
-            upstream: if failed { row.upstream.clone() } else { String::new() },
-        }
-    }
+    minutes: Minutes,
 }
 
 /// Something that went wrong, and when.
@@ -282,9 +233,9 @@ impl Ledger {
         self.state().spending.reached(&self.terms().budgets, now())
     }
 
-    /// The requests to models of the last hours, the oldest first.
-    pub fn recent(&self) -> Vec<Recent> {
-        self.state().recent.iter().cloned().collect()
+    /// The requests to models of the last hours.
+    pub fn minutes(&self) -> Minutes {
+        self.state().minutes.clone()
     }
 
     /// The last problems, the newest first.
@@ -375,12 +326,7 @@ impl UsageSink for Ledger {
         }
         let at = now();
         if !row.model.is_empty() {
-            while state.recent.len() >= RECENT
-                || state.recent.front().is_some_and(|first| first.at + RECENT_FOR < at)
-            {
-                state.recent.pop_front();
-            }
-            state.recent.push_back(Recent::of(&row, at));
+            state.minutes.add(Ended::of(&row), at);
         }
         if row.outcome == "error" {
             if state.problems.len() == PROBLEMS {
@@ -513,7 +459,9 @@ mod tests {
     #[test]
     fn a_request_at_fault_is_a_problem_but_no_failure_of_the_server() {
         let ledger = Ledger::new(Terms::default(), None);
-        for (code, status) in [("model_not_found", 404), ("upstream_timeout", 422), ("", 400), ("", 500)] {
+        for (code, status, failed) in
+            [("model_not_found", 404, 0), ("upstream_timeout", 422, 1), ("", 400, 1), ("", 500, 2)]
+        {
             ledger.record(UsageRow {
                 outcome: "error".into(),
                 model: "m".into(),
@@ -521,9 +469,8 @@ mod tests {
                 status,
                 ..row(1)
             });
+            assert_eq!(ledger.minutes().since(0).failed, failed, "{code} {status}");
         }
-        let failed: Vec<bool> = ledger.recent().iter().map(|it| it.failed).collect();
-        assert_eq!(failed, [false, true, false, true]);
         assert_eq!(ledger.problems().len(), 4);
     }
 

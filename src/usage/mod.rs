@@ -6,13 +6,15 @@
 mod budget;
 pub mod config;
 mod ledger;
+mod minutes;
 mod money;
 mod prices;
 mod report;
 
 pub use budget::{Exhausted, Owner, Scope, Warning};
 pub use config::{BudgetsConfig, PriceConfig, UsageConfig};
-pub use ledger::{Ledger, Problem, Recent, Terms, of_store};
+pub use ledger::{Ledger, Problem, Terms, of_store};
+pub use minutes::{Counts, Ended, Minutes};
 pub use money::Money;
 pub use prices::{OwnBox, Price, PriceSource, Prices};
 pub use report::{Comparison, Cost, Line, OwnUse, Report, dimensions, report};

@@ -20,7 +20,7 @@ pub use error::{ApiError, Cause};
 pub use error_code::ErrorCode;
 pub use form::{FormField, FormReader};
 pub use known::{Known, KnownMessage, KnownTools};
-pub use object::{Object, array, decode_string, encode_string, first_of_array, is_empty_array};
+pub use object::{Object, array, decode_string, encode_string, first_of_array, is_empty_array, mend_strings};
 pub use pieces::Pieces;
 pub use prune::{Edit, Editor, Shape, Tag, prune};
 pub use reply::{Choice, Completion, NativeToolCall, REPLY, pruned_logprobs, text_of, usage_from};

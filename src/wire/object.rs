@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
+use super::controls::escape_controls;
 use super::pieces::{Assembly, Pieces};
 use super::scan::{Malformed, Scanner};
 
@@ -246,22 +247,23 @@ pub fn decode_string(json: &str) -> Option<String> {
     if !json.starts_with('"') {
         return None;
     }
-    serde_json::from_str(json).ok().or_else(|| serde_json::from_str(&mended(json)).ok())
+    serde_json::from_str(json).ok().or_else(|| serde_json::from_str(&mend_strings(json)).ok())
 }
 
-fn mended(json: &str) -> String {
+/// JSON text whose strings strict decoders read: as [`decode_string`] mends them.
+pub fn mend_strings(json: &str) -> String {
+    let json = escape_controls(json);
     let mut out = String::with_capacity(json.len());
-    let mut rest = json;
-    while let Some(place) = rest.find(|c: char| c == '\\' || c < ' ') {
+    let mut rest = &*json;
+    while let Some(place) = rest.find('\\') {
         let (before, from) = rest.split_at(place);
         out.push_str(before);
-        let (taken, text) = match from.as_bytes() {
-            [b'\\', b'u', ..] => surrogates(from),
-            [b'\\', ..] => (from.chars().take(2).map(char::len_utf8).sum(), None),
-            [control, ..] => (1, Some(format!("\\u{control:04x}"))),
-            [] => break,
+        let (taken, text) = if from.starts_with("\\u") {
+            surrogates(from)
+        } else {
+            (from.chars().take(2).map(char::len_utf8).sum(), None)
         };
-        out.push_str(text.as_deref().unwrap_or(&from[..taken]));
+        out.push_str(text.unwrap_or(&from[..taken]));
         rest = &from[taken..];
     }
     out.push_str(rest);
@@ -269,13 +271,13 @@ fn mended(json: &str) -> String {
 }
 
 /// The length of the `\u` escape that a text begins with, a pair counting as one, and what to put in its place.
-fn surrogates(text: &str) -> (usize, Option<String>) {
+fn surrogates(text: &str) -> (usize, Option<&'static str>) {
     let unit = |at: usize| u16::from_str_radix(text.get(at + 2..at + 6)?, 16).ok();
     match unit(0) {
         Some(0xd800..=0xdbff) if text[6..].starts_with("\\u") && matches!(unit(6), Some(0xdc00..=0xdfff)) => {
             (12, None)
         }
-        Some(0xd800..=0xdfff) => (6, Some("\\ufffd".to_owned())),
+        Some(0xd800..=0xdfff) => (6, Some("\\ufffd")),
         Some(_) => (6, None),
         None => (2, None),
     }

@@ -237,7 +237,7 @@ async fn begun(
     body: Incoming,
     record: &RequestRecord,
 ) -> Result<(Bytes, Taken), ApiError> {
-    let (body, room) = chat::read(app, &parts.headers, body).await?;
+    let (body, room) = chat::read(app, parts, body).await?;
     record.content("client request", &body);
     permission::begin_chat(app, parts, &body)
         .inspect_err(|_| permission::record_refused(record, "", &body))?;
@@ -328,7 +328,7 @@ async fn counted(
     parts.headers = upstream_headers(parts.headers);
     let client = errors::Client::new(&app, Api::Messages, &parts.headers, &record.start().id);
     let read = async {
-        let (body, room) = chat::read(&app, &parts.headers, body).await?;
+        let (body, room) = chat::read(&app, &parts, body).await?;
         record.content("client request", &body);
         permission::begin_free(&app, &parts, &body)
             .inspect_err(|_| permission::record_refused(record, "", &body))?;

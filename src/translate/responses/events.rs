@@ -15,7 +15,7 @@ use super::super::items::{Around, Items, Proof};
 use super::super::sealed::Sealer;
 use super::kept::{FinishedResponse, id_of, kept_input};
 use super::names::{NamedTool, ToolKind};
-use super::object::{Head, Status, on_one_line, response_json};
+use super::object::{Head, Status, response_json, strict};
 use super::request::AskedResponse;
 use crate::sse::write_event;
 use crate::turn::{FinishReason, ItemEnd, ItemKind, ToolCall, TurnEvent, Usage};
@@ -315,7 +315,7 @@ impl ResponseEvents {
     }
 
     fn tool_search_call(&mut self, call_id: &str, arguments: &str, out: &mut impl BufMut) {
-        let (id, arguments) = (format!("tsc_{}", self.call_id), on_one_line(arguments));
+        let (id, arguments) = (format!("tsc_{}", self.call_id), strict(arguments, "{}"));
         let item = |status: &str| {
             format!(
                 r#"{{"id":"{id}","type":"tool_search_call","call_id":{call_id},"execution":"client","arguments":{arguments},"status":"{status}"}}"#

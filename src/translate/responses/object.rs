@@ -4,8 +4,10 @@
 
 use std::borrow::Cow;
 
+use serde::de::IgnoredAny;
+
 use crate::turn::Usage;
-use crate::wire::{Object, encode_string, escape_controls};
+use crate::wire::{Object, encode_string, mend_strings};
 
 /// Where a response stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,24 +67,23 @@ impl Echo {
     pub(super) fn of(request: &Object<'_>) -> Self {
         let mut fields = String::new();
         for (key, default) in ECHOED {
-            let value = on_one_line(request.get(key).unwrap_or(default));
+            let value = strict(request.get(key).unwrap_or(default), default);
             fields.extend([",\"", key, "\":", &value]);
         }
-        let tools = on_one_line(request.get("tools").unwrap_or("[]")).into_owned();
+        let tools = strict(request.get("tools").unwrap_or("[]"), "[]").into_owned();
         Self { fields, tools }
     }
 }
 
-/// The JSON text without line breaks, which an event's data cannot hold.
-pub(super) fn on_one_line(json: &str) -> Cow<'_, str> {
-    if !json.contains(['\n', '\r']) {
+/// The JSON text as every client reads it: without line breaks, which an event's data cannot hold, and without what strict decoders
+/// refuse. `default`: for a text that cannot be mended.
+pub(super) fn strict<'j>(json: &'j str, default: &str) -> Cow<'j, str> {
+    let is_plain = !json.bytes().any(|byte| byte < b' ') && !json.contains("\\ud") && !json.contains("\\uD");
+    if is_plain && serde_json::from_str::<IgnoredAny>(json).is_ok() {
         return Cow::Borrowed(json);
     }
-    let compact = |json: &str| {
-        let value: serde_json::Value = serde_json::from_str(json).ok()?;
-        Some(value.to_string())
-    };
-    Cow::Owned(compact(&escape_controls(json)).unwrap_or_else(|| "null".to_owned()))
+    let mended = serde_json::from_str::<serde_json::Value>(&mend_strings(json));
+    Cow::Owned(mended.map_or_else(|_| default.to_owned(), |value| value.to_string()))
 }
 
 /// What does not change while a response goes on.
@@ -151,6 +152,20 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn what_is_repeated_is_strict_json() {
+        for (json, expected) in [
+            (r#"{"a": 1.50}"#, r#"{"a": 1.50}"#),
+            ("{\n\"a\":\t1}", r#"{"a":1}"#),
+            ("{\"na\tme\0\": \"n\"}", r#"{"na\tme\u0000":"n"}"#),
+            (r#"["a\ud83d", "\uD83D\ude00\n"]"#, "[\"a\u{fffd}\",\"\u{1f600}\\n\"]"),
+            (r#"{"a": "\q"}"#, "null"),
+            ("[01]", "null"),
+        ] {
+            assert_eq!(strict(json, "null"), expected, "{json}");
+        }
+    }
 
     #[test]
     fn the_request_is_repeated_on_one_line() {
