@@ -8,6 +8,7 @@
 mod confine;
 #[cfg(target_os = "linux")]
 mod filter;
+mod gitlinks;
 #[cfg(target_os = "linux")]
 mod launch;
 mod level;
@@ -233,15 +234,13 @@ pub fn level(config: &LocalConfig) -> Level {
 }
 
 impl Watch {
-    /// Takes away what redirects a repository's configuration and was not there before; says so.
+    /// Takes away what leads git to another configuration and was not there before; says so.
     pub(super) fn end(self) -> Option<String> {
         self.restore()
     }
 
     fn restore(&self) -> Option<String> {
-        let removed: Vec<String> =
-            self.repositories.iter().filter_map(repository::Repository::restore).collect();
-        (!removed.is_empty()).then(|| removed.join("; "))
+        repository::restore(&self.repositories)
     }
 }
 

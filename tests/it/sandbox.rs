@@ -366,6 +366,52 @@ async fn no_commondir_stays() {
     git(&top, &["status"]);
 }
 
+/// A `git status` asks each submodule's repository, and so runs what its configuration names.
+#[tokio::test]
+async fn no_repository_of_a_command_becomes_a_submodule() {
+    let bed = bed("").await;
+    if !bed.has_namespaces() {
+        return;
+    }
+    let (top, ran) = (bed.work(""), bed.outer.path().join("ran"));
+    repository(&top);
+    repository(&bed.outer.path().join("origin"));
+    git(&bed.outer.path().join("origin"), &["commit", "-q", "--allow-empty", "-m", "one"]);
+    for deep in ["sub", "a/b/c/d/deep"] {
+        git(&top, &["-c", "protocol.file.allow=always", "submodule", "add", "-q", "../origin", deep]);
+    }
+    repository(&bed.work("mine"));
+    git(&bed.work("mine"), &["commit", "-q", "--allow-empty", "-m", "one"]);
+    let make = |folder: &str| {
+        format!(
+            "git init -q {folder}; git -C {folder} config core.fsmonitor 'touch {}; false'; \
+             git -C {folder} -c user.name=x -c user.email=x@y commit -q --allow-empty -m x",
+            ran.display()
+        )
+    };
+    for (command, renamed) in [
+        (format!("{}; git add new", make("new")), Some("new")),
+        (format!("{}; git -c index.version=4 add other", make("other")), Some("other")),
+        (format!("mv sub kept; mkdir sub; {}", make("sub")), Some("sub")),
+        (format!("mv a/b/c z; mkdir -p a/b/c/d; {}", make("a/b/c/d/deep")), Some("a/b/c/d/deep")),
+        ("git -C sub commit -q --allow-empty -m two; git add mine 2>&1".to_owned(), None),
+        // What was renamed does not come back.
+        ("mv new/git-disabled new/.git; echo moved".to_owned(), Some("new")),
+    ] {
+        let said = bed.run(&command).await;
+        assert_eq!(said.contains("was renamed to `git-disabled"), renamed.is_some(), "{command}: {said}");
+        if let Some(folder) = renamed {
+            assert!(!bed.work(folder).join(".git").exists(), "{command}");
+        }
+        std::process::Command::new("git").arg("status").current_dir(&top).output().unwrap();
+        assert!(!ran.exists(), "{command}: git ran it");
+    }
+    assert!(
+        bed.work("mine/.git").is_dir(),
+        "it was there before, and no command could write its configuration"
+    );
+}
+
 #[tokio::test]
 async fn git_works_in_a_linked_work_tree() {
     let outer = folder();

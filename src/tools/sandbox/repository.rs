@@ -4,11 +4,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::gitlinks::Gitlinks;
 use super::spec::Spec;
 
 /// How deep repositories are looked for in a workspace, and in how many directories.
 const DEPTH: usize = 3;
 const MOST_DIRECTORIES: usize = 2_000;
+/// Submodules of submodules are looked for so often.
+const SUBMODULES: usize = 10;
 /// Large, and nobody's work.
 const PASSED_OVER: [&str; 4] = ["node_modules", "target", "venv", "vendor"];
 
@@ -23,6 +26,8 @@ pub(super) struct Repository {
     link: Option<PathBuf>,
     /// Directories of git's, here and of submodules, without a `commondir`: a new one would lead git to another configuration.
     without_commondir: Vec<PathBuf>,
+    /// The submodules that its index names.
+    gitlinks: Gitlinks,
 }
 
 /// The repositories in a workspace, and the one that it is in.
@@ -30,9 +35,33 @@ pub(super) fn find(workspace: &Path) -> Vec<Repository> {
     let mut found: Vec<Repository> = workspace.ancestors().find_map(at).into_iter().collect();
     let mut left = MOST_DIRECTORIES;
     below(workspace, DEPTH, &mut left, &mut found);
-    found.sort_by(|a, b| a.common.cmp(&b.common).then(a.own.cmp(&b.own)));
-    found.dedup();
+    unique(&mut found);
+    for _ in 0..SUBMODULES {
+        let count = found.len();
+        let named: Vec<Repository> =
+            found.iter().flat_map(|repository| repository.gitlinks.directories()).filter_map(at).collect();
+        found.extend(named);
+        unique(&mut found);
+        if found.len() == count {
+            break;
+        }
+    }
     found
+}
+
+fn unique(found: &mut Vec<Repository>) {
+    found.sort_by(|a, b| a.common.cmp(&b.common).then_with(|| a.own.cmp(&b.own)));
+    found.dedup_by(|a, b| (&a.common, &a.own) == (&b.common, &b.own));
+}
+
+/// Takes away or renames what commands left that leads git to another configuration. Returns what was done, for people.
+pub(super) fn restore(repositories: &[Repository]) -> Option<String> {
+    let mut notes: Vec<String> = repositories.iter().flat_map(Repository::remove_commondirs).collect();
+    let is_guarded = |directory: &Path| {
+        at(directory).is_some_and(|found| repositories.iter().any(|known| known.common == found.common))
+    };
+    notes.extend(repositories.iter().flat_map(|repository| repository.gitlinks.restore(is_guarded)));
+    (!notes.is_empty()).then(|| notes.join("; "))
 }
 
 fn below(directory: &Path, depth: usize, left: &mut usize, found: &mut Vec<Repository>) {
@@ -61,7 +90,7 @@ fn at(directory: &Path) -> Option<Repository> {
         kind = fs::symlink_metadata(&git).ok()?.file_type();
     }
     if kind.is_dir() {
-        return Some(Repository::new(git, None, None));
+        return Some(Repository::new(directory, git, None, None));
     }
     if !kind.is_file() {
         return None;
@@ -69,7 +98,7 @@ fn at(directory: &Path) -> Option<Repository> {
     let target = line(&git)?.strip_prefix("gitdir:")?.trim().to_owned();
     let own = directory.join(target).canonicalize().ok()?;
     let common = linked(&git, &own).or_else(|| submodule(directory, &own))?;
-    Some(Repository::new(common, Some(own), Some(git)))
+    Some(Repository::new(directory, common, Some(own), Some(git)))
 }
 
 /// The repository of a linked work tree, which has to know of this one: anybody can write a file that leads somewhere.
@@ -94,11 +123,12 @@ fn line(file: &Path) -> Option<String> {
 }
 
 impl Repository {
-    fn new(common: PathBuf, own: Option<PathBuf>, link: Option<PathBuf>) -> Self {
+    fn new(root: &Path, common: PathBuf, own: Option<PathBuf>, link: Option<PathBuf>) -> Self {
         let mut without_commondir = vec![common.clone()];
         modules(&common.join("modules"), DEPTH, &mut without_commondir);
         without_commondir.retain(|directory| fs::symlink_metadata(directory.join("commondir")).is_err());
-        Self { common, own, link, without_commondir }
+        let gitlinks = Gitlinks::of(root, own.as_ref().unwrap_or(&common).join("index"));
+        Self { common, own, link, without_commondir, gitlinks }
     }
 
     /// Below the workspace it can be written anyway, and there a command could have put a link in its place by now.
@@ -127,14 +157,12 @@ impl Repository {
     }
 
     /// Removes each `commondir` that a command made, and says so.
-    pub(super) fn restore(&self) -> Option<String> {
+    fn remove_commondirs(&self) -> impl Iterator<Item = String> {
         let files = self.without_commondir.iter().map(|directory| directory.join("commondir"));
         let removed =
             files.filter(|file| fs::symlink_metadata(file).is_ok() && fs::remove_file(file).is_ok());
-        let notes: Vec<String> = removed
+        removed
             .map(|file| format!("{} was removed: it would lead git to another configuration", file.display()))
-            .collect();
-        (!notes.is_empty()).then(|| notes.join("; "))
     }
 }
 
