@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use super::client::Wire;
 use super::config::FinalErrors;
 use crate::translate::{
-    ClientProgram, ErrorReply, chat_error, is_harmless_for_openclaw, is_harmless_overflow, messages,
+    ClientProgram, ErrorReply, is_harmless_for_openclaw, is_harmless_overflow, messages, openai_error,
     responses,
 };
 use crate::wire::{ApiError, Cause, ErrorCode};
@@ -52,8 +52,7 @@ impl ErrorForm {
     /// The applied error as an HTTP reply. `request_id`: Anthropic's clients read it in the body.
     pub fn reply(self, error: &ApiError, request_id: &str) -> ErrorReply {
         match self.wire {
-            Wire::Chat => chat_error(error),
-            Wire::Responses => responses::http_error(error, self.program()),
+            Wire::Chat | Wire::Responses => openai_error(error, self.program()),
             Wire::Messages => messages::http_error(error, self.program(), request_id),
         }
     }

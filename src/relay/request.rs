@@ -353,13 +353,12 @@ fn kept_fields(configured: &[String], wire: Wire) -> Vec<String> {
     configured.iter().cloned().chain(named).collect()
 }
 
-/// The program that asked: clients of the other APIs name themselves in a header, OpenClaw in its prompt.
+/// The program that asked: most name themselves in a header, OpenClaw in its prompt.
 fn program(request: &ChatRequest<'_>, origin: &Origin) -> ClientProgram {
-    match origin.wire {
-        _ if origin.is_agent => ClientProgram::Agent,
-        Wire::Chat => ClientProgram::of_chat(request),
-        _ => client::program_of(&origin.headers).or(ClientProgram::of_chat(request)),
+    if origin.is_agent {
+        return ClientProgram::Agent;
     }
+    client::program_of(&origin.headers).or(ClientProgram::of_chat(request))
 }
 
 /// The engine reads the replies to respool's own loop, also where no tools are declared.

@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
 use crate::observe::{Outcome, RequestRecord, metrics as recorded};
 use crate::relay::{ErrorForm, RequestProgress};
-use crate::translate::{ErrorReply, chat_error};
+use crate::translate::{ClientProgram, ErrorReply, openai_error};
 use crate::wire::{ApiError, ErrorCode};
 
 /// The header that names a request in logs on both sides.
@@ -66,7 +66,7 @@ fn outcome_of(error: &ApiError) -> Outcome {
 
 /// An error as its own HTTP status, in OpenAI's shape.
 pub(super) fn error(error: &ApiError) -> Response {
-    error_reply(chat_error(error), error)
+    error_reply(openai_error(error, ClientProgram::Other), error)
 }
 
 /// An error in the form that its client needs. `id`: the request's, which Anthropic's clients read in the body.

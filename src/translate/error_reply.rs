@@ -3,6 +3,7 @@
 //! Measured on Codex 0.169 and Claude Code 2.1.330: both repeat a 500 or a 422 up to 30 times. What respool has tried already
 //! must reach them in the form that they do not repeat. Called by `responses` and `messages`, and by `relay`.
 
+use super::client_program::ClientProgram;
 use crate::wire::{ApiError, ErrorCode};
 
 /// An error as it leaves by HTTP.
@@ -16,9 +17,16 @@ pub struct ErrorReply {
     pub body: String,
 }
 
-/// The error as a chat completion's client has it.
-pub fn chat_error(error: &ApiError) -> ErrorReply {
-    ErrorReply { status: error.status, headers: retry_headers(error), body: error.to_json() }
+/// The error as a client of OpenAI's APIs has it. Qwen Code repeats a 429 every minute, and the AI SDK 429 and 5xx twice, whatever
+/// the header says (measured on 0.24.4 and 7.0.173).
+pub fn openai_error(error: &ApiError, program: ClientProgram) -> ErrorReply {
+    let is_repeated = match program {
+        ClientProgram::QwenCode => error.status == 429,
+        ClientProgram::AiSdk => matches!(error.status, 429 | 500..),
+        _ => false,
+    };
+    let status = if is_repeated && is_final(error) { 422 } else { error.status };
+    ErrorReply { status, headers: retry_headers(error), body: error.to_json() }
 }
 
 /// The header that stops an OpenAI client from trying again. It does so by itself after 408, 409, 429 and 5xx only.

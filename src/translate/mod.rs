@@ -44,7 +44,7 @@ pub use chat_sink::{ChatSink, completion_json, usage_json};
 pub use circles::normalised;
 pub use client_program::ClientProgram;
 pub use correctable::correctable_calls;
-pub use error_reply::{ErrorReply, chat_error, is_final};
+pub use error_reply::{ErrorReply, is_final, openai_error};
 pub use fault::{Fault, Shows};
 pub use free_text::FreeTextPatterns;
 pub use hidden_tools::hidden_tools;

@@ -3,20 +3,8 @@
 //! Called by `relay`.
 
 use super::super::client_program::ClientProgram;
-use super::super::error_reply::{ErrorReply, is_busy, is_final, is_overflow, retry_headers};
+use super::super::error_reply::{is_busy, is_final, is_overflow};
 use crate::wire::{ApiError, ErrorCode};
-
-/// The error as an HTTP reply. Qwen Code repeats a 429 every minute, and the AI SDK 429 and 5xx twice, whatever the header says
-/// (measured on 0.24.4 and 7.0.173).
-pub fn http_error(error: &ApiError, program: ClientProgram) -> ErrorReply {
-    let is_repeated = match program {
-        ClientProgram::QwenCode => error.status == 429,
-        ClientProgram::AiSdk => matches!(error.status, 429 | 500..),
-        _ => false,
-    };
-    let status = if is_repeated && is_final(error) { 422 } else { error.status };
-    ErrorReply { status, headers: retry_headers(error), body: error.to_json() }
-}
 
 /// For a request that wants a stream: true when a stream that begins and fails is what this client understands, rather than a
 /// status. Codex shows a 400 as raw
@@ -40,6 +28,7 @@ pub fn failure_code(error: &ApiError, program: ClientProgram) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::error_reply::openai_error;
     use super::*;
 
     #[test]
@@ -53,7 +42,7 @@ mod tests {
             (429, true, ClientProgram::Other, (429, "rate_limit_exceeded")),
         ] {
             let error = ApiError { is_final, ..ApiError::new(status, None, "what happened") };
-            let found = (http_error(&error, program).status, failure_code(&error, program));
+            let found = (openai_error(&error, program).status, failure_code(&error, program));
             assert_eq!(found, expected, "{status} {program:?}");
         }
     }
@@ -84,10 +73,10 @@ mod tests {
 
     #[test]
     fn a_final_error_says_so() {
-        let reply = http_error(&ApiError::new(502, ErrorCode::BrokenReply, "x"), ClientProgram::Other);
+        let reply = openai_error(&ApiError::new(502, ErrorCode::BrokenReply, "x"), ClientProgram::Other);
         assert_eq!((reply.status, reply.headers), (502, vec![("x-should-retry", "false".to_owned())]));
         assert!(
-            http_error(&ApiError::new(503, ErrorCode::ShuttingDown, "x"), ClientProgram::Other)
+            openai_error(&ApiError::new(503, ErrorCode::ShuttingDown, "x"), ClientProgram::Other)
                 .headers
                 .is_empty()
         );

@@ -12,7 +12,7 @@ mod request;
 mod stored;
 mod tools;
 
-pub use errors::{fails_as_stream, failure_code, http_error};
+pub use errors::{fails_as_stream, failure_code};
 pub use events::ResponseEvents;
 pub use kept::{FinishedResponse, conversation_items, id_of, output_items_named, with_failure, with_status};
 pub use names::{NamedTool, ToolKind, ToolNames};
