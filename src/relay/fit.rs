@@ -173,12 +173,13 @@ impl Relay {
         }
     }
 
-    /// Refuses a request whose limit says that the client takes the context to be full: one token of a reply is no use to
-    /// an agent, and the error makes OpenClaw compact. A short request with such a limit is somebody's wish.
+    /// Refuses a request of OpenClaw whose limit says that it takes the context to be full: one token of a reply is of no use to it, and
+    /// the error makes it compact. A short request with such a limit is somebody's wish, and so is one of another client.
     pub(super) fn refuse_full(request: &ClientRequest) -> Result<(), UpstreamError> {
         let has_tools = matches!(request.facts.route, Route::Tools | Route::Live);
         let hardly_any = request.rules.token_limit.is_some_and(|limit| limit <= TINY_LIMIT);
-        if !(hardly_any && has_tools && request.first.body.len() >= AGENTS_REQUEST) {
+        let is_meant = request.facts.program.is_openclaw() && hardly_any && has_tools;
+        if !(is_meant && request.first.body.len() >= AGENTS_REQUEST) {
             return Ok(());
         }
         let window = request.window(&request.first.upstream);

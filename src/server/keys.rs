@@ -58,8 +58,8 @@ impl KeyRing {
         ];
         for (key_list, keys, variable, is_operator) in lists {
             let place = if variable.is_some() { format!("{key_list}_env") } else { key_list.to_owned() };
-            for (index, key) in keys.iter().enumerate() {
-                let name = format!("{place}[{index}]");
+            for key in keys {
+                let name = unnamed(&place, key.expose());
                 let meter = meters.of(&name);
                 let identity = identity(&format!("Bearer {}", key.expose()));
                 let limits = if is_operator { KeyLimits::default() } else { list.every.clone() };
@@ -130,6 +130,12 @@ pub(super) fn is_short(key: &str) -> bool {
 }
 
 /// What stands for a key.
+/// The name of a key that has none: it stays when other keys of the list come and go.
+pub(super) fn unnamed(list: &str, key: &str) -> String {
+    let [first, second, third, ..] = digest(key.as_bytes());
+    format!("{list}[{first:02x}{second:02x}{third:02x}]")
+}
+
 pub(super) fn digest(key: &[u8]) -> KeyDigest {
     Sha256::digest(key).into()
 }
@@ -176,8 +182,8 @@ mod tests {
                 .map(|key| (key.name.as_str(), key.is_operator, key.limits.max_concurrency));
             assert_eq!(found, expected, "{key}");
         };
-        check("sk-a", Some(("client_keys[0]", false, Some(3))));
-        check("sk-b", Some(("operator_keys_env[0]", true, None)));
+        check("sk-a", Some(("client_keys[a4a6d3]", false, Some(3))));
+        check("sk-b", Some(("operator_keys_env[18519d]", true, None)));
         check("sk-root", Some(("root", true, Some(3))));
         check("sk-alice", Some(("alice", false, Some(3))));
         ["sk-", "sk-ab", "", "SK-A", "sk-a "].iter().for_each(|key| check(key, None));

@@ -174,10 +174,15 @@ fn said(tail: &[u8]) -> ReportedUsage {
     });
     let Some(usage) = objects.next() else { return ReportedUsage::default() };
     let number = |names: [&str; 2]| names.into_iter().find_map(|name| usage[name].as_u64());
+    let cached_of = |details: &str| usage[details]["cached_tokens"].as_u64();
+    let (read, written) =
+        (usage["cache_read_input_tokens"].as_u64(), usage["cache_creation_input_tokens"].as_u64());
+    // Anthropic's input leaves out what the cache had and what it got.
+    let beside = read.unwrap_or_default().saturating_add(written.unwrap_or_default());
     ReportedUsage {
-        prompt: number(["prompt_tokens", "input_tokens"]),
+        prompt: number(["prompt_tokens", "input_tokens"]).map(|prompt| prompt.saturating_add(beside)),
         completion: number(["completion_tokens", "output_tokens"]),
-        cached: usage["prompt_tokens_details"]["cached_tokens"].as_u64(),
+        cached: cached_of("prompt_tokens_details").or_else(|| cached_of("input_tokens_details")).or(read),
     }
 }
 
@@ -238,6 +243,12 @@ mod tests {
         check(&delivered(false, &[&chat[..20], &chat[20..]]), Some((7, 9)));
         let anthropic = "data: {\"usage\":{\"input_tokens\":5}}\n\ndata: {\"usage\":{\"output_tokens\":3,\"input_tokens\":5}}\n\n";
         check(&delivered(true, &[anthropic]), Some((5, 3)));
+        let cached = r#"{"usage":{"input_tokens":100,"cache_read_input_tokens":850,"cache_creation_input_tokens":50,"output_tokens":10}}"#;
+        let responses = r#"{"usage":{"input_tokens":1000,"input_tokens_details":{"cached_tokens":850},"output_tokens":10}}"#;
+        for body in [cached, responses] {
+            check(&delivered(false, &[body]), Some((1_000, 10)));
+            assert_eq!(usage_at_end(body.as_bytes()).and_then(|usage| usage.cached), Some(850));
+        }
         let long = "x".repeat(3 * TAIL);
         check(&delivered(false, &[&long, &long, chat]), Some((7, 9)));
         let many: Vec<&str> = std::iter::repeat_n("0123456789", 10_000).chain([chat]).collect();

@@ -9,7 +9,7 @@ pub enum ClientProgram {
     /// Any other client.
     #[default]
     Other,
-    /// OpenClaw: it repeats errors on its own, and takes `prompt_tokens` for the size of the conversation.
+    /// OpenClaw: it repeats errors on its own.
     OpenClaw,
     /// OpenClaw as it was until 2026.2: it does not try its fallback model after every final error.
     OldOpenClaw,
@@ -21,7 +21,9 @@ pub enum ClientProgram {
     QwenCode,
     /// Vercel's AI SDK: it repeats 429 and 5xx twice whatever a header says.
     AiSdk,
-    /// A run of respool's own: it takes `prompt_tokens` for the size of the conversation too.
+    /// opencode.
+    Opencode,
+    /// A run of respool's own.
     Agent,
 }
 
@@ -74,6 +76,7 @@ impl ClientProgram {
             agent if agent.starts_with("QwenCode") || agent.starts_with("claude-cli/0.") => Self::QwenCode,
             agent if agent.starts_with("claude-cli") => Self::ClaudeCode,
             agent if agent.starts_with("ai-sdk") => Self::AiSdk,
+            agent if agent.starts_with("opencode") => Self::Opencode,
             _ => Self::Other,
         }
     }
@@ -83,10 +86,10 @@ impl ClientProgram {
         matches!(self, Self::OpenClaw | Self::OldOpenClaw)
     }
 
-    /// True for clients that read `prompt_tokens` as the size of the conversation: of several attempts only the last
-    /// prompt counts.
+    /// True for agents, which read a reply's prompt tokens as the size of the conversation and compact it by them: of several attempts
+    /// only the last prompt counts.
     pub fn reads_prompt_as_context(self) -> bool {
-        self.is_openclaw() || self == Self::Agent
+        self != Self::Other
     }
 }
 
@@ -165,6 +168,7 @@ mod tests {
             ("claude-cli/2.1.330 (external, sdk-cli)", ClientProgram::ClaudeCode),
             ("claude-cli/0.24.4 (external, cli)", ClientProgram::QwenCode),
             ("QwenCode/0.24.4 (linux; x64)", ClientProgram::QwenCode),
+            ("opencode/1.18.33 ai-sdk/provider-utils/4.0.23 runtime/bun/1.3.14", ClientProgram::Opencode),
             ("ai-sdk-openai/4.0.118 ai-sdk-provider-utils/5.0.81 node.js/24", ClientProgram::AiSdk),
             ("OpenAI/Python 3.54.0", ClientProgram::Other),
             ("", ClientProgram::Other),

@@ -427,7 +427,7 @@ async fn the_log_has_the_name_and_never_the_key() {
     let served = Served::with_file(&toml, &[]);
     for (key, name, route) in [
         (ALICE, json!("alice"), "passthrough"),
-        ("sk-unnamed-012345", json!("client_keys[0]"), "passthrough"),
+        ("sk-unnamed-012345", json!("client_keys[3f2b92]"), "passthrough"),
         ("sk-wrong-0123456789", Value::Null, "refused"),
     ] {
         exchange(served.address, &of(key, Request::chat(&chat("gpt-oss-20b")))).await;

@@ -102,13 +102,20 @@ impl Client {
     pub(super) fn commands(self, target: &Target) -> String {
         let Target { url, model, key_env, .. } = target;
         let key = key_env.as_ref().map_or_else(|| "none".to_owned(), |name| format!("\"${name}\""));
+        let (url, model) = (quoted(&format!("{url}/v1")), quoted(model));
         match self {
             Self::QwenCode => format!(
-                "export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key} OPENAI_MODEL={model}\nqwen --auth-type openai"
+                "export OPENAI_BASE_URL={url} OPENAI_API_KEY={key} OPENAI_MODEL={model}\nqwen --auth-type openai"
             ),
-            _ => format!("cline auth -p openai -k {key} -m {model} -b {url}/v1\ncline -P openai -m {model}"),
+            _ => format!("cline auth -p openai -k {key} -m {model} -b {url}\ncline -P openai -m {model}"),
         }
     }
+}
+
+/// As a word for a shell: a server names its models as it likes.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@".contains(c);
+    if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
 }
 
 fn codex(present: &str, target: &Target) -> Result<String, String> {
@@ -183,20 +190,31 @@ fn table<'s>(settings: &'s mut Map<String, Value>, key: &str) -> Result<&'s mut 
     entry.as_object_mut().ok_or_else(|| format!("`{key}` is not an object"))
 }
 
+/// The models that Claude Code asks for, by its own names: of the main turn, of small ones, and of subagents and commands that name one.
+const MODELS: [&str; 5] = [
+    "ANTHROPIC_MODEL",
+    "ANTHROPIC_DEFAULT_HAIKU_MODEL",
+    "ANTHROPIC_DEFAULT_SONNET_MODEL",
+    "ANTHROPIC_DEFAULT_OPUS_MODEL",
+    "CLAUDE_CODE_SUBAGENT_MODEL",
+];
+
 fn claude_code(settings: &mut Map<String, Value>, target: &Target) -> Result<(), String> {
     match &target.key_env {
         Some(name) => settings.insert("apiKeyHelper".into(), json!(format!("printenv {name}"))),
         None => settings.remove("apiKeyHelper"),
     };
     let environment = table(settings, "env")?;
+    // These would be sent in place of the key, or of `none`.
+    environment.shift_remove("ANTHROPIC_API_KEY");
     if target.key_env.is_some() {
-        // It would be sent in place of the key.
-        environment.remove("ANTHROPIC_AUTH_TOKEN");
+        environment.shift_remove("ANTHROPIC_AUTH_TOKEN");
     }
     let mut set = |name: &str, text: String| environment.insert(name.to_owned(), json!(text));
     set("ANTHROPIC_BASE_URL", target.url.clone());
-    set("ANTHROPIC_MODEL", target.model.clone());
-    set("ANTHROPIC_DEFAULT_HAIKU_MODEL", target.model.clone());
+    for name in MODELS {
+        set(name, target.model.clone());
+    }
     set("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1".to_owned());
     if target.key_env.is_none() {
         set("ANTHROPIC_AUTH_TOKEN", "none".to_owned());
@@ -281,6 +299,11 @@ mod tests {
         assert_eq!(settings["env"].get("ANTHROPIC_AUTH_TOKEN"), None);
         let settings: Value = serde_json::from_str(&edited(Client::ClaudeCode, &text, Some("K"))).unwrap();
         assert_eq!(settings["env"].get("ANTHROPIC_AUTH_TOKEN"), None, "a key that came later goes first");
+        let theirs =
+            r#"{"env": {"ANTHROPIC_API_KEY": "sk-ant-theirs", "ANTHROPIC_DEFAULT_OPUS_MODEL": "x"}}"#;
+        let settings: Value = serde_json::from_str(&edited(Client::ClaudeCode, theirs, Some("K"))).unwrap();
+        assert_eq!(settings["env"].get("ANTHROPIC_API_KEY"), None, "it would go before the helper");
+        assert_eq!(settings["env"]["ANTHROPIC_DEFAULT_OPUS_MODEL"], "gpt-oss-120b");
     }
 
     #[test]
@@ -317,6 +340,8 @@ mod tests {
             ["/c/config.toml", "/home/u/.claude/settings.json", "/home/u/.config/opencode/opencode.json"]
         );
         assert_eq!(Client::Cline.file(&homes), None);
+        let odd = Target { model: "it's; $(reboot)".into(), ..target(None) };
+        assert!(Client::Cline.commands(&odd).contains(r" -m 'it'\''s; $(reboot)' -b "));
         assert!(
             Client::QwenCode.commands(&target(None)).contains("OPENAI_BASE_URL=http://127.0.0.1:8003/v1")
         );

@@ -141,7 +141,9 @@ fn write(client: Client, file: &Path, present: &str, text: &str) -> Result<(), S
     let failed = |what: &str, error: io::Error| format!("{} cannot be {what}: {error}", file.display());
     let as_it_was = match without_respool(client, file, present) {
         Some(Restored::Merged(text)) => text,
-        // What respool wrote is no longer in it, or cannot be distinguished from later changes.
+        // Later changes touch what respool wrote, which still is in it.
+        Some(Restored::Conflict(before)) if present.contains("respool") => before,
+        // It was undone by hand.
         Some(Restored::Conflict(_)) | None => present.to_owned(),
     };
     replace(&beside(file, BEFORE), &as_it_was).map_err(|error| failed("saved first", error))?;
@@ -195,7 +197,12 @@ fn undo(client: Client, file: Option<&Path>) -> Result<(), Failure> {
         ));
         return Ok(());
     };
-    let present = fs::read_to_string(file).unwrap_or_default();
+    let present = match fs::read_to_string(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(format!("{} cannot be read: {error}", file.display()).into());
+        }
+        read => read.unwrap_or_default(),
+    };
     let nothing = || format!("there is nothing to undo: {} does not exist", beside(file, BEFORE).display());
     let restored = without_respool(client, file, &present).ok_or_else(nothing)?;
     let failed = |error: io::Error| format!("{} cannot be restored: {error}", file.display());
@@ -213,19 +220,26 @@ fn undo(client: Client, file: Option<&Path>) -> Result<(), Failure> {
         }
     };
     say::say_piece(&difference(&present, &text, file));
-    let done = if text.is_empty() { fs::remove_file(file) } else { replace(file, &text) };
-    done.map_err(failed)?;
+    if text.is_empty() {
+        remove(file)?
+    } else {
+        replace(file, &text).map_err(failed)?
+    }
     for end in [BEFORE, AFTER] {
-        let copy = beside(file, end);
-        match fs::remove_file(&copy) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(format!("{} cannot be removed: {error}", copy.display()).into());
-            }
-            _ => {}
-        }
+        remove(&beside(file, end))?;
     }
     say::say(&format!("{} has been restored.", file.display()));
     Ok(())
+}
+
+/// Removes a file that may be gone already.
+fn remove(file: &Path) -> Result<(), String> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(format!("{} cannot be removed: {error}", file.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn name_of(client: Client) -> String {
@@ -329,6 +343,34 @@ mod tests {
         undo(Client::Codex, Some(&file)).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "# mine\n");
         assert!(undo(Client::Codex, Some(&file)).is_err());
+    }
+
+    #[test]
+    fn the_first_settings_survive_a_second_setup() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config.toml");
+        fs::write(&file, "model = \"gpt-5\"\n").unwrap();
+        edit(Client::Codex, &target(), &file, false).unwrap();
+        let by_hand = fs::read_to_string(&file).unwrap().replace("model = \"m\"", "model = \"other\"");
+        fs::write(&file, by_hand).unwrap();
+        edit(Client::Codex, &target(), &file, false).unwrap();
+        undo(Client::Codex, Some(&file)).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "model = \"gpt-5\"\n");
+    }
+
+    #[test]
+    fn a_file_that_is_gone_or_unreadable_is_undone_or_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config.toml");
+        edit(Client::Codex, &target(), &file, false).unwrap();
+        fs::remove_file(&file).unwrap();
+        undo(Client::Codex, Some(&file)).unwrap();
+        assert!(!file.exists() && !beside(&file, BEFORE).exists());
+        edit(Client::Codex, &target(), &file, false).unwrap();
+        fs::write(&file, [0xff, 0xfe]).unwrap();
+        assert!(undo(Client::Codex, Some(&file)).is_err());
+        assert_eq!(fs::read(&file).unwrap(), [0xff, 0xfe]);
+        assert!(beside(&file, BEFORE).exists() && !beside(&file, UNDONE).exists());
     }
 
     /// Claude Code rewrites its settings itself, and setting them up changes their layout.

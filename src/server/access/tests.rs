@@ -61,7 +61,7 @@ fn the_owner_of_a_key_is_one_client_in_whatever_form_it_came() {
         let mut request = request("/v1/runs", &[header]);
         access.admit(&mut request, None).unwrap();
         assert_eq!(request.headers()["authorization"], "Bearer sk-a", "{header:?}");
-        assert_eq!(request.extensions().get::<Arc<Visit>>().unwrap().key.name, "client_keys[0]");
+        assert_eq!(request.extensions().get::<Arc<Visit>>().unwrap().key.name, "client_keys[a4a6d3]");
     }
 }
 

@@ -80,6 +80,9 @@ impl KeptResponses {
             let found = found.map_err(|error| broken(&error))?;
             let items = found.ok_or_else(|| too_large("previous_response_id", most))?;
             left = left.saturating_sub(items.iter().map(String::len).sum());
+            if items.is_empty() {
+                self.refuse_unfinished(store, &id, client).await?;
+            }
             recalled.previous = Some(items).filter(|items| !items.is_empty());
         }
         if !wanted.items.is_empty() {
@@ -93,6 +96,20 @@ impl KeptResponses {
             }
         }
         Ok(recalled)
+    }
+
+    /// A response that is still being made cannot be continued yet.
+    async fn refuse_unfinished(&self, store: &Store, id: &str, client: &str) -> Result<(), ApiError> {
+        let found = store.response(id, client).await.map_err(|error| broken(&error))?;
+        if found.is_none_or(|response| response.request.is_none()) {
+            return Ok(());
+        }
+        let what = format!(
+            "Previous response with id '{id}' is still in progress: wait until `GET /v1/responses/{id}` says that it has ended, and send \
+             this request again"
+        );
+        Err(ApiError::bad_request(ErrorCode::PreviousResponseNotFound, what)
+            .with_param("previous_response_id"))
     }
 
     /// Keeps a response. When that fails its client has its answer all the same.

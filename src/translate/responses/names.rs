@@ -3,7 +3,7 @@
 //!
 //! Called by `tools`, `input` and `events`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// What kind of call a client expects for a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,13 @@ pub struct NamedTool {
 
 /// From the names in the chat request to the client's tools.
 #[derive(Clone, Debug, Default)]
-pub struct ToolNames(BTreeMap<String, NamedTool>);
+pub struct ToolNames {
+    tools: BTreeMap<String, NamedTool>,
+    /// Back again, by namespace and name.
+    chat_names: HashMap<(Option<String>, String), String>,
+    /// How many tools wished for a name that was taken.
+    alike: HashMap<String, u32>,
+}
 
 /// OpenAI's limit for a function's name.
 const LONGEST: usize = 64;
@@ -43,29 +49,35 @@ const PLAIN: &str = "functions";
 impl ToolNames {
     /// Takes a tool in; gives its name in the chat request, `None` when it is there already.
     pub(super) fn declare(&mut self, tool: NamedTool) -> Option<String> {
-        if self.find(tool.namespace.as_deref(), &tool.name).is_some() {
+        let place = (tool.namespace.clone(), tool.name.clone());
+        if self.chat_names.contains_key(&place) {
             return None;
         }
         let wished = flat(tool.namespace.as_deref(), &tool.name);
-        let name =
-            (1..=MOST_ALIKE).map(|count| numbered(&wished, count)).find(|name| !self.0.contains_key(name))?;
-        self.0.insert(name.clone(), tool);
+        let alike = self.alike.entry(wished.clone()).or_default();
+        let name = loop {
+            *alike += 1;
+            let name = numbered(&wished, *alike);
+            match self.tools.contains_key(&name) {
+                _ if *alike > MOST_ALIKE => return None,
+                true => {}
+                false => break name,
+            }
+        };
+        self.tools.insert(name.clone(), tool);
+        self.chat_names.insert(place, name.clone());
         Some(name)
     }
 
     /// The client's tool of this name in the chat request.
     pub fn original(&self, chat_name: &str) -> Option<&NamedTool> {
-        self.0.get(chat_name)
+        self.tools.get(chat_name)
     }
 
     /// The name in the chat request, also for a call of an earlier turn whose tool is no longer declared.
     pub(super) fn chat_name(&self, namespace: Option<&str>, name: &str) -> String {
-        self.find(namespace, name).map_or_else(|| flat(namespace, name), str::to_owned)
-    }
-
-    fn find(&self, namespace: Option<&str>, name: &str) -> Option<&str> {
-        let is_it = |tool: &NamedTool| tool.name == name && tool.namespace.as_deref() == namespace;
-        self.0.iter().find(|(_, tool)| is_it(tool)).map(|(chat_name, _)| chat_name.as_str())
+        let place = (namespace.map(str::to_owned), name.to_owned());
+        self.chat_names.get(&place).cloned().unwrap_or_else(|| flat(namespace, name))
     }
 }
 
@@ -119,5 +131,19 @@ mod tests {
             }
         }
         assert_eq!(names.chat_name(Some("gone"), "tool"), "gone__tool");
+    }
+
+    /// Each tool is looked at once: with all others looked at for each, these would take minutes.
+    #[test]
+    fn many_tools_are_named_in_linear_time() {
+        let mut names = ToolNames::default();
+        let namespace = "n".repeat(LONGEST);
+        let declared = (0..200_000).filter(|number| {
+            let alike = tool(Some(&namespace), &number.to_string());
+            let other = names.declare(tool(None, &format!("tool{number}")));
+            assert!(other.is_some() && names.chat_name(None, "tool7") == "tool7");
+            names.declare(alike).is_some()
+        });
+        assert_eq!(declared.count(), MOST_ALIKE as usize);
     }
 }
