@@ -226,7 +226,7 @@ async fn assembled(
         agents,
         experts: served,
         access,
-        given_up: Arc::default(),
+        failed_streams: Arc::default(),
         responses: Arc::new(KeptResponses::new(&settings.store, agents_store)),
         sealer: Arc::new(sealing::sealer(&settings.store.state_dir)),
         bodies: bodies(&settings.server.limits),

@@ -5,9 +5,7 @@ use bytes::{Buf as _, Bytes};
 
 use super::Relay;
 use super::request::{ClientRequest, Facts};
-use crate::translate::{
-    Fault, Ids, Reply, ReplyRules, correctable_calls, interpret, prune_completion, usage_json,
-};
+use crate::translate::{Ids, Reply, ReplyRules, correctable_calls, interpret, prune_completion};
 use crate::turn::{FinishReason, Usage};
 use crate::upstream::{UpstreamError, UpstreamResponse, in_few_words};
 use crate::wire::{Completion, ErrorCode, Object, is_empty_array};
@@ -101,26 +99,6 @@ pub(super) fn add_correctable_calls(reply: &mut Reply, request: &ClientRequest) 
     }
 }
 
-/// The fault of a completion that is forwarded unread. It is read only when it looks as if it said nothing.
-pub(super) fn fault_of_text(body: &[u8], request: &ClientRequest) -> Option<Fault> {
-    let text = std::str::from_utf8(body).ok()?;
-    if !may_be_blank(text) {
-        return None;
-    }
-    let completion = Completion::parse(text, &[]).ok()?;
-    Fault::of_reply(&interpret(completion, &request.rules, &mut Ids::new(0, request.taken_ids.clone())))
-}
-
-/// True when some `content` in the text is `null` or begins with two quotes. The text is passed over once: it may be long.
-fn may_be_blank(text: &str) -> bool {
-    const KEY: &str = r#""content":"#;
-    memchr::memmem::find_iter(text.as_bytes(), KEY).any(|at| {
-        let value = &text[at + KEY.len()..];
-        let value = value.strip_prefix(' ').unwrap_or(value);
-        value.starts_with("null") || value.starts_with(r#""""#)
-    })
-}
-
 /// A completion as it leaves, and its token counts.
 pub(super) fn forwarded(
     body: Bytes,
@@ -137,13 +115,6 @@ pub(super) fn forwarded(
         None if !pruned.has_choices => Err(without_choices(text, name, "it holds no choices")),
         None => Ok((pruned.text.map_or(body, Bytes::from), pruned.usage)),
     }
-}
-
-/// A completion with other token counts; `None` when it cannot be read.
-pub(super) fn with_usage(body: &[u8], usage: &Usage) -> Option<String> {
-    let mut object = Object::parse(std::str::from_utf8(body).ok()?).ok()?;
-    object.set("usage", usage_json(usage));
-    Some(object.to_json())
 }
 
 fn text_of<'a>(body: &'a [u8], name: &str) -> Result<&'a str, UpstreamError> {

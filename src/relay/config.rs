@@ -56,7 +56,7 @@ words! {
 }
 
 words! {
-    /// The form of an error after respool has tried and given up.
+    /// The form of an error after the last attempt.
     FinalErrors {
         /// For OpenClaw, Codex and Claude Code the form that they do not repeat, the true status for all others.
         #[default]
@@ -172,7 +172,7 @@ pub struct RecoveryConfig {
     /// How long a request waits for an upstream that is starting, or that asks to be left alone for a while.
     #[serde(deserialize_with = "duration")]
     pub wait_for_upstream: Duration,
-    /// The form of an error after respool has tried and given up.
+    /// The form of an error after the last attempt.
     pub final_errors: FinalErrors,
     /// True to put a tool turn's reasoning back when the client dropped it.
     pub reasoning_memory: bool,

@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use super::config::RecoveryConfig;
 use super::outcome::{Finding, History, Refusal};
 use crate::translate::Shows;
 use crate::upstream::{Failure, Health};
@@ -28,17 +29,6 @@ const REFITS: usize = 4;
 
 /// How many forms of a request are tried when upstreams refuse its size or its parameters.
 const FORMS: usize = 8;
-
-/// Bounds that the configuration sets.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    /// How often a mistake of the model is asked again.
-    pub(super) second_attempts: u32,
-    /// No further attempt begins this long after the request came.
-    pub(super) within: Duration,
-    /// How long an upstream is waited for, over all attempts.
-    pub(super) wait: Duration,
-}
 
 /// What is known beyond the history. `None`: it was not looked up for the last attempt yet.
 #[derive(Clone, Copy, Debug, Default)]
@@ -117,7 +107,7 @@ pub(super) enum Decision {
 }
 
 /// What to do after `history`. `now`: time since the request came.
-pub(super) fn decide(history: &History, known: Known, limits: &Limits, now: Duration) -> Decision {
+pub(super) fn decide(history: &History, known: Known, limits: &RecoveryConfig, now: Duration) -> Decision {
     let Some(last) = history.last() else { return Decision::Retry(Change::Nothing, Place::Anew, When::Now) };
     match last.finding {
         Finding::Useful => Decision::Deliver(history.attempts.len() - 1),
@@ -133,8 +123,8 @@ pub(super) fn decide(history: &History, known: Known, limits: &Limits, now: Dura
     }
 }
 
-fn after_mistake(history: &History, known: Known, limits: &Limits, now: Duration) -> Decision {
-    if history.mistakes() > limits.second_attempts || now >= limits.within {
+fn after_mistake(history: &History, known: Known, limits: &RecoveryConfig, now: Duration) -> Decision {
+    if history.mistakes() > limits.attempts || now >= limits.within {
         return give_up(history);
     }
     match known.remedy {
@@ -188,7 +178,7 @@ fn after_failure(
     pause: Option<Duration>,
     history: &History,
     known: Known,
-    limits: &Limits,
+    limits: &RecoveryConfig,
     now: Duration,
 ) -> Decision {
     let elsewhere = !matches!(failure, Failure::Slow);
@@ -202,17 +192,17 @@ fn after_failure(
         | Failure::GatewayTimeout
         | Failure::Limited
         | Failure::Closed => REPEATS,
-        Failure::Broken => REPEATS_OF_BROKEN.min(limits.second_attempts),
-        _ => REPEATS.min(limits.second_attempts),
+        Failure::Broken => REPEATS_OF_BROKEN.min(limits.attempts),
+        _ => REPEATS.min(limits.attempts),
     };
     if repeats >= allowed || now >= limits.within || matches!(failure, Failure::Slow | Failure::Unusable) {
         return give_up(history);
     }
     let place = repeats.min(1) as usize;
-    let left = limits.wait.saturating_sub(history.waited);
+    let left = limits.wait_for_upstream.saturating_sub(history.waited);
     match failure {
         Failure::Absent | Failure::Unavailable | Failure::GatewayTimeout => match known.health {
-            _ if limits.wait.is_zero() && failure == Failure::Absent => give_up(history),
+            _ if limits.wait_for_upstream.is_zero() && failure == Failure::Absent => give_up(history),
             None => Decision::LookUp(Lookup::Health),
             Some(Health::Down) if left.is_zero() => give_up(history),
             Some(Health::Down) => Decision::Retry(Change::Nothing, Place::Anew, When::Up(left)),

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 pub(super) use self::sending::finding_of;
 use super::attempt::{Attempt, Changed};
 use super::candidates::{Candidates, no_upstream};
-use super::decide::{Change, Decision, Known, Limits, Lookup, Place, When, decide};
+use super::decide::{Change, Decision, Known, Lookup, Place, When, decide};
 use super::fit::Fit;
 use super::outcome::{AttemptOutcome, Finding, History, Refusal, Whole};
 use super::reply_stream::ReplyStream;
@@ -27,7 +27,7 @@ use crate::wire::{ApiError, Pieces};
 /// One request's attempts.
 #[derive(Debug)]
 pub(super) struct Exchange {
-    relay: Arc<Relay>,
+    pub(super) relay: Arc<Relay>,
     pub(super) request: Arc<ClientRequest>,
     pub(super) history: History,
     candidates: Candidates,
@@ -112,15 +112,6 @@ impl Exchange {
         }
     }
 
-    fn limits(&self) -> Limits {
-        let recovery = &self.request.settings.recovery;
-        Limits {
-            second_attempts: recovery.attempts,
-            within: recovery.within,
-            wait: recovery.wait_for_upstream,
-        }
-    }
-
     /// Attempts until there is a reply.
     ///
     /// # Errors
@@ -177,9 +168,9 @@ impl Exchange {
             another_upstream: self.history.last().is_some() && self.candidates.has_another(),
             ..Known::default()
         };
-        let limits = self.limits();
         loop {
-            match decide(&self.history, known, &limits, self.request.elapsed()) {
+            let limits = &self.request.settings.recovery;
+            match decide(&self.history, known, limits, self.request.received.elapsed()) {
                 // Boxed as it is rare: every request pays for the size of its future.
                 Decision::LookUp(lookup) => Box::pin(self.look_up(lookup, &mut known)).await,
                 decision => return decision,
@@ -240,7 +231,11 @@ impl Exchange {
                 None => false,
             },
         };
-        let waited = if is_up { began.elapsed() } else { began.elapsed().max(self.limits().wait) };
+        let waited = if is_up {
+            began.elapsed()
+        } else {
+            began.elapsed().max(self.request.settings.recovery.wait_for_upstream)
+        };
         self.history.waited += waited;
         self.request.record.waited(began.elapsed());
         is_up
@@ -351,7 +346,13 @@ impl Exchange {
     /// Notes what the current attempt came to; the caller adds what else is known of it to the returned outcome.
     fn conclude(&mut self, upstream: Arc<Upstream>, finding: Finding) -> &mut AttemptOutcome {
         let is_changed = self.current.as_ref().is_some_and(|current| current.attempt.is_changed);
-        self.history.conclude(upstream, finding, is_changed)
+        let History { attempts, round, .. } = &mut self.history;
+        let (round, place) = (*round, attempts.len());
+        let (error, usage, reply) = (None, None, None);
+        // Most requests have one attempt.
+        attempts.reserve_exact(1);
+        attempts.push(AttemptOutcome { upstream, finding, round, is_changed, error, usage, reply });
+        &mut attempts[place]
     }
 
     /// What the request says about the reply of the current attempt.
@@ -362,11 +363,6 @@ impl Exchange {
     /// The limit on the reply of the current attempt, in tokens.
     pub(super) fn token_limit(&self) -> Option<u64> {
         self.current.as_ref().and_then(|current| current.attempt.token_limit)
-    }
-
-    /// The largest reply, in bytes.
-    pub(super) fn largest_reply(&self) -> usize {
-        self.relay.max_body
     }
 
     /// The tokens of earlier attempts that a live reply's own are added to.

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 
+use super::Relay;
 use super::candidates::{Candidates, more_informative, no_upstream};
-use super::{Relay, conversation};
 use crate::observe::RequestRecord;
-use crate::upstream::{Call, Outgoing, OwnWire, Serving, Upstream, UpstreamError, UpstreamResponse, Who};
+use crate::upstream::{
+    Call, Outgoing, OwnWire, Serving, Upstream, UpstreamError, UpstreamResponse, Who, conversation,
+};
 use crate::wire::{ApiError, Object, Pieces, encode_string};
 
 /// A request to be passed on.
@@ -80,12 +82,6 @@ pub fn is_safe(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE)
 }
 
-/// Records that its upstream failed a request that makes no attempts, and gives the error that leaves.
-pub fn upstream_failed(error: UpstreamError, record: &RequestRecord) -> ApiError {
-    record.attempts_failed(error.status, error.for_log());
-    error.error
-}
-
 impl Relay {
     /// True when some API is left to some server at all.
     pub fn leaves_wires(&self) -> bool {
@@ -147,7 +143,10 @@ impl Relay {
                 record.upstream_status(answer.status().as_u16());
                 Ok(answer)
             }
-            Err(error) => Err(upstream_failed(error, &record)),
+            Err(error) => {
+                record.attempts_failed(error.status, error.for_log());
+                Err(error.error)
+            }
         }
     }
 

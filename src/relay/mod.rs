@@ -11,10 +11,8 @@ mod candidates;
 mod client;
 mod completion;
 pub mod config;
-mod conversation;
 mod decide;
 mod exchange;
-mod final_error;
 mod fit;
 mod forward;
 mod look_back;
@@ -33,14 +31,13 @@ pub use config::{
     ContextConfig, FinalErrors, ModelConfig, OnOverflow, ReasoningField, RecoveryConfig, RelayConfig,
     ToolParsing, ToolsMode,
 };
-pub use final_error::ErrorForm;
-pub use forward::{Forward, NamedModel, Passing, is_safe, upstream_failed};
+pub use forward::{Forward, NamedModel, Passing, is_safe};
 use memory::{Memory, MemoryLimits};
 use recent::{Recent, RecentLimits};
 pub use reply_stream::{ReplyStream, StreamPart};
 pub use request::{ClientRequest, Facts, Route};
 
-use crate::translate::{GuardLimits, Reply, completion_json};
+use crate::translate::{GuardLimits, Reply};
 use crate::upstream::{Fleet, OutcomeReport, Tier, Upstream, UpstreamError};
 use tool_call_parser::Prior;
 
@@ -144,9 +141,4 @@ fn counts_against_upstream(error: &UpstreamError) -> bool {
         Tier::Fatal => error.error.status >= 500,
         Tier::Glitch | Tier::ContextOverflow | Tier::Rejected => false,
     }
-}
-
-/// The reply as one JSON completion.
-pub fn reply_json(reply: &Reply, facts: &Facts) -> String {
-    completion_json(reply, facts.reasoning)
 }

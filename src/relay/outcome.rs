@@ -1,5 +1,4 @@
-//! What one attempt came to, as a value. `decide` reads outcomes; `record` fills the log line, metrics and usage from them; the
-//! error of the last one leaves with what was tried.
+//! What one attempt came to, as a value. `decide` reads outcomes; `record` fills the log line, metrics and usage from them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +8,6 @@ use bytes::Bytes;
 use crate::translate::{Fault, Reply, Shows};
 use crate::turn::Usage;
 use crate::upstream::{Failure, Upstream, UpstreamError};
-use crate::wire::ApiError;
 
 /// What an attempt came to.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,7 +20,7 @@ pub(super) enum Finding {
     Failed(Failure, Option<Duration>),
     /// The upstream refuses the request.
     Refused(Refusal),
-    /// The attempt was given up because `recovery.within` was over.
+    /// `recovery.within` was over before the attempt was.
     OutOfTime,
 }
 
@@ -75,22 +73,6 @@ pub(super) struct History {
 }
 
 impl History {
-    /// One more attempt of this round is over.
-    pub(super) fn conclude(
-        &mut self,
-        upstream: Arc<Upstream>,
-        finding: Finding,
-        is_changed: bool,
-    ) -> &mut AttemptOutcome {
-        let round = self.round;
-        let (error, usage, reply) = (None, None, None);
-        let place = self.attempts.len();
-        // Most requests have one attempt.
-        self.attempts.reserve_exact(1);
-        self.attempts.push(AttemptOutcome { upstream, finding, round, is_changed, error, usage, reply });
-        &mut self.attempts[place]
-    }
-
     pub(super) fn last(&self) -> Option<&AttemptOutcome> {
         self.attempts.last()
     }
@@ -129,24 +111,4 @@ impl History {
         let prompts = self.attempts.iter().rev().filter_map(|past| past.usage).map(|usage| usage.prompt);
         prompts.into_iter().find(|prompt| *prompt > 0).unwrap_or_default()
     }
-}
-
-/// The error that an upstream is the cause of, and what was tried before: so many requests, and waiting.
-pub(super) fn with_efforts(cause: &UpstreamError, asked: u32, waited: Duration) -> ApiError {
-    let mut efforts = Vec::new();
-    if asked > 1 {
-        efforts.push(format!("asked {asked} times"));
-    }
-    if waited >= Duration::from_secs(1) {
-        efforts.push(format!("respool waited {} s for it", waited.as_secs()));
-    }
-    let efforts = efforts.join("; ");
-    let mut error = cause.error.clone();
-    if !efforts.is_empty() && cause.failure().is_some() {
-        error.message = format!("{} ({efforts})", error.message);
-    }
-    // All of these a client's library would repeat.
-    let is_final = matches!(error.status, 408 | 409 | 425 | 429 | 500..);
-    let cause = cause.cause(efforts);
-    ApiError { is_final, cause, ..error }
 }

@@ -89,7 +89,7 @@ pub enum StreamPart {
 
 impl ReplyStream {
     pub(super) fn new(mut answer: UpstreamResponse, exchange: Box<Exchange>) -> Self {
-        let largest = exchange.largest_reply();
+        let largest = exchange.relay.max_body;
         answer.release_headers();
         Self {
             upstream: answer.upstream().to_owned(),
@@ -275,7 +275,7 @@ impl ReplyStream {
     fn arrived(&mut self, piece: Result<Option<Bytes>, UpstreamError>) {
         match piece {
             Ok(Some(bytes)) => self.frames.push(bytes),
-            Ok(None) => self.upstream_ended(),
+            Ok(None) => self.upstream_closed(),
             Err(error) if self.reader.is_finished() => {
                 // The reply was complete; only its connection did not close cleanly.
                 self.record.unclean_end(&error.internal);
@@ -290,21 +290,17 @@ impl ReplyStream {
             match self.frames.next_frame() {
                 Ok(Some(frame)) => self.frame(&frame),
                 Ok(None) => return,
-                Err(_) => {
-                    self.broke(self.broken(ErrorCode::UpstreamFrameTooLong, "sent an event without end"));
-                }
+                Err(_) => self.broke_off(ErrorCode::UpstreamFrameTooLong, "sent an event without end"),
             }
         }
     }
 
     fn frame(&mut self, frame: &Frame) {
         match frame.data() {
-            Err(_) => {
-                self.broke(self.broken(ErrorCode::UpstreamInvalidEvent, "sent an event that is not UTF-8"));
-            }
+            Err(_) => self.broke_off(ErrorCode::UpstreamInvalidEvent, "sent an event that is not UTF-8"),
             // Comments feed no watchdog; respool sends heartbeats of its own.
             Ok(None) => {}
-            Ok(Some(data)) if data.trim() == DONE => self.upstream_said_done(),
+            Ok(Some(data)) if data.trim() == DONE => self.upstream_ended(true),
             // Some proxies keep a connection awake with events that say nothing.
             Ok(Some(data)) if data.trim().is_empty() => {}
             Ok(Some(data)) => self.chunk(frame, &data),
@@ -319,14 +315,14 @@ impl ReplyStream {
         self.received = self.received.saturating_add(data.len());
         if self.received > self.largest && self.reader.keeps_all() {
             let what = format!("sent a reply of more than {} bytes (`limits.max_body`)", self.largest);
-            return self.broke(self.broken(ErrorCode::UpstreamReplyTooLong, &what));
+            return self.broke_off(ErrorCode::UpstreamReplyTooLong, &what);
         }
         let valid = escape_controls(data);
         let original = Some(frame).filter(|frame| frame.is_plain() && matches!(valid, Cow::Borrowed(_)));
         let fault = self.reader.push(original, &valid, &mut self.out).err();
         if let Some(fault) = fault {
             let what = format!("sent an event that is not valid JSON ({fault})");
-            self.broke(self.broken(ErrorCode::UpstreamInvalidEvent, &what));
+            self.broke_off(ErrorCode::UpstreamInvalidEvent, &what);
         }
     }
 
@@ -342,34 +338,23 @@ impl ReplyStream {
         })
     }
 
-    fn upstream_said_done(&mut self) {
-        if self.reader.has_begun() {
-            self.done();
-        } else {
-            self.broke(
-                self.broken(ErrorCode::UpstreamEmptyStream, "ended the stream without a single chunk"),
-            );
-        }
-    }
-
-    fn upstream_ended(&mut self) {
+    fn upstream_closed(&mut self) {
         if let Some(rest) = self.frames.finish() {
             self.frame(&rest);
         }
-        if !self.is_reading() {
-            return;
+        if self.is_reading() {
+            self.upstream_ended(self.reader.is_finished());
         }
-        match (self.reader.is_finished(), self.reader.has_begun()) {
-            (true, _) => self.done(),
-            (false, true) => {
-                self.broke(
-                    self.broken(ErrorCode::UpstreamBrokeOff, "ended the stream in the middle of the reply"),
-                );
+    }
+
+    fn upstream_ended(&mut self, is_complete: bool) {
+        match (self.reader.has_begun(), is_complete) {
+            (true, true) => self.done(),
+            (true, false) => {
+                self.broke_off(ErrorCode::UpstreamBrokeOff, "ended the stream in the middle of the reply");
             }
-            (false, false) => {
-                self.broke(
-                    self.broken(ErrorCode::UpstreamEmptyStream, "ended the stream without a single chunk"),
-                );
+            (false, _) => {
+                self.broke_off(ErrorCode::UpstreamEmptyStream, "ended the stream without a single chunk");
             }
         }
     }
@@ -419,6 +404,11 @@ impl ReplyStream {
     fn broke(&mut self, error: UpstreamError) {
         let limit = self.exchange.as_ref().and_then(|exchange| exchange.token_limit());
         self.reconsider(finding_of(&error, limit), Some(error));
+    }
+
+    /// The stream is of no use from here on.
+    fn broke_off(&mut self, code: ErrorCode, what: &str) {
+        self.broke(self.broken(code, what));
     }
 
     /// Nothing better is to be had.

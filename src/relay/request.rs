@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header};
@@ -14,16 +13,16 @@ use super::config::{Modes, ReasoningField, RelayConfig, ToolParsing, ToolsMode};
 use super::look_back::LookBack;
 use super::memory::Recollection;
 use super::recent::RecentRequest;
-use super::{Relay, client, conversation};
+use super::{Relay, client};
 use crate::observe::{RequestFacts, RequestRecord, metrics};
 use crate::translate::{
     Additions, ClientProgram, FreeTextPatterns, LoopFound, Outbound, ReplyRules, STOP_REASON, Situation,
-    hidden_tools, needs_version, token_limit,
+    declared, needs_version, used_ids,
 };
 use crate::turn::Turn;
-use crate::upstream::{Serving, Upstream, Who, choose};
-use crate::wire::{ApiError, ChatRequest, ErrorCode, Pieces, ToolChoice, decode_string};
-use tool_call_parser::{Options, Prior, Tools};
+use crate::upstream::{Serving, Upstream, Who, choose, conversation};
+use crate::wire::{ApiError, ChatRequest, ErrorCode, Pieces};
+use tool_call_parser::{Prior, Tools};
 
 /// How a request is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,11 +151,6 @@ impl ClientRequest {
         self.headers = HeaderMap::new();
     }
 
-    /// Time since the request came.
-    pub(super) fn elapsed(&self) -> Duration {
-        self.received.elapsed()
-    }
-
     /// The name of the upstream that is likely to be asked first.
     pub fn likely_upstream(&self) -> &str {
         &self.first.upstream.name
@@ -184,18 +178,11 @@ impl Relay {
     ///
     /// # Errors
     /// 400 when the body is no such request, 404 when no upstream serves its model.
-    pub async fn read(&self, body: Bytes, origin: Origin) -> Result<Arc<ClientRequest>, ApiError> {
+    pub async fn read(&self, body: Bytes, mut origin: Origin) -> Result<Arc<ClientRequest>, ApiError> {
         let mut looked_up = LookedUp::default();
         loop {
-            match self.draft(&body, &origin, looked_up)? {
-                Draft::Ready(mut request) => {
-                    // Nobody else has it yet.
-                    if let Some(request) = Arc::get_mut(&mut request) {
-                        request.headers = outgoing(origin.headers, &origin.request_id, request.outbound);
-                        request.path_and_query = origin.path_and_query;
-                    }
-                    return Ok(request);
-                }
+            match self.draft(&body, &mut origin, looked_up)? {
+                Draft::Ready(request) => return Ok(request),
                 // Boxed as they are rare: every request pays for the size of its future.
                 Draft::NeedsVersion(upstream) => {
                     Box::pin(upstream.probe_version()).await;
@@ -211,7 +198,7 @@ impl Relay {
 
     /// Everything that follows from the body. The form of the first attempt may depend on the upstream's version, and the
     /// upstream on lists of models: the draft says so when they are not known and were not looked up.
-    fn draft(&self, body: &Bytes, origin: &Origin, looked_up: LookedUp) -> Result<Draft, ApiError> {
+    fn draft(&self, body: &Bytes, origin: &mut Origin, looked_up: LookedUp) -> Result<Draft, ApiError> {
         let now = std::time::Instant::now();
         let recent = self.recent.like(body, now);
         let known = recent.as_deref().map(RecentRequest::known).unwrap_or_default();
@@ -240,7 +227,7 @@ impl Relay {
         let tools = declared_tools(&request, recent.as_deref());
         // Before anything is edited.
         self.recent.keep(body, &request, recent.as_ref(), &tools, now);
-        let (rules, taken_ids) = (rules(&request, tools, prior), Arc::new(used_ids(&request)));
+        let (rules, taken_ids) = (ReplyRules::of(&request, tools, prior), Arc::new(used_ids(&request)));
         let (is_free, has_tools) = (Situation::is_free(&request), request.tools().is_some());
         let has_stop = request.object.get("stop").is_some();
         let form = Form {
@@ -269,9 +256,8 @@ impl Relay {
             has_stop,
             body: body.clone(),
             target_model,
-            // `read` moves them here.
-            headers: HeaderMap::new(),
-            path_and_query: String::new(),
+            headers: outgoing(std::mem::take(&mut origin.headers), &origin.request_id, outbound),
+            path_and_query: std::mem::take(&mut origin.path_and_query),
             received: origin.received,
             record: origin.record.clone(),
             progress: Arc::clone(&origin.progress),
@@ -375,52 +361,17 @@ fn route(request: &ChatRequest<'_>, mode: ToolsMode) -> Route {
     }
 }
 
-fn rules(request: &ChatRequest<'_>, tools: Arc<Tools>, prior: Prior) -> ReplyRules {
-    ReplyRules {
-        tools: with_hidden_tools(request, tools),
-        options: Options {
-            calls_wanted: request.tool_choice() != ToolChoice::None,
-            parallel: !request.object.is_false("parallel_tool_calls"),
-            json_wanted: request.wants_json(),
-            prior,
-            ..Options::default()
-        },
-        token_limit: token_limit(&request.object),
-    }
-}
-
 /// The declared tools; those of an earlier request, where they are the same.
 fn declared_tools(request: &ChatRequest<'_>, recent: Option<&RecentRequest>) -> Arc<Tools> {
     match recent.and_then(RecentRequest::tools).filter(|_| request.has_known_tools()) {
         Some(tools) => Arc::clone(tools),
         None if request.functions.is_empty() => Arc::clone(&NO_TOOLS),
-        None => Arc::new(read_tools(request)),
+        None => Arc::new(declared(request)),
     }
 }
 
 /// What a request without tools declares.
 static NO_TOOLS: LazyLock<Arc<Tools>> = LazyLock::new(Arc::default);
-
-fn read_tools(request: &ChatRequest<'_>) -> Tools {
-    let functions = request.functions.iter();
-    Tools::from_parts(functions.filter_map(|tool| Some((decode_string(tool.name?)?, tool.parameters))))
-}
-
-/// The declared tools, and those that are called through OpenClaw's `tool_call`.
-fn with_hidden_tools(request: &ChatRequest<'_>, declared: Arc<Tools>) -> Arc<Tools> {
-    let hidden = declared.get("tool_call").map(|_| hidden_tools(&request.messages)).unwrap_or_default();
-    if hidden.is_empty() {
-        return declared;
-    }
-    let mut tools = read_tools(request);
-    hidden.into_iter().for_each(|(name, schema)| tools.reveal(name, schema));
-    Arc::new(tools)
-}
-
-/// The ids of all calls in the conversation.
-fn used_ids(request: &ChatRequest<'_>) -> HashSet<String> {
-    request.messages.iter().flat_map(crate::wire::Message::call_ids).cloned().collect()
-}
 
 /// The client's headers as they go upstream.
 fn outgoing(mut headers: HeaderMap, request_id: &str, outbound: Outbound) -> HeaderMap {

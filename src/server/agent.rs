@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use tokio::time::sleep;
 
+use super::final_error::ErrorForm;
 use super::heartbeat::{self, Source, frame};
 use super::{App, respond};
 use crate::agent::{
@@ -17,7 +18,7 @@ use crate::agent::{
 };
 use crate::expert::MODEL_PREFIX;
 use crate::observe::RequestRecord;
-use crate::relay::{ErrorForm, Wire};
+use crate::relay::Wire;
 use crate::translate::{ChatSink, ClientProgram, Head, Ids, Reply, ReplyChoice, completion_json};
 use crate::turn::{ChoiceEvent, FinishReason, ToolCall, Turn, TurnEvent, Usage};
 use crate::wire::{ApiError, ChatRequest, ErrorCode};

@@ -19,14 +19,12 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
+use super::final_error::ErrorForm;
 use super::heartbeat::{self, Source, frame};
 use super::{App, agent, body, permission, respond};
 use crate::observe::{RequestRecord, RequestStart};
-use crate::relay::{
-    ClientRequest, ErrorForm, Facts, Opened, Origin, ReplyStream, RequestProgress, StreamPart, Wire,
-    reply_json,
-};
-use crate::translate::{ChatSink, ClientProgram, Head, Ids, Reply};
+use crate::relay::{ClientRequest, Facts, Opened, Origin, ReplyStream, RequestProgress, StreamPart, Wire};
+use crate::translate::{ChatSink, ClientProgram, Head, Ids, Reply, completion_json};
 use crate::wire::{ApiError, ErrorCode};
 
 pub(super) type Pending<T> = Pin<Box<dyn Future<Output = Result<T, ApiError>> + Send>>;
@@ -181,7 +179,7 @@ fn spooled(reply: Reply, facts: &Facts) -> Response {
         ChatSink::new(facts.reasoning, facts.usage).write_reply(reply, &mut out);
         return respond::stream(Body::from(out));
     }
-    respond::json(StatusCode::OK, reply_json(&reply, facts))
+    respond::json(StatusCode::OK, completion_json(&reply, facts.reasoning))
 }
 
 async fn until_abort<T>(app: &App, work: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {

@@ -9,6 +9,7 @@ mod body;
 mod chat;
 pub mod config;
 mod current;
+mod final_error;
 mod form;
 mod heartbeat;
 mod hooks;
@@ -49,7 +50,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 pub use access::Access;
-pub use agent_apis::{GivenUp, KeptResponses};
+pub use agent_apis::{FailedStreams, KeptResponses};
 pub use body::BodyRoom;
 pub use config::{LimitsConfig, Listen, ServerConfig};
 pub use current::CurrentApp;
@@ -61,9 +62,10 @@ use crate::agent::{Agent, Agents};
 use crate::alerts::Alerts;
 use crate::expert::{Experts, Hooks, MODEL_PREFIX};
 use crate::observe::Recording;
-use crate::relay::{ErrorForm, Relay, Wire};
+use crate::relay::{Relay, Wire};
 use crate::translate::{ClientProgram, Sealer};
 use crate::usage::Ledger;
+use final_error::ErrorForm;
 use visit::Visit;
 
 /// What every handler needs.
@@ -80,7 +82,7 @@ pub struct App {
     /// The responses that clients keep.
     pub responses: Arc<KeptResponses>,
     /// Errors that a client is about to ask for again.
-    pub given_up: Arc<GivenUp>,
+    pub failed_streams: Arc<FailedStreams>,
     /// Seals the reasoning that clients keep.
     pub sealer: Arc<Sealer>,
     /// The webhooks of experts, where there are experts.

@@ -10,10 +10,10 @@ use http::{HeaderMap, StatusCode, header};
 use serde_json::{Value, json};
 
 use super::agent_apis::{error_form, with_request_id};
+use super::final_error::ErrorForm;
 use super::own_route::record;
 use super::{App, READY_WITHIN, permission, respond};
 use crate::observe::RequestRecord;
-use crate::relay::{ErrorForm, upstream_failed};
 use crate::translate::messages as anthropic;
 use crate::upstream::{Upstream, UpstreamError};
 use crate::wire::{ApiError, ErrorCode};
@@ -29,8 +29,8 @@ pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
     let response = match models(&app, &own_headers(&request)).await.permitted(&app, request.extensions()) {
         // What is served elsewhere, and what is an agent, is not hidden by a server that is down.
         Models { found, failed: Some(error) } if found.is_empty() => {
-            let error = upstream_failed(error, &record);
-            respond::error_as(form_of(&app, &request), error, &record.start().id)
+            record.attempts_failed(error.status, error.for_log());
+            respond::error_as(form_of(&app, &request), error.error, &record.start().id)
         }
         Models { found, .. } if of_anthropic => {
             let models: Vec<(String, u64)> = found.iter().map(name_and_time).collect();
@@ -65,7 +65,10 @@ pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request:
         return leave(response, of_anthropic, &record);
     }
     // It may be a model of the server that did not answer.
-    let error = failed.map_or_else(|| unknown(&id, &found), |error| upstream_failed(error, &record));
+    if let Some(error) = &failed {
+        record.attempts_failed(error.status, error.for_log());
+    }
+    let error = failed.map_or_else(|| unknown(&id, &found), |failed| failed.error);
     let response = respond::error_as(form_of(&app, &request), error, &record.start().id);
     respond::leaves(response, &record)
 }

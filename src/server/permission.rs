@@ -259,7 +259,7 @@ pub(super) fn refused_head(app: &App, parts: &request::Parts, error: ApiError) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::relay::ErrorForm;
+    use crate::server::final_error::ErrorForm;
     use crate::translate::ClientProgram;
 
     #[test]

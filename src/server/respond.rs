@@ -5,8 +5,9 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
+use super::final_error::ErrorForm;
 use crate::observe::{Outcome, RequestRecord, metrics as recorded};
-use crate::relay::{ErrorForm, RequestProgress};
+use crate::relay::RequestProgress;
 use crate::translate::{ClientProgram, ErrorReply, openai_error};
 use crate::wire::{ApiError, ErrorCode};
 

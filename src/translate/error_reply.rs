@@ -70,7 +70,7 @@ mod tests {
         {
             assert!(!is_final(&ApiError::new(503, code, "")), "{code}");
         }
-        let given_up = ApiError { is_final: true, ..ApiError::new(429, ErrorCode::RateLimitExceeded, "") };
-        assert!(is_final(&given_up));
+        let final_error = ApiError { is_final: true, ..ApiError::new(429, ErrorCode::RateLimitExceeded, "") };
+        assert!(is_final(&final_error));
     }
 }

@@ -4,10 +4,14 @@
 //! Only names the fault. Whether to ask again is `remedy`'s to plan; the error that a client gets when that does not help stands
 //! here too. Pure. Called by `relay`, and by `live` for what has not been sent.
 
+use std::collections::HashSet;
+
 use super::correctable::correctable_calls;
+use super::ids::Ids;
+use super::interpret::{ReplyRules, interpret};
 use super::reply::Reply;
 use crate::turn::{Dropped, FinishReason, Note, Turn, Usage};
-use crate::wire::{ApiError, ErrorCode};
+use crate::wire::{ApiError, Completion, ErrorCode};
 use tool_call_parser::Tools;
 
 /// Why a reply is no use.
@@ -67,6 +71,13 @@ impl Fault {
         let turns =
             reply.choices.iter().map(|choice| Some(&choice.turn).filter(|_| choice.refusal.is_none()));
         Self::of_turns(&turns.collect::<Option<Vec<_>>>()?, reply.usage)
+    }
+
+    /// The fault of a completion that is forwarded unread. It is read only when it looks as if it said nothing.
+    pub fn of_unread(body: &[u8], rules: &ReplyRules) -> Option<Self> {
+        let text = std::str::from_utf8(body).ok().filter(|text| may_be_blank(text))?;
+        let completion = Completion::parse(text, &[]).ok()?;
+        Self::of_reply(&interpret(completion, rules, &mut Ids::new(0, HashSet::new())))
     }
 
     /// The same of turns.
@@ -178,4 +189,14 @@ impl Fault {
             }
         }
     }
+}
+
+/// True when some `content` in the text is `null` or begins with two quotes. The text is passed over once: it may be long.
+fn may_be_blank(text: &str) -> bool {
+    const KEY: &str = r#""content":"#;
+    memchr::memmem::find_iter(text.as_bytes(), KEY).any(|at| {
+        let value = &text[at + KEY.len()..];
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        value.starts_with("null") || value.starts_with(r#""""#)
+    })
 }

@@ -13,7 +13,7 @@ use crate::wire::Object;
 use crate::wire::{Message, array, decode_string};
 
 /// Name and schema of each hidden tool, in the order in which they became known; a later description replaces an earlier.
-pub fn hidden_tools(messages: &[Message<'_>]) -> Vec<(String, Option<Box<RawValue>>)> {
+pub(super) fn hidden_tools(messages: &[Message<'_>]) -> Vec<(String, Option<Box<RawValue>>)> {
     let mut asked = HashSet::new();
     let mut found = Vec::new();
     for message in messages {

@@ -3,8 +3,9 @@
 
 use std::borrow::Cow;
 
+use super::chat_sink::usage_json;
 use crate::turn::{FinishReason, Usage};
-use crate::wire::{Edit, Editor, Malformed, REPLY, Tag, escape_controls, prune, usage_from};
+use crate::wire::{Edit, Editor, Malformed, Object, REPLY, Tag, escape_controls, prune, usage_from};
 
 /// What became of a completion.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +39,13 @@ pub fn prune_completion(
         Cow::Borrowed(_) => None,
     };
     Ok(PrunedCompletion { text, has_choices: editor.has_choices, usage: editor.usage })
+}
+
+/// A completion with other token counts; `None` when it cannot be read.
+pub fn with_usage(body: &[u8], usage: &Usage) -> Option<String> {
+    let mut object = Object::parse(std::str::from_utf8(body).ok()?).ok()?;
+    object.set("usage", usage_json(usage));
+    Some(object.to_json())
 }
 
 /// Edits a completion on its way through.

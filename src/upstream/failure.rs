@@ -1,10 +1,11 @@
 //! What went wrong upstream, in words that a client can act on.
 //!
 //! Errors of vLLM (nested, flat, string, `detail`), of proxies before it (HTML) and of the network become one shape; texts
-//! are cut and made readable. What a client at hand would misread is `relay::final_error`'s business. Called by `client` and
+//! are cut and made readable. What a client at hand would misread is `server::final_error`'s business. Called by `client` and
 //! `relay`.
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use regex::Regex;
 
@@ -223,6 +224,25 @@ impl UpstreamError {
         };
         let (upstream, is_failure) = (self.upstream.clone(), failure.is_some());
         (!upstream.is_empty()).then(|| Box::new(Cause { upstream, what, is_failure, efforts }))
+    }
+
+    /// The error as it leaves, with what was tried before: so many requests, and waiting.
+    pub fn with_efforts(&self, asked: u32, waited: Duration) -> ApiError {
+        let mut efforts = Vec::new();
+        if asked > 1 {
+            efforts.push(format!("asked {asked} times"));
+        }
+        if waited >= Duration::from_secs(1) {
+            efforts.push(format!("respool waited {} s for it", waited.as_secs()));
+        }
+        let efforts = efforts.join("; ");
+        let mut error = self.error.clone();
+        if !efforts.is_empty() && self.failure().is_some() {
+            error.message = format!("{} ({efforts})", error.message);
+        }
+        // All of these a client's library would repeat.
+        let is_final = matches!(error.status, 408 | 409 | 425 | 429 | 500..);
+        ApiError { is_final, cause: self.cause(efforts), ..error }
     }
 
     /// A 200 whose body, or an event of whose stream, is an error; `None` when it is none.

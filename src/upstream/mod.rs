@@ -6,6 +6,7 @@ mod body;
 mod circuit;
 mod client;
 pub mod config;
+pub mod conversation;
 mod failure;
 mod fleet;
 mod gate;

@@ -45,6 +45,7 @@ mod passthrough;
 mod queue;
 mod queue_speed;
 mod reasoning_memory;
+mod recovered_turns;
 mod recovery;
 mod reload;
 mod same_turn;

@@ -51,8 +51,8 @@ pub(super) struct Homes {
 impl Client {
     /// The file to edit; `None` if the settings come from the shell.
     pub(super) fn file(self, homes: &Homes) -> Option<PathBuf> {
-        let or = |given: &Option<PathBuf>, default: &str| {
-            given.clone().unwrap_or_else(|| homes.home.join(default))
+        let or = |configured: &Option<PathBuf>, default: &str| {
+            configured.clone().unwrap_or_else(|| homes.home.join(default))
         };
         match self {
             Self::Codex => Some(or(&homes.codex, ".codex").join("config.toml")),

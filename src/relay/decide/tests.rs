@@ -6,12 +6,18 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::relay::config::FinalErrors;
 use crate::relay::outcome::AttemptOutcome;
 use crate::translate::Fault;
 use crate::upstream::{Upstream, UpstreamConfig};
 
-const LIMITS: Limits =
-    Limits { second_attempts: 2, within: Duration::from_mins(10), wait: Duration::from_mins(1) };
+const LIMITS: RecoveryConfig = RecoveryConfig {
+    attempts: 2,
+    within: Duration::from_mins(10),
+    wait_for_upstream: Duration::from_mins(1),
+    final_errors: FinalErrors::Auto,
+    reasoning_memory: true,
+};
 
 fn upstream() -> Arc<Upstream> {
     Arc::new(Upstream::new(&UpstreamConfig::default()).unwrap())
@@ -186,7 +192,7 @@ proptest! {
                 break;
             };
             if let When::Up(longest) = when {
-                prop_assert!(history.waited + longest <= LIMITS.wait);
+                prop_assert!(history.waited + longest <= LIMITS.wait_for_upstream);
                 history.waited += longest;
             }
             learnt += u32::from(change == Change::Leaner);
@@ -202,7 +208,7 @@ proptest! {
         }
         prop_assert!(ended, "it goes on and on: {:?}", history.attempts.len());
         prop_assert!(round <= REPEATS);
-        let bound = (1 + REPEATS + LIMITS.second_attempts) * upstreams + upstreams + 8;
+        let bound = (1 + REPEATS + LIMITS.attempts) * upstreams + upstreams + 8;
         prop_assert!(history.attempts.len() <= bound as usize, "{} attempts", history.attempts.len());
     }
 }

@@ -6,8 +6,8 @@ use super::{Exchange, ExchangeReply};
 use crate::observe::metrics;
 use crate::relay::candidates::{more_informative, no_upstream};
 use crate::relay::completion;
-use crate::relay::outcome::{Finding, Whole, with_efforts};
-use crate::translate::Shows;
+use crate::relay::outcome::{Finding, Whole};
+use crate::translate::{Shows, with_usage};
 use crate::turn::{FinishReason, Usage};
 use crate::upstream::UpstreamError;
 use crate::wire::ApiError;
@@ -41,7 +41,7 @@ impl Exchange {
             Some(Whole::Body(body)) => {
                 let last = self.history.attempts.get(place).and_then(|past| past.usage);
                 self.request.record.usage(last);
-                let changed = usage.and_then(|usage| completion::with_usage(&body, &usage));
+                let changed = usage.and_then(|usage| with_usage(&body, &usage));
                 ExchangeReply::Whole(Whole::Body(changed.map_or(body, Bytes::from)))
             }
         }
@@ -89,7 +89,7 @@ impl Exchange {
 
     /// The error of which an upstream is the cause.
     pub(super) fn fail_with(&self, cause: &UpstreamError) -> ApiError {
-        let error = with_efforts(cause, self.history.asked(), self.history.waited);
+        let error = cause.with_efforts(self.history.asked(), self.history.waited);
         self.request.record.attempts_failed(cause.status, cause.for_log());
         error
     }

@@ -36,7 +36,7 @@ impl Exchange {
             }
         };
         let read = self.read_in_time().await;
-        // An attempt that was given up says nothing about its upstream.
+        // An attempt that `recovery.within` ended says nothing about its upstream.
         if let Some(read) = &read {
             self.relay.note(read.as_ref().err(), report);
         }
@@ -111,7 +111,8 @@ impl Exchange {
 
     /// Sends the attempt; one that follows a mistake ends when `recovery.within` is over (`None`).
     async fn read_in_time(&mut self) -> Option<Result<Read, UpstreamError>> {
-        let deadline = self.request.received + self.limits().within.min(Duration::from_hours(24));
+        let deadline =
+            self.request.received + self.request.settings.recovery.within.min(Duration::from_hours(24));
         let has_deadline = self.history.mistakes() > 0;
         let work = Box::pin(self.send_and_read());
         if has_deadline { timeout_at(deadline, work).await.ok() } else { Some(work.await) }
@@ -139,7 +140,7 @@ impl Exchange {
                 let body = self.relay.json_body(answer, name).await?;
                 let (body, usage) = completion::forwarded(body, name, &request.facts)?;
                 self.learn_usage(usage);
-                let fault = completion::fault_of_text(&body, request);
+                let fault = Fault::of_unread(&body, &request.rules);
                 // Its bytes are what the client asked for, blank or not.
                 let fault = fault.map(|fault| (fault, Shows::Answer));
                 return Ok(Read::Whole(Whole::Body(body), usage, fault));

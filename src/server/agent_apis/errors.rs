@@ -8,11 +8,12 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderMap, Method, header, request};
 
-use super::given_up::{self, GivenUp};
+use super::failed_streams::{self, FailedStreams};
 use super::writer::Writer;
 use super::{Api, Call, now};
 use crate::agent::client_digest;
-use crate::relay::{ErrorForm, Wire, program_of};
+use crate::relay::{Wire, program_of};
+use crate::server::final_error::ErrorForm;
 use crate::server::{App, respond};
 use crate::translate::responses::ResponseEvents;
 use crate::translate::{ClientProgram, Ids, is_final};
@@ -29,7 +30,7 @@ pub(super) struct Client {
     /// Stands for the key.
     pub(super) owner: String,
     /// Of a client that sends its request again when its stream fails.
-    repeated: Option<(Repeated, Arc<GivenUp>)>,
+    repeated: Option<(Repeated, Arc<FailedStreams>)>,
 }
 
 /// A chat request that may come again.
@@ -48,7 +49,7 @@ impl Repeated {
 
     fn key(&self, owner: &str) -> Option<u64> {
         match self {
-            Self::Chat(chat) => given_up::key(owner, chat),
+            Self::Chat(chat) => failed_streams::key(owner, chat),
             Self::Key(key) => Some(*key),
         }
     }
@@ -73,14 +74,16 @@ impl Client {
 
     /// The same client with its chat request, where it may come again.
     pub(super) fn asking(mut self, app: &App, chat: Bytes, stream: bool) -> Self {
-        self.repeated = (stream && self.repeats()).then(|| (Repeated::Chat(chat), Arc::clone(&app.given_up)));
+        self.repeated =
+            (stream && self.repeats()).then(|| (Repeated::Chat(chat), Arc::clone(&app.failed_streams)));
         self
     }
 
     /// The stream has begun and may last for an hour: of its request only a digest is kept.
     pub(super) fn release_request(&mut self) {
-        if let Some((Repeated::Chat(chat), given_up)) = self.repeated.take_if(|(it, _)| it.is_whole()) {
-            self.repeated = given_up::key(&self.owner, &chat).map(|key| (Repeated::Key(key), given_up));
+        if let Some((Repeated::Chat(chat), failed_streams)) = self.repeated.take_if(|(it, _)| it.is_whole()) {
+            self.repeated =
+                failed_streams::key(&self.owner, &chat).map(|key| (Repeated::Key(key), failed_streams));
         }
     }
 
@@ -90,11 +93,11 @@ impl Client {
     }
 
     /// The error of the stream that this request repeats.
-    pub(super) fn given_up(&self, app: &App, chat: &[u8], stream: bool) -> Option<ApiError> {
+    pub(super) fn error_of_failed_stream(&self, app: &App, chat: &[u8], stream: bool) -> Option<ApiError> {
         if stream || !self.repeats() {
             return None;
         }
-        app.given_up.take(&self.owner, chat)
+        app.failed_streams.take(&self.owner, chat)
     }
 
     /// The same client, where its request says more of its program than its headers.
@@ -132,10 +135,10 @@ impl Client {
 
     /// The error as the end of a stream; gives the error that leaves.
     pub(super) fn end(&self, error: ApiError, writer: &mut Writer, out: &mut Vec<u8>) -> ApiError {
-        if let Some((repeated, given_up)) = self.repeated.as_ref().filter(|_| is_final(&error))
+        if let Some((repeated, failed_streams)) = self.repeated.as_ref().filter(|_| is_final(&error))
             && let Some(key) = repeated.key(&self.owner)
         {
-            given_up.note(key, &error);
+            failed_streams.note(key, &error);
         }
         let (error, code) = self.errors.at_end(error);
         writer.fail(&error, &code, out);

@@ -5,7 +5,7 @@
 
 mod background;
 mod errors;
-mod given_up;
+mod failed_streams;
 mod kept;
 mod reply;
 pub(super) mod stored;
@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 pub(super) use self::background::resume;
 pub(super) use self::errors::{error_form, refused_at_the_door};
-pub use self::given_up::GivenUp;
+pub use self::failed_streams::FailedStreams;
 pub use self::kept::KeptResponses;
 use self::reply::{ReplyWriter, Source};
 use self::writer::Writer;
@@ -184,7 +184,7 @@ async fn served(
     }
     let held = room.split(kept);
     let chat = room.keep(chat.into());
-    if let Some(error) = client.given_up(&app, &chat, stream) {
+    if let Some(error) = client.error_of_failed_stream(&app, &chat, stream) {
         return client.refused(error);
     }
     let source = source(&app, chat.clone(), origin, &model).await;

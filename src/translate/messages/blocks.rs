@@ -225,7 +225,7 @@ fn user_part(block: &Object<'_>, field: &str, notes: &mut Notes) -> Result<Optio
             Ok(None)
         }
         _ => {
-            let message = format!("`{field}` is of type `{kind}`, which a chat model cannot be given");
+            let message = format!("`{field}` is of type `{kind}`, which chat models do not accept");
             Err(unsupported(format!("{field}.type"), message))
         }
     }
@@ -272,9 +272,7 @@ fn document(block: &Object<'_>, field: &str) -> Result<JsonText, ApiError> {
     let text = text.ok_or_else(|| {
         unsupported(
             format!("{field}.source"),
-            format!(
-                "`{field}` is a document that is not text: a chat model can be given text and images only"
-            ),
+            format!("`{field}` is a document that is not text: chat models accept text and images only"),
         )
     })?;
     Ok(titled(block.string("title").as_deref(), &text))

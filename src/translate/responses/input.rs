@@ -45,7 +45,7 @@ impl Items<'_> {
             "additional_tools" => Ok(()),
             // What a tool returned, and what stands for the conversation so far, the model must know.
             _ if kind.ends_with("_output") || kind.contains("compaction") => {
-                let message = format!("`{field}` is of type `{kind}`, which a chat model cannot be given");
+                let message = format!("`{field}` is of type `{kind}`, which chat models do not accept");
                 Err(unsupported(format!("{field}.type"), message))
             }
             _ => {
@@ -242,7 +242,7 @@ fn one_part(json: &str, field: &str) -> Result<Part, ApiError> {
         }
         "input_file" => file(&part, field),
         _ => {
-            let message = format!("`{field}` is of type `{kind}`, which a chat model cannot be given");
+            let message = format!("`{field}` is of type `{kind}`, which chat models do not accept");
             Err(unsupported(format!("{field}.type"), message))
         }
     }
@@ -262,7 +262,7 @@ fn file(part: &Object<'_>, field: &str) -> Result<Part, ApiError> {
     let text = part.string("file_data").and_then(|data| data_url_text(&data));
     let text = text.ok_or_else(|| {
         let message = format!(
-            "`{field}` is not a text file sent as `file_data`: a chat model can be given text and images only"
+            "`{field}` is not a text file sent as `file_data`: chat models accept text and images only"
         );
         unsupported(format!("{field}.file_data"), message)
     })?;

@@ -113,7 +113,7 @@ mod tests {
     fn names_are_flat_unique_and_lead_back() {
         let mut names = ToolNames::default();
         let long = "x".repeat(80);
-        for (given, expected) in [
+        for (original, expected) in [
             (tool(None, "read"), Some("read")),
             (tool(Some("agents"), "read"), Some("agents__read")),
             (tool(Some("functions"), "read"), Some("read_2")),
@@ -123,11 +123,11 @@ mod tests {
             (tool(None, &long), Some(&long[..64])),
             (tool(None, &long[..70]), Some(&format!("{}_2", &long[..62]))),
         ] {
-            let name = names.declare(given.clone());
+            let name = names.declare(original.clone());
             assert_eq!(name.as_deref(), expected);
             if let Some(name) = name {
-                assert_eq!(names.original(&name), Some(&given));
-                assert_eq!(names.chat_name(given.namespace.as_deref(), &given.name), name);
+                assert_eq!(names.original(&name), Some(&original));
+                assert_eq!(names.chat_name(original.namespace.as_deref(), &original.name), name);
             }
         }
         assert_eq!(names.chat_name(Some("gone"), "tool"), "gone__tool");

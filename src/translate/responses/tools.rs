@@ -208,9 +208,9 @@ fn required_name(object: &Object<'_>, field: &str) -> Result<String, ApiError> {
 }
 
 fn free_text_description(tool: &Object<'_>, format: &Object<'_>) -> JsonText {
-    let given = tool.get("description").and_then(JsonText::of).unwrap_or_default();
+    let description = tool.get("description").and_then(JsonText::of).unwrap_or_default();
     let how = format!("Write the whole text into the one field `{FREE_TEXT}`, as a JSON string.");
-    let mut texts = vec![given, JsonText::plain(&how)];
+    let mut texts = vec![description, JsonText::plain(&how)];
     if let Some(definition) = format.get("definition").and_then(JsonText::of) {
         let syntax = format.string("syntax").unwrap_or_default();
         let head = match syntax.as_str() {

@@ -9,7 +9,7 @@ use std::fmt::Display;
 
 use http::{HeaderMap, HeaderValue, header};
 
-use crate::upstream::{Who, digest};
+use super::{Who, digest};
 use crate::wire::{ChatRequest, Object, decode_string};
 
 /// Headers that name the conversation.
@@ -19,13 +19,13 @@ const SESSION: [&str; 2] = ["session_id", "x-session-affinity"];
 const BEGINNING: usize = 8 << 10;
 
 /// Whose request for a chat completion it is. The network address is mixed in by [`from`], where it is known.
-pub(super) fn of_chat(headers: &HeaderMap, request: &ChatRequest<'_>) -> Who {
+pub fn of_chat(headers: &HeaderMap, request: &ChatRequest<'_>) -> Who {
     let conversation = named(headers, &request.object).unwrap_or_else(|| beginning(request));
     Who { client: client(headers), conversation }
 }
 
 /// Whose request it is, whatever it is for.
-pub(super) fn of_other(headers: &HeaderMap, body: Option<&Object<'_>>, text: &[u8]) -> Who {
+pub fn of_other(headers: &HeaderMap, body: Option<&Object<'_>>, text: &[u8]) -> Who {
     let named = body.and_then(|object| named(headers, object)).or_else(|| in_header(headers));
     Who {
         client: client(headers),
@@ -34,7 +34,7 @@ pub(super) fn of_other(headers: &HeaderMap, body: Option<&Object<'_>>, text: &[u
 }
 
 /// Clients that share a key, or have none, are distinguished by their network address.
-pub(super) fn from(who: Who, address: Option<impl Display>) -> Who {
+pub fn from(who: Who, address: Option<impl Display>) -> Who {
     let address = address.map(|address| digest(address.to_string().as_bytes())).unwrap_or_default();
     Who { client: who.client ^ address, ..who }
 }

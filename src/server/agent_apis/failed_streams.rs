@@ -19,9 +19,9 @@ const MOST: usize = 256;
 
 /// The errors that ended streams a moment ago, by owner and conversation.
 #[derive(Debug, Default)]
-pub struct GivenUp(Mutex<HashMap<u64, (Instant, ApiError)>>);
+pub struct FailedStreams(Mutex<HashMap<u64, (Instant, ApiError)>>);
 
-impl GivenUp {
+impl FailedStreams {
     /// The stream of the chat request that `key` stands for has ended with this error.
     pub(super) fn note(&self, key: u64, error: &ApiError) {
         let mut errors = self.errors();
@@ -60,16 +60,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_error_is_given_once_to_the_same_conversation_of_the_same_owner() {
-        let (given_up, error) = (GivenUp::default(), ApiError::new(500, ErrorCode::UpstreamError, "no"));
+        let (failed_streams, error) =
+            (FailedStreams::default(), ApiError::new(500, ErrorCode::UpstreamError, "no"));
         let chat =
             |text: &str, stream: bool| format!(r#"{{"messages":["{text}"],"stream":{stream}}}"#).into_bytes();
-        given_up.note(key("a", &chat("x", true)).unwrap(), &error);
-        assert_eq!(given_up.take("b", &chat("x", false)), None);
-        assert_eq!(given_up.take("a", &chat("y", false)), None);
-        assert_eq!(given_up.take("a", &chat("x", false)), Some(error.clone()));
-        assert_eq!(given_up.take("a", &chat("x", false)), None);
-        given_up.note(key("a", &chat("x", true)).unwrap(), &error);
+        failed_streams.note(key("a", &chat("x", true)).unwrap(), &error);
+        assert_eq!(failed_streams.take("b", &chat("x", false)), None);
+        assert_eq!(failed_streams.take("a", &chat("y", false)), None);
+        assert_eq!(failed_streams.take("a", &chat("x", false)), Some(error.clone()));
+        assert_eq!(failed_streams.take("a", &chat("x", false)), None);
+        failed_streams.note(key("a", &chat("x", true)).unwrap(), &error);
         tokio::time::advance(KEEP).await;
-        assert_eq!(given_up.take("a", &chat("x", false)), None);
+        assert_eq!(failed_streams.take("a", &chat("x", false)), None);
     }
 }

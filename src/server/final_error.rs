@@ -4,12 +4,11 @@
 //! OpenClaw repeats 5xx, 408 and 429 for a minute or longer, and tries its fallback model only afterwards; after a 422 it does
 //! so at once (measured, docs/openclaw.md). Codex understands a stream that fails, Claude Code a status of 500 with
 //! `x-should-retry: false` (docs/clients.md). Other clients get the true status, and `x-should-retry: false`. How an API writes
-//! an error is `translate`'s. Pure. Called by `server` where an error leaves: no route has a form of its own.
+//! an error is `translate`'s. Pure. Every route of `server` uses it where an error leaves.
 
 use std::borrow::Cow;
 
-use super::client::Wire;
-use super::config::FinalErrors;
+use crate::relay::{FinalErrors, Wire};
 use crate::translate::{
     ClientProgram, ErrorReply, is_harmless_for_openclaw, is_harmless_overflow, messages, openai_error,
     responses,
@@ -21,13 +20,13 @@ const FINAL: u16 = 422;
 
 /// Which form errors take for one client.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ErrorForm {
+pub(super) struct ErrorForm {
     /// The API that the client speaks.
-    pub wire: Wire,
+    pub(super) wire: Wire,
     /// The program that asked.
-    pub program: ClientProgram,
+    pub(super) program: ClientProgram,
     /// What the configuration says.
-    pub final_errors: FinalErrors,
+    pub(super) final_errors: FinalErrors,
 }
 
 impl ErrorForm {
@@ -41,7 +40,7 @@ impl ErrorForm {
 
     /// The error with the status and in the words that the client gets.
     #[must_use]
-    pub fn apply(self, error: ApiError) -> ApiError {
+    pub(super) fn apply(self, error: ApiError) -> ApiError {
         match self.program() {
             ClientProgram::OpenClaw => for_openclaw(error),
             ClientProgram::OldOpenClaw => for_old_openclaw(error),
@@ -50,7 +49,7 @@ impl ErrorForm {
     }
 
     /// The applied error as an HTTP reply. `request_id`: Anthropic's clients read it in the body.
-    pub fn reply(self, error: &ApiError, request_id: &str) -> ErrorReply {
+    pub(super) fn reply(self, error: &ApiError, request_id: &str) -> ErrorReply {
         match self.wire {
             Wire::Chat | Wire::Responses => openai_error(error, self.program()),
             Wire::Messages => messages::http_error(error, self.program(), request_id),
@@ -58,13 +57,13 @@ impl ErrorForm {
     }
 
     /// For a request that wants a stream: true when the client understands a stream that begins and fails, rather than a status.
-    pub fn fails_as_stream(self, error: &ApiError) -> bool {
+    pub(super) fn fails_as_stream(self, error: &ApiError) -> bool {
         self.wire == Wire::Responses && responses::fails_as_stream(error, self.program())
     }
 
     /// The error as the end of a stream that has begun, and the `code` of its event where the API has such codes. OpenClaw finds
     /// the status of these errors at the beginning of their text alone, and repeats what has none (measured on 2026.9.6).
-    pub fn at_end(self, error: ApiError) -> (ApiError, Cow<'static, str>) {
+    pub(super) fn at_end(self, error: ApiError) -> (ApiError, Cow<'static, str>) {
         let mut error = self.apply(error);
         let names_status = self.program().is_openclaw() && error.is_final;
         let code = match self.wire {
@@ -128,14 +127,13 @@ fn harmless(error: &ApiError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::relay::outcome::with_efforts;
     use crate::upstream::UpstreamError;
     use std::time::Duration;
 
     /// An answer with this status and text, after so many tries and seconds, as OpenClaw gets it.
     fn shown(name: &str, status: u16, said: &str, (asked, waited): (u32, u64)) -> ApiError {
         let cause = UpstreamError::from_answer(name, status, said);
-        for_openclaw(with_efforts(&cause, asked, Duration::from_secs(waited)))
+        for_openclaw(cause.with_efforts(asked, Duration::from_secs(waited)))
     }
 
     #[test]
@@ -216,7 +214,7 @@ mod tests {
     fn the_old_client_is_told_to_try_its_fallback_after_a_failure_alone() {
         let old = |status| {
             let cause = UpstreamError::from_answer("box", status, "no");
-            for_old_openclaw(with_efforts(&cause, 1, Duration::ZERO)).message
+            for_old_openclaw(cause.with_efforts(1, Duration::ZERO)).message
         };
         assert!(old(503).ends_with(". Another server for this model does not exist."));
         assert!(!old(400).contains("Another server"));
@@ -226,7 +224,7 @@ mod tests {
     fn errors() -> Vec<(&'static str, ApiError)> {
         let answered = |status, text| {
             let cause = UpstreamError::from_answer("box", status, text);
-            with_efforts(&cause, 3, Duration::from_mins(1))
+            cause.with_efforts(3, Duration::from_mins(1))
         };
         let own = |status, code| ApiError::new(status, code, "what happened");
         vec![
