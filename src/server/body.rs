@@ -20,8 +20,11 @@ use crate::wire::{ApiError, ErrorCode};
 const DISCARDED: usize = 64 << 20;
 const DISCARD_WITHIN: Duration = Duration::from_secs(2);
 
-/// So long a body waits for room, with what has come of it.
+/// So long a body waits for room.
 const ROOM_WITHIN: Duration = Duration::from_secs(5);
+/// So long a body holds the room for all of its declared length: shorter than others wait. Then it has room for what has come, and
+/// for as much again.
+const AHEAD_FOR: Duration = Duration::from_secs(2);
 /// A body may take the client's timeout, and a second for each so many bytes: one that trickles in does not hold its room for ever.
 const SLOWEST: u64 = 8 << 10;
 /// When a client that found no room is to come back: bodies come and go within seconds.
@@ -88,9 +91,14 @@ impl Taken {
         if !self.grows_to(length) {
             return Err(self.room.full());
         }
+        self.shrink(length);
+        Ok(())
+    }
+
+    /// Gives back what is more than so many bytes.
+    fn shrink(&mut self, length: usize) {
         let held = self.held();
         drop(self.part(held.saturating_sub(pieces(length) as usize)));
-        Ok(())
     }
 
     /// So much of the room for something else that outlives, or is outlived by, the rest.
@@ -103,8 +111,8 @@ impl Taken {
         self.permit.as_mut().and_then(|permit| permit.split(count))
     }
 
-    /// Takes room for so many bytes that have come, and ahead for as many again of those that are `declared`: a length that is only
-    /// declared takes none. Waits a while where there is no room.
+    /// Takes room for so many bytes that have come, and ahead for as many again of those that are `declared`. Waits a while where there
+    /// is no room.
     ///
     /// # Errors
     /// 503 when there is no room for it.
@@ -256,9 +264,28 @@ where
     if declared.is_some_and(|size| size > max.0) {
         return Err(too_large(max, pieces).await);
     }
-    let (mut pace, mut taken) = (Pace::new(limits.client_timeout), room.empty());
-    let mut whole = BytesMut::new();
-    while let Some(bytes) = pace.next(&mut pieces).await? {
+    let mut taken = room.empty();
+    // Whole bodies come one after the other rather than all of them in part.
+    if let Err(full) =
+        taken.grow(declared.map_or(0, |size| usize::try_from(size).unwrap_or(usize::MAX)), None).await
+    {
+        return Err(refused(full, pieces).await);
+    }
+    let (mut pace, mut whole) = (Pace::new(limits.client_timeout), BytesMut::new());
+    let mut ahead_until = declared.map(|_| Instant::now() + AHEAD_FOR);
+    loop {
+        let piece = match ahead_until {
+            None => pace.next(&mut pieces).await,
+            Some(until) => match timeout_at(until, pace.next(&mut pieces)).await {
+                Ok(piece) => piece,
+                Err(_) => {
+                    taken.shrink(whole.len().saturating_mul(2));
+                    ahead_until = None;
+                    continue;
+                }
+            },
+        };
+        let Some(bytes) = piece? else { break };
         let length = whole.len() + bytes.len();
         if length > max.bytes() {
             return Err(too_large(max, pieces).await);

@@ -219,7 +219,17 @@ async fn a_response_in_the_background_is_made_while_nobody_waits() {
     assert_eq!((status, &begun["status"], &begun["background"]), (200, &json!("queued"), &json!(true)));
     assert_eq!(get(&respool, "a", &id(&begun)).await.1["status"], "in_progress");
     let early = json!({"input": "two", "previous_response_id": begun["id"]});
-    assert_eq!(ask(&respool, "a", early.clone()).await.0, 400, "it has no output yet");
+    let (status, refused) = ask(&respool, "a", early.clone()).await;
+    assert_eq!(status, 400, "it has no output yet");
+    assert!(
+        refused["error"]["message"].as_str().unwrap().contains("is still in progress: wait until"),
+        "{refused}"
+    );
+    let (_, unknown) = ask(&respool, "b", early.clone()).await;
+    assert!(
+        unknown["error"]["message"].as_str().unwrap().contains("was not stored"),
+        "another client's: {unknown}"
+    );
     let made = until(&respool, "a", &id(&begun), "completed").await;
     assert_eq!(made["output"][0]["content"][0]["text"], "Alpha");
     assert_eq!((&made["id"], &made["usage"]["output_tokens"]), (&begun["id"], &json!(31)));
