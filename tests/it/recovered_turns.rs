@@ -112,6 +112,11 @@ async fn a_reply_without_a_choice_is_asked_again_once() {
     }
 }
 
+/// Tests wait for no server unless they say so.
+fn waits(bound: &str) -> String {
+    format!("[recovery]\nwait_for_upstream = \"{bound}\"")
+}
+
 /// A server that is down for so many probes, and then answers.
 async fn starting(probes: usize) -> FakeVllm {
     let down = || Script::json(503, &json!({})).unchecked();
@@ -129,7 +134,7 @@ async fn a_server_that_starts_is_waited_for() {
         if body.get("tools").is_none() {
             fake.otherwise(Script::sse(replies::text_stream(&["ok"], true)));
         }
-        let respool = Respool::before(&fake).await;
+        let respool = Respool::with(&fake, &waits("1m")).await;
         let began = Instant::now();
         assert_eq!(ask(&respool, &body).await.choices[&0].content, "ok");
         assert_eq!(asked(&fake), 2, "it is asked when it is up, and probed before");
@@ -140,9 +145,10 @@ async fn a_server_that_starts_is_waited_for() {
 #[tokio::test]
 async fn the_error_of_a_server_that_does_not_start_says_how_long_was_waited() {
     let _time = IdleTime::begin();
-    let waits = |bound: &str| format!("[recovery]\nwait_for_upstream = \"{bound}\"");
     for (bound, expected) in [("12s", Some("respool waited 12 s for it")), ("0s", None)] {
-        let fake = starting(1_000).await;
+        let down = Script::json(503, &json!({}));
+        let fake = FakeVllm::start([down.clone()]).await;
+        fake.otherwise(down.on("GET", "/health"));
         let respool = Respool::with(&fake, &waits(bound)).await;
         let reply = exchange(respool.address, &Request::chat(&whole(tools_route::request()))).await;
         let message = reply.error()["message"].as_str().unwrap().to_owned();
@@ -159,12 +165,12 @@ async fn a_busy_server_is_left_alone_for_as_long_as_it_asks() {
         Script::json(429, &replies::error(429, "slow down", "x")).header("retry-after", seconds)
     };
     let fake = FakeVllm::start([busy("9"), says("ok")]).await;
-    let respool = Respool::before(&fake).await;
+    let respool = Respool::with(&fake, &waits("1m")).await;
     let began = Instant::now();
     assert_eq!(ask(&respool, &tools_route::request()).await.choices[&0].content, "ok");
     assert!(began.elapsed() >= Duration::from_secs(9), "{:?}", began.elapsed());
     let fake = FakeVllm::always(busy("90")).await;
-    let respool = Respool::before(&fake).await;
+    let respool = Respool::with(&fake, &waits("1m")).await;
     let reply = exchange(respool.address, &Request::chat(&whole(tools_route::request()))).await;
     assert_eq!((reply.status, asked(&fake)), (429, 1), "longer than `recovery.wait_for_upstream`");
 }
