@@ -8,10 +8,8 @@ use std::time::Duration;
 
 use super::experts::{Expert, Experts, MODEL_PREFIX};
 use super::isolated::IsolatedFunctions;
-use super::library::digest;
 use super::notices::ConversationNotices;
 use super::operations::Operations;
-use super::package::Package;
 use super::prompt::system_prompt_with;
 use super::tools::{self, ExpertTools, Role};
 use super::workspace::Workspace;
@@ -57,8 +55,6 @@ pub struct ModelAccess {
 
 /// What a run of an expert is built from.
 pub(super) struct RunPlan<'a> {
-    /// The package that it uses.
-    pub(super) package: Arc<Package>,
     /// Identifies the session, and therefore its files.
     pub(super) session: &'a str,
     /// The purpose of the run.
@@ -122,7 +118,6 @@ impl Experts {
 
     fn conversation(&self, expert: &Expert, session: &str, calls: Vec<MadeCall>) -> Arc<Agent> {
         let plan = RunPlan {
-            package: Arc::clone(&expert.package),
             session,
             role: Role::Conversation,
             context: Vec::new(),
@@ -155,7 +150,8 @@ impl Experts {
 
     /// An agent for one run, and its files.
     pub(super) fn agent_of(&self, expert: &Expert, plan: RunPlan<'_>) -> (Arc<Agent>, Arc<Workspace>) {
-        let RunPlan { package, session, role, context, timeout, settled, calls, is_dry, root } = plan;
+        let package = Arc::clone(&expert.package);
+        let RunPlan { session, role, context, timeout, settled, calls, is_dry, root } = plan;
         let root = root.unwrap_or_else(|| self.config.state_of(expert.name()));
         let files = Arc::new(Workspace::new(&root, Arc::clone(&package), session, &context));
         if let Err(error) = files.prepare() {
@@ -165,7 +161,7 @@ impl Experts {
         let operations = Operations::new(&package, Arc::clone(&expert.bound), is_dry);
         let prompt = system_prompt_with(&package, &operations.tiers());
         let base = self.base(expert.name(), timeout);
-        let snapshot = format!("{} {session}", digest(&package.files));
+        let snapshot = format!("{} {session}", expert.digest);
         let is_private = files.may_quote_private();
         let functions = IsolatedFunctions {
             base: base.clone(),

@@ -223,7 +223,7 @@ impl BoundTool {
     /// What the tool file and the server disagree about, for people. Empty until the server has been up once.
     pub(super) fn mismatches(&self) -> Vec<String> {
         let (Some(set), Some(declared)) = (&self.set, &self.declared) else { return Vec::new() };
-        let known = set.configured_names();
+        let known = set.all_configured();
         if known.is_empty() {
             return Vec::new();
         }
@@ -231,11 +231,11 @@ impl BoundTool {
         for operation in &declared.operations.items {
             let title = format!("{}.{}", self.name, operation.name);
             let own = self.binding.configured(&operation.name);
-            match set.configured(&own) {
+            match known.get(&own) {
                 None => found.push(format!(
                     "{title}: {} has no {own}; it has {}",
                     self.binding.target(),
-                    known.join(", ")
+                    known.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
                 )),
                 Some(spec) => found.extend(differing(&title, operation, &spec.parameters)),
             }
@@ -251,19 +251,24 @@ impl BoundTool {
 
     /// The operations that are offered.
     pub(super) fn operations(&self) -> Vec<OfferedOperation> {
+        let known = self.set.as_ref().map(ToolSet::all_configured).unwrap_or_default();
         match &self.declared {
             Some(tool) => {
-                tool.operations.items.iter().map(|operation| self.declared_operation(operation)).collect()
+                let operations = tool.operations.items.iter();
+                operations.map(|operation| self.declared_operation(operation, &known)).collect()
             }
-            None => self.all_operations(),
+            None => self.all_operations(known),
         }
     }
 
     /// The server's schema with the package's description; until the server has been up once, the inputs from the tool file.
-    fn declared_operation(&self, operation: &Operation) -> OfferedOperation {
+    fn declared_operation(
+        &self,
+        operation: &Operation,
+        known: &BTreeMap<String, ToolSpec>,
+    ) -> OfferedOperation {
         let configured = self.binding.configured(&operation.name);
-        let found = self.set.as_ref().and_then(|set| set.configured(&configured));
-        let mut spec = found.unwrap_or_else(|| ToolSpec {
+        let mut spec = known.get(&configured).cloned().unwrap_or_else(|| ToolSpec {
             name: String::new(),
             description: String::new(),
             parameters: assumed_schema(operation),
@@ -278,11 +283,9 @@ impl BoundTool {
     }
 
     /// Without a tool file, everything that the server has is offered.
-    fn all_operations(&self) -> Vec<OfferedOperation> {
-        let Some(set) = &self.set else { return Vec::new() };
+    fn all_operations(&self, known: BTreeMap<String, ToolSpec>) -> Vec<OfferedOperation> {
         let prefix = format!("mcp:{}/", self.binding.server);
-        let names = set.configured_names().into_iter();
-        let offered = names.filter_map(|configured| {
+        let offered = known.into_iter().filter_map(|(configured, spec)| {
             let own = configured.strip_prefix(&prefix).unwrap_or(&configured).to_owned();
             let mut renamed = self.binding.operations.iter().filter(|(_, server)| **server == own);
             let operation = match renamed.next() {
@@ -291,14 +294,15 @@ impl BoundTool {
                 None if self.binding.operations.contains_key(&own) => return None,
                 None => own.as_str(),
             };
-            Some(self.offered(operation, set.configured(&configured)?, configured.clone()))
+            Some(self.offered(operation, spec, configured.clone()))
         });
         offered.collect()
     }
 
     fn offered(&self, operation: &str, spec: ToolSpec, configured: String) -> OfferedOperation {
+        let called = Some(spec.name.as_str()).filter(|called| !called.is_empty());
+        let owner_asks = self.set.as_ref().is_some_and(|set| set.asks_before(&configured, called));
         let spec = ToolSpec { name: function_name(&self.name, operation), ..spec };
-        let owner_asks = self.set.as_ref().is_some_and(|set| set.asks_before(&configured));
         OfferedOperation { title: format!("{}.{operation}", self.name), spec, owner_asks, configured }
     }
 

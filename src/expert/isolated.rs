@@ -332,7 +332,7 @@ impl FunctionTools {
 impl Tools for FunctionTools {
     fn specs(&self) -> Vec<ToolSpec> {
         let mut specs: Vec<ToolSpec> =
-            self.operations.all().into_iter().map(|operation| operation.spec).collect();
+            self.operations.all().iter().map(|operation| operation.spec.clone()).collect();
         let readable = readable(&self.package, &self.function);
         if !readable.is_empty() {
             let names: Vec<&str> = readable.values().map(String::as_str).collect();

@@ -17,6 +17,8 @@ pub(super) struct Operations {
     bound: BoundTools,
     /// The abstract tools that the run has; `None`: all bound ones.
     only: Option<BTreeSet<String>>,
+    /// All of them as they were when the run began, which is what the model is told.
+    all: Vec<OfferedOperation>,
     policy: Policy,
     is_dry: bool,
 }
@@ -24,12 +26,15 @@ pub(super) struct Operations {
 impl Operations {
     /// All operations of the package's tools.
     pub(super) fn new(package: &Package, bound: BoundTools, is_dry: bool) -> Self {
-        Self { bound, only: None, policy: package.manifest.policy.clone(), is_dry }
+        let all = bound.iter().flat_map(BoundTool::operations).collect();
+        Self { bound, only: None, all, policy: package.manifest.policy.clone(), is_dry }
     }
 
     /// The operations of these tools only.
     pub(super) fn only_of(self, tools: impl Iterator<Item = String>) -> Self {
-        Self { only: Some(tools.collect()), ..self }
+        let mut narrowed = Self { only: Some(tools.collect()), ..self };
+        narrowed.all = narrowed.tools().flat_map(BoundTool::operations).collect();
+        narrowed
     }
 
     fn tools(&self) -> impl Iterator<Item = &BoundTool> {
@@ -37,9 +42,9 @@ impl Operations {
         self.bound.iter().filter(is_in)
     }
 
-    /// All operations.
-    pub(super) fn all(&self) -> Vec<OfferedOperation> {
-        self.tools().flat_map(BoundTool::operations).collect()
+    /// All operations, as they were when the run began.
+    pub(super) fn all(&self) -> &[OfferedOperation] {
+        &self.all
     }
 
     /// The tier of an operation.
@@ -54,9 +59,9 @@ impl Operations {
     /// The tiers by the names that the model calls. If a name stands for several operations, the strictest tier applies.
     pub(super) fn tiers_by_name(&self) -> BTreeMap<String, Tier> {
         let mut tiers = BTreeMap::new();
-        for operation in self.all() {
-            let tier = self.tier(&operation);
-            let known = tiers.entry(operation.spec.name).or_insert(tier);
+        for operation in &self.all {
+            let tier = self.tier(operation);
+            let known = tiers.entry(operation.spec.name.clone()).or_insert(tier);
             if tier.freedom() < known.freedom() {
                 *known = tier;
             }
@@ -66,8 +71,7 @@ impl Operations {
 
     /// All operations by tier, as listed for the model.
     pub(super) fn tiers(&self) -> Tiers {
-        let all = self.all();
-        Tiers::from_pairs(all.iter().map(|operation| (operation.title.clone(), self.tier(operation))))
+        Tiers::from_pairs(self.all.iter().map(|operation| (operation.title.clone(), self.tier(operation))))
     }
 
     /// The operation of this name; `None` if the name stands for several.

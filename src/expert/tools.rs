@@ -101,7 +101,7 @@ impl ExpertTools {
 
 impl Tools for ExpertTools {
     fn specs(&self) -> Vec<ToolSpec> {
-        let operations = self.operations.all().into_iter().map(|operation| operation.spec);
+        let operations = self.operations.all().iter().map(|operation| operation.spec.clone());
         let learning = self.learns.then(learning_tool);
         operations.chain(file_tools()).chain(learning).chain(process_tools(&self.role)).collect()
     }

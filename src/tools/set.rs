@@ -98,18 +98,20 @@ impl ToolSet {
         found.map(|(_, offer)| self.with_settings(offer))
     }
 
-    /// True when a rule of the policy wants somebody to be asked before calls of this tool, by its name in the configuration.
-    pub fn asks_before(&self, name: &str) -> bool {
-        let offered = self.offers().into_iter().find(|(_, offer)| offer.name == name);
-        let called = offered.map(|(_, offer)| offer.spec.name);
-        self.policy
-            .now()
-            .asks_before(&[Some(name.to_owned()), called].into_iter().flatten().collect::<Vec<_>>())
+    /// All tools by the names that they have in the configuration, as a model sees them.
+    pub fn all_configured(&self) -> BTreeMap<String, ToolSpec> {
+        let mut all = BTreeMap::new();
+        for (_, offer) in self.offers() {
+            all.entry(offer.name.clone()).or_insert_with(|| self.with_settings(offer));
+        }
+        all
     }
 
-    /// The names that the tools have in the configuration.
-    pub fn configured_names(&self) -> Vec<String> {
-        self.offers().into_iter().map(|(_, offer)| offer.name).collect()
+    /// True when a rule of the policy wants somebody to be asked before calls of this tool, by its name in the configuration, or by the one
+    /// that the model calls.
+    pub fn asks_before(&self, name: &str, called: Option<&str>) -> bool {
+        let names: Vec<String> = [Some(name), called].into_iter().flatten().map(str::to_owned).collect();
+        self.policy.now().asks_before(&names)
     }
 
     fn with_settings(&self, offer: Offer) -> ToolSpec {

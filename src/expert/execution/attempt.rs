@@ -233,7 +233,6 @@ impl<'a> Attempt<'a> {
 
     pub(super) fn plan(&self, settled: Vec<crate::agent::SettledCall>) -> RunPlan<'_> {
         RunPlan {
-            package: Arc::clone(&self.package),
             session: self.session(),
             role: Role::Process(self.process.outputs.items.clone()),
             context: self.context(),
