@@ -11,9 +11,8 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno as MountError;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{getegid, geteuid};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, StatVfsMountFlags, statvfs};
 use rustix::io::Errno;
 use rustix::thread::{
     CapabilitySet, capabilities, clear_ambient_capability_set, configure_capability_in_ambient_set,
@@ -233,15 +232,15 @@ fn not_read_only(place: &Path, error: MountError) -> io::Error {
 
 /// The flags of the file system stay: the kernel does not let them be taken away here.
 fn remount_read_only(place: &Path) -> nix::Result<()> {
-    let found = statvfs(place)?.flags();
+    let found = statvfs(place).map_err(|error| MountError::from_raw(error.raw_os_error()))?.f_flag;
     let mut flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
     for (known, flag) in [
-        (FsFlags::ST_NOSUID, MsFlags::MS_NOSUID),
-        (FsFlags::ST_NODEV, MsFlags::MS_NODEV),
-        (FsFlags::ST_NOEXEC, MsFlags::MS_NOEXEC),
-        (FsFlags::ST_NOATIME, MsFlags::MS_NOATIME),
-        (FsFlags::ST_NODIRATIME, MsFlags::MS_NODIRATIME),
-        (FsFlags::ST_RELATIME, MsFlags::MS_RELATIME),
+        (StatVfsMountFlags::NOSUID, MsFlags::MS_NOSUID),
+        (StatVfsMountFlags::NODEV, MsFlags::MS_NODEV),
+        (StatVfsMountFlags::NOEXEC, MsFlags::MS_NOEXEC),
+        (StatVfsMountFlags::NOATIME, MsFlags::MS_NOATIME),
+        (StatVfsMountFlags::NODIRATIME, MsFlags::MS_NODIRATIME),
+        (StatVfsMountFlags::RELATIME, MsFlags::MS_RELATIME),
     ] {
         if found.contains(known) {
             flags |= flag;
