@@ -294,6 +294,6 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(60), delivered).await.unwrap();
+        tokio::time::timeout(Duration::from_mins(1), delivered).await.unwrap();
     }
 }

@@ -275,17 +275,17 @@ where
     let mut ahead_until = declared.map(|_| Instant::now() + AHEAD_FOR);
     loop {
         let piece = match ahead_until {
-            None => pace.next(&mut pieces).await,
-            Some(until) => match timeout_at(until, pace.next(&mut pieces)).await {
-                Ok(piece) => piece,
-                Err(_) => {
+            None => pace.next(&mut pieces).await?,
+            Some(until) => {
+                let Ok(piece) = timeout_at(until, pace.next(&mut pieces)).await else {
                     taken.shrink(whole.len().saturating_mul(2));
                     ahead_until = None;
                     continue;
-                }
-            },
+                };
+                piece?
+            }
         };
-        let Some(bytes) = piece? else { break };
+        let Some(bytes) = piece else { break };
         let length = whole.len() + bytes.len();
         if length > max.bytes() {
             return Err(too_large(max, pieces).await);

@@ -221,9 +221,9 @@ fn undo(client: Client, file: Option<&Path>) -> Result<(), Failure> {
     };
     say::say_piece(&difference(&present, &text, file));
     if text.is_empty() {
-        remove(file)?
+        remove(file)?;
     } else {
-        replace(file, &text).map_err(failed)?
+        replace(file, &text).map_err(failed)?;
     }
     for end in [BEFORE, AFTER] {
         remove(&beside(file, end))?;
