@@ -443,7 +443,7 @@ async fn only_operators_see_and_decide_over_http() {
     let (_, decided) = send(Request::get(&path), "sk-root").await;
     assert_eq!(
         (&decided["state"], &decided["decision"]["by"]),
-        (&json!("applied"), &json!("operator_keys_env[0]"))
+        (&json!("applied"), &json!("operator_keys_env[8649dc]"))
     );
 }
 
