@@ -80,6 +80,7 @@ case $mode in
     heard=webchat
     if [ "$mode" = channel ]; then
       heard=telegram
+      : > "$run/telegram.log"
       "$node" "$here/telegram-api.mjs" > "$run/telegram.log" 2>&1 & children+=($!)
       for _ in $(seq 50); do TELEGRAM=$(head -n 1 "$run/telegram.log"); [ -z "$TELEGRAM" ] || break; sleep 0.1; done
       case $TELEGRAM in http://*) export TELEGRAM UPSTREAM_PID ;; *) fail "the Bot API did not start: $TELEGRAM" ;; esac
