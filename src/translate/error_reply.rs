@@ -17,14 +17,11 @@ pub struct ErrorReply {
     pub body: String,
 }
 
-/// The error as a client of OpenAI's APIs has it. Qwen Code repeats a 429 every minute, and the AI SDK 429 and 5xx twice, whatever
-/// the header says (measured on 0.24.4 and 7.0.173).
+/// The error as a client of OpenAI's APIs has it. Whatever the header says, Qwen Code repeats 429 and 5xx for more than a minute, and the
+/// AI SDK twice (measured on 0.24.4 and 7.0.173).
 pub fn openai_error(error: &ApiError, program: ClientProgram) -> ErrorReply {
-    let is_repeated = match program {
-        ClientProgram::QwenCode => error.status == 429,
-        ClientProgram::AiSdk => matches!(error.status, 429 | 500..),
-        _ => false,
-    };
+    let ignores_header = matches!(program, ClientProgram::QwenCode | ClientProgram::AiSdk);
+    let is_repeated = ignores_header && matches!(error.status, 429 | 500..);
     let status = if is_repeated && is_final(error) { 422 } else { error.status };
     ErrorReply { status, headers: retry_headers(error), body: error.to_json() }
 }

@@ -34,7 +34,8 @@ pub(super) async fn ask(
     model: &str,
     conversation: Conversation,
 ) -> Result<DemoReply, reqwest::Error> {
-    let client = reqwest::Client::builder().no_proxy().build()?;
+    // It speaks plain HTTP: a machine without certificates, as an empty container, is no obstacle.
+    let client = reqwest::Client::builder().no_proxy().tls_certs_only([]).build()?;
     let body = request(model, conversation).to_string();
     let began = Instant::now();
     let request =

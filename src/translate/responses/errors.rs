@@ -36,7 +36,7 @@ mod tests {
         for (status, is_final, program, expected) in [
             (429, true, ClientProgram::QwenCode, (422, "invalid_prompt")),
             (429, false, ClientProgram::QwenCode, (429, "rate_limit_exceeded")),
-            (502, true, ClientProgram::QwenCode, (502, "server_error")),
+            (502, true, ClientProgram::QwenCode, (422, "server_error")),
             (429, true, ClientProgram::AiSdk, (422, "rate_limit_exceeded")),
             (502, true, ClientProgram::AiSdk, (422, "server_error")),
             (429, true, ClientProgram::Other, (429, "rate_limit_exceeded")),
