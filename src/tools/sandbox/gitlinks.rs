@@ -2,8 +2,10 @@
 //! configuration, so one that a command made there must not stay as it is.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,7 +14,9 @@ use std::process::{Command, Stdio};
 const MARKS: [&[u8]; 3] = [b"\0\0\xe0\0", b"link", b"sdir"];
 /// What `git ls-files --stage` says of a submodule.
 const SUBMODULE: &[u8] = b"160000 ";
-/// So much of a file in the place of `.git` is compared.
+/// Git fetches nothing, whatever a repository's configuration says: a fetch can start a program that it names.
+const FETCHING_NOTHING: [(&str, &str); 2] = [("GIT_NO_LAZY_FETCH", "1"), ("GIT_ALLOW_PROTOCOL", "none")];
+/// The largest part of a file in the place of `.git` that is compared, in bytes.
 const LONGEST_LINK: usize = 4 << 10;
 
 /// What is in the place of a `.git`: as long as it is the same, git goes to the same configuration.
@@ -29,6 +33,8 @@ enum Leads {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Gitlinks {
     root: PathBuf,
+    /// Its own `.git`.
+    own: Leads,
     index: PathBuf,
     before: BTreeMap<PathBuf, Leads>,
 }
@@ -38,7 +44,7 @@ impl Gitlinks {
     pub(super) fn of(root: &Path, index: PathBuf) -> Self {
         let root = &root.canonicalize().unwrap_or_else(|_| root.to_owned());
         let before = named(root, &index).into_iter().map(|path| (path.clone(), leads(&path))).collect();
-        Self { root: root.to_owned(), index, before }
+        Self { root: root.to_owned(), own: leads(root), index, before }
     }
 
     /// The directories that are named.
@@ -46,14 +52,19 @@ impl Gitlinks {
         self.before.keys().map(PathBuf::as_path)
     }
 
-    /// Renames each `.git` of a submodule that leads elsewhere than before, or whose directory only now is a submodule; says so. `guarded`: a
-    /// directory of git's that no command could write to.
-    pub(super) fn restore(&self, guarded: impl Fn(&Path) -> bool) -> Vec<String> {
+    /// Renames each `.git` of a submodule that leads elsewhere than before, or whose directory only now is a submodule; says so. `known`: the
+    /// repositories that were there, whose configuration no command could write.
+    pub(super) fn restore<'g>(&self, known: impl Iterator<Item = &'g Self> + Clone) -> Vec<String> {
         let mut notes = Vec::new();
+        // Another repository is in its place: git must not be run there, and where the one above names it, that one's restoring sees it.
+        if leads(&self.root) != self.own {
+            return notes;
+        }
         for path in named(&self.root, &self.index) {
             let now = leads(&path);
             let is_same = self.before.get(&path).is_some_and(|before| *before == now);
-            if now == Leads::Nowhere || is_same || guarded(&path) {
+            let was_there = known.clone().any(|known| known.root == path && known.own == now);
+            if now == Leads::Nowhere || is_same || was_there {
                 continue;
             }
             notes.push(match disable(&path) {
@@ -85,7 +96,7 @@ fn named(root: &Path, index: &Path) -> Vec<PathBuf> {
     });
     let entries = listed.split(|byte| *byte == 0).filter(|entry| entry.starts_with(SUBMODULE));
     let paths = entries.filter_map(|entry| entry.splitn(2, |byte| *byte == b'\t').nth(1));
-    let paths = paths.filter_map(|path| Some(root.join(std::str::from_utf8(path).ok()?)));
+    let paths = paths.map(|path| root.join(OsStr::from_bytes(path)));
     paths.filter(|path| path.canonicalize().is_ok_and(|canonical| canonical == *path)).collect()
 }
 
@@ -97,6 +108,7 @@ fn list(root: &Path) -> io::Result<Vec<u8>> {
         .current_dir(root)
         .env_clear()
         .envs(kept.into_iter().filter_map(|(name, value)| Some((name, value?))))
+        .envs(FETCHING_NOTHING)
         .stdin(Stdio::null())
         .output()?;
     if output.status.success() {

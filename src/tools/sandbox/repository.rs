@@ -57,10 +57,8 @@ fn unique(found: &mut Vec<Repository>) {
 /// Takes away or renames what commands left that leads git to another configuration. Returns what was done, for people.
 pub(super) fn restore(repositories: &[Repository]) -> Option<String> {
     let mut notes: Vec<String> = repositories.iter().flat_map(Repository::remove_commondirs).collect();
-    let is_guarded = |directory: &Path| {
-        at(directory).is_some_and(|found| repositories.iter().any(|known| known.common == found.common))
-    };
-    notes.extend(repositories.iter().flat_map(|repository| repository.gitlinks.restore(is_guarded)));
+    let known = repositories.iter().map(|repository| &repository.gitlinks);
+    notes.extend(known.clone().flat_map(|gitlinks| gitlinks.restore(known.clone())));
     (!notes.is_empty()).then(|| notes.join("; "))
 }
 
