@@ -101,7 +101,7 @@ impl RequestRecord {
         let mut line = RequestLine::of(Arc::clone(&start));
         line.sink.clone_from(&recording.sink);
         if let Some(sink) = &recording.spans {
-            line.trace = Some(Box::new(RequestTrace::new(sink, start.parent, &row.run)));
+            line.trace = Some(Box::new(RequestTrace::new(sink, start.parent, &row.run, start.arrived)));
         }
         line.row = row;
         let trace = line.trace.as_ref().map(|trace| trace.context);

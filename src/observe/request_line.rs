@@ -173,7 +173,7 @@ impl RequestLine {
     }
 
     /// The spans of the request end.
-    fn end_trace(&mut self, total: Duration, usage: Option<Usage>) {
+    fn end_trace(&mut self, usage: Option<Usage>) {
         if self.trace.is_none() {
             return;
         }
@@ -181,7 +181,7 @@ impl RequestLine {
         self.end_attempt(self.usage, failed);
         let attributes = self.span_attributes(usage);
         if let Some(trace) = self.trace.take() {
-            trace.end(self.start.request.clone(), total, attributes, failed);
+            trace.end(self.start.request.clone(), attributes, failed);
         }
     }
 
@@ -437,7 +437,7 @@ impl Drop for RequestLine {
             total_ms = millis(total),
             "request"
         );
-        self.end_trace(total, usage);
+        self.end_trace(usage);
         if let Some(sink) = self.sink.take() {
             sink.record(self.take_row(total, usage));
         }

@@ -3,7 +3,7 @@
 
 use std::fmt::{self, Debug};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// The longest text of an attribute.
 const LONGEST: usize = 32 << 10;
@@ -130,6 +130,7 @@ pub(super) struct RequestTrace {
     pub(super) context: TraceContext,
     parent: Option<u64>,
     parent_is_remote: bool,
+    arrived: (Instant, SystemTime),
     attempt: Option<Attempt>,
 }
 
@@ -151,7 +152,12 @@ pub(super) struct AttemptEnd<'a> {
 
 impl RequestTrace {
     /// Of a request that says what it is part of, of a model call of this run, or of neither.
-    pub(super) fn new(sink: &Arc<dyn SpanSink>, parent: Option<TraceContext>, run: &str) -> Self {
+    pub(super) fn new(
+        sink: &Arc<dyn SpanSink>,
+        parent: Option<TraceContext>,
+        run: &str,
+        arrived: Instant,
+    ) -> Self {
         let of_run = (!run.is_empty()).then(|| sink.run(run).0);
         let above = parent.or(of_run);
         Self {
@@ -159,13 +165,19 @@ impl RequestTrace {
             context: above.map_or_else(TraceContext::begin, TraceContext::child),
             parent: above.map(|above| above.span),
             parent_is_remote: parent.is_some(),
+            arrived: (arrived, SystemTime::now() - arrived.elapsed()),
             attempt: None,
         }
     }
 
+    /// Now, on one clock for all spans of the request: none begins before the one that it is part of.
+    fn now(&self) -> SystemTime {
+        self.arrived.1 + self.arrived.0.elapsed()
+    }
+
     /// It waited in the queue of an upstream until now.
     pub(super) fn queued(&self, upstream: &str, waited: Duration) {
-        let end = SystemTime::now();
+        let end = self.now();
         self.record(Span {
             context: self.context.child(),
             parent: Some(self.context.span),
@@ -181,7 +193,7 @@ impl RequestTrace {
 
     /// A model is asked now.
     pub(super) fn begin_attempt(&mut self) {
-        let (context, start) = (self.context.child(), SystemTime::now());
+        let (context, start) = (self.context.child(), self.now());
         self.attempt = Some(Attempt { context, start, attributes: Vec::new() });
     }
 
@@ -218,15 +230,14 @@ impl RequestTrace {
             kind: SpanKind::Client,
             name: format!("chat {}", end.model),
             start,
-            end: SystemTime::now(),
+            end: self.now(),
             attributes,
             error: end.error.map(str::to_owned),
         });
     }
 
-    /// The request is over, after so long.
-    pub(super) fn end(&self, name: String, took: Duration, attributes: Attributes, error: Option<&str>) {
-        let end = SystemTime::now();
+    /// The request is over.
+    pub(super) fn end(&self, name: String, attributes: Attributes, error: Option<&str>) {
         let kind = if self.parent.is_some() && !self.parent_is_remote {
             SpanKind::Internal
         } else {
@@ -238,8 +249,8 @@ impl RequestTrace {
             parent_is_remote: self.parent_is_remote,
             kind,
             name,
-            start: end - took,
-            end,
+            start: self.arrived.1,
+            end: self.now(),
             attributes,
             error: error.map(str::to_owned),
         });

@@ -20,12 +20,12 @@ use crate::wire::{ApiError, ErrorCode};
 const DISCARDED: usize = 64 << 20;
 const DISCARD_WITHIN: Duration = Duration::from_secs(2);
 
-/// So long a body waits for room.
+/// How long a body waits for room.
 const ROOM_WITHIN: Duration = Duration::from_secs(5);
-/// So long a body holds the room for all of its declared length: shorter than others wait. Then it has room for what has come, and
-/// for as much again.
+/// How long a body keeps room for its whole declared length, which is less than others wait. After that it keeps room for what has
+/// arrived, and for as much again.
 const AHEAD_FOR: Duration = Duration::from_secs(2);
-/// A body may take the client's timeout, and a second for each so many bytes: one that trickles in does not hold its room for ever.
+/// A body may take the client's timeout, and a second for each this many bytes: one that trickles in does not keep its room for ever.
 const SLOWEST: u64 = 8 << 10;
 /// When a client that found no room is to come back: bodies come and go within seconds.
 const RETRY_AFTER: u64 = 5;
@@ -65,7 +65,7 @@ impl BodyRoom {
         Self { free: Arc::new(Semaphore::new(pieces)), size }
     }
 
-    /// The room of a body of which nothing has come.
+    /// No room yet, for a body of which nothing has arrived.
     pub(super) fn empty(&self) -> Taken {
         Taken { room: self.clone(), permit: None }
     }

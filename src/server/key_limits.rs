@@ -126,7 +126,7 @@ impl Counters {
         Ok(())
     }
 
-    /// A body that was counted is read, or nobody reads it any more.
+    /// A counted body has been read, or given up.
     pub(super) fn end_reading(&mut self) {
         self.reading = self.reading.saturating_sub(1);
     }

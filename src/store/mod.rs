@@ -439,8 +439,8 @@ impl Store {
         self.read(read::snapshots_in_use).await
     }
 
-    /// A request to end a run was for the turn that it then had: whoever holds the run begins another one. False when somebody else
-    /// holds it.
+    /// Drops a request to end the run: it was meant for the turn before, and the holder of the run's lease begins another one. False
+    /// when that lease is another process's.
     ///
     /// # Errors
     /// When the store cannot be written.

@@ -59,7 +59,7 @@ impl Ended {
     }
 }
 
-/// How many requests of some time were of which kind.
+/// Requests of a period, by what became of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// All of them.

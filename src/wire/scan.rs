@@ -141,7 +141,7 @@ impl<'a> Scanner<'a> {
     pub fn skip_known(&mut self, value: &str) -> Option<&'a str> {
         self.peek();
         let start = self.at;
-        self.text[start..].starts_with(value).then(|| {
+        begins_with(self.text[start..].as_bytes(), value.as_bytes()).then(|| {
             self.at += value.len();
             &self.text[start..self.at]
         })
@@ -262,6 +262,14 @@ const fn zero_bytes(word: u64) -> u64 {
     word.wrapping_sub(EACH) & !word & (EACH << 7)
 }
 
+/// In pieces that are compared in place: the `memcmp` of a static binary goes byte by byte, and tools are a hundred thousand of them.
+fn begins_with(text: &[u8], beginning: &[u8]) -> bool {
+    let Some(text) = text.get(..beginning.len()) else { return false };
+    let ((text, rest), (beginning, rest_of_beginning)) =
+        (text.as_chunks::<32>(), beginning.as_chunks::<32>());
+    text.iter().zip(beginning).all(|(text, beginning)| text == beginning) && rest == rest_of_beginning
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -269,6 +277,20 @@ mod tests {
     fn accepts(text: &str) -> bool {
         let mut scanner = Scanner::new(text);
         scanner.value().and_then(|_| scanner.end()).is_ok()
+    }
+
+    #[test]
+    fn a_known_value_is_compared_to_its_end() {
+        let text = "x".repeat(200);
+        for length in [0, 1, 63, 64, 65, 128, 200] {
+            assert!(begins_with(text.as_bytes(), &text.as_bytes()[..length]));
+            assert!(!begins_with(&text.as_bytes()[..length], format!("{text}x").as_bytes()), "it is longer");
+            for other in 0..length {
+                let mut other_text = text.clone().into_bytes();
+                other_text[other] = b'y';
+                assert!(!begins_with(text.as_bytes(), &other_text[..length]), "{other} of {length}");
+            }
+        }
     }
 
     #[test]

@@ -118,7 +118,7 @@ async fn a_length_that_is_only_declared_soon_takes_no_room() {
 async fn a_body_that_trickles_in_is_refused() {
     let (sender, trickle) = body(1 << 20);
     let send = async {
-        // Until nobody reads any more.
+        // Until the reader gives up.
         while sender.send(Bytes::from_static(b" ")).is_ok() {
             tokio::time::sleep(Duration::from_secs(9)).await;
         }
