@@ -10,6 +10,7 @@ pub mod cli;
 pub mod config;
 mod diff;
 pub mod expert;
+mod http_client;
 pub mod observe;
 pub mod otlp;
 mod pattern;

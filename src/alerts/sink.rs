@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::config::{SinkConfig, SinkKind};
 use super::message::Message;
+use crate::http_client::client_for;
 use crate::observe::metrics;
 
 /// So many messages wait for one sink.
@@ -116,9 +117,9 @@ pub(super) async fn send_once(
 
 impl Sender {
     fn new(config: SinkConfig, link: Option<String>) -> Result<Self, String> {
-        let client =
-            reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).timeout(WITHIN).build();
-        Ok(Self { config, link, client: client.map_err(|error| format!("no client can be made: {error}"))? })
+        let builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).timeout(WITHIN);
+        let client = client_for(config.url.as_deref().unwrap_or_default(), builder)?;
+        Ok(Self { config, link, client })
     }
 
     async fn once(&self, message: &Message) -> Result<(), String> {

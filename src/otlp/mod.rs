@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use config::OtlpConfig;
 
+use crate::http_client::client_for;
 use crate::observe::{Span, SpanSink, TraceContext};
 
 /// So many spans wait at most; more are lost, and counted.
@@ -61,9 +62,8 @@ impl Traces {
     pub fn open(config: &OtlpConfig) -> Result<Option<Arc<Self>>, String> {
         let Some(endpoint) = &config.endpoint else { return Ok(None) };
         let endpoint = traces_endpoint(endpoint);
-        let client =
-            reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).timeout(WITHIN).build();
-        let client = client.map_err(|error| format!("no client can be made: {error}"))?;
+        let builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).timeout(WITHIN);
+        let client = client_for(&endpoint, builder)?;
         let exporter = exporter(&endpoint, config, client).map_err(|error| format!("{endpoint}: {error}"))?;
         let (state, full) = (Mutex::default(), Notify::new());
         Ok(Some(Arc::new(Self { state, full, exporter, endpoint })))

@@ -23,6 +23,7 @@ use super::policy::{Subject, foreign};
 use super::set::Permit;
 use super::source::{Offer, Source, within};
 use super::wanted::Wanted;
+use crate::http_client::client_for;
 
 /// The gateway takes no larger request.
 const LARGEST_REQUEST: usize = 2_000_000;
@@ -55,9 +56,8 @@ impl Connection {
     pub(super) fn new(config: &GatewayConfig) -> Result<Option<Self>, String> {
         let Some(url) = &config.url else { return Ok(None) };
         // Neither a proxy nor another host is to see the token.
-        let client =
-            reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build();
-        let client = client.map_err(|error| format!("tools.gateway: {error}"))?;
+        let builder = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
+        let client = client_for(url, builder).map_err(|error| format!("tools.gateway: {error}"))?;
         let endpoint = format!("{}/tools/invoke", url.trim_end_matches('/'));
         Ok(Some(Self { client, endpoint, config: config.clone() }))
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// Modules by layer, lowest first; a module imports only from lower layers.
 const LAYERS: [&[&str]; 13] = [
-    &["turn", "units", "pattern", "visible", "diff"],
+    &["turn", "units", "pattern", "visible", "diff", "http_client"],
     &["wire", "sse"],
     &["observe"],
     &["tokens"],
@@ -126,7 +126,7 @@ const OWNED: [(&str, &[&str]); 29] = [
     ("lettre", &["alerts"]),
     ("maud", &["server"]),
     ("plotters", &["server"]),
-    ("reqwest", &["alerts", "cli", "otlp", "tools"]),
+    ("reqwest", &["alerts", "cli", "http_client", "otlp", "tools"]),
     ("opentelemetry", &["otlp"]),
     ("opentelemetry_otlp", &["otlp"]),
     ("opentelemetry_sdk", &["otlp"]),

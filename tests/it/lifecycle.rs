@@ -605,3 +605,24 @@ fn a_replay_serves_captured_replies() {
     served.signal("TERM");
     assert_eq!(served.exit(PATIENCE), 0);
 }
+
+/// An empty container has no certificates; what is reached over `http` needs none.
+#[test]
+fn without_certificates_plain_addresses_work() {
+    let toml = "listen = \"127.0.0.1:0\"\n[[upstream]]\nname = \"box\"\nurl = \"http://127.0.0.1:9\"\n\
+                [otlp]\nendpoint = \"http://127.0.0.1:9\"\n[agents.one]\nmodel = \"m\"\ntools = [\"mcp:web/*\"]\n\
+                [tools.mcp.web]\nurl = \"http://127.0.0.1:9/mcp\"\n[tools.gateway]\nurl = \"http://127.0.0.1:9\"\n\
+                [[alerts.sink]]\ntype = \"webhook\"\nurl = \"http://127.0.0.1:9\"\n";
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("respool.toml"), toml).unwrap();
+    let mut program = program(directory.path(), &["serve", "--config", "respool.toml"]);
+    program.envs([("SSL_CERT_FILE", "/nonexistent"), ("SSL_CERT_DIR", "/nonexistent")]);
+    let mut child = program.spawn().unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let told: Vec<String> = lines.take_while(|line| !line.contains("\"ready\"")).collect();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let told = told.join("\n");
+    assert!(told.contains("http://127.0.0.1:9/mcp cannot be used"), "{told}");
+    assert!(!told.contains("panicked") && !told.contains("certificates"), "{told}");
+}

@@ -15,6 +15,8 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::{Value, json};
 
+use crate::http_client::client_for;
+
 use self::clients::{Client, Homes, Target};
 use super::serve::runtime;
 use super::{Failure, say};
@@ -291,8 +293,7 @@ impl Respool {
     }
 
     fn client(&self) -> Result<reqwest::Client, String> {
-        let client = reqwest::Client::builder().no_proxy().timeout(TURN_WITHIN).build();
-        client.map_err(|error| format!("no HTTP client can be made: {error}"))
+        client_for(&self.url, reqwest::Client::builder().no_proxy().timeout(TURN_WITHIN))
     }
 
     async fn ask(&self, request: reqwest::RequestBuilder) -> Result<Value, String> {

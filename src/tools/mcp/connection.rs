@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
+use reqwest::redirect::Policy;
 use rmcp::ServiceExt as _;
 use rmcp::model::{ClientCapabilities, ClientConfig, Implementation, Tool};
 use rmcp::service::{NotificationContext, Peer, RoleClient, RunningService};
@@ -20,6 +21,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::super::config::McpConfig;
 use super::super::environment::Passing;
 use super::super::process::{AbortOnDrop, Group, command};
+use crate::http_client::client_for;
 
 /// A program that comes from a registry may have to be fetched first.
 const START: Duration = Duration::from_mins(1);
@@ -30,6 +32,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_
 const STABLE: Duration = Duration::from_secs(30);
 /// How much is kept of what a server writes to standard error.
 const COMPLAINT: usize = 2_000;
+const REDIRECTS: usize = 10;
 
 /// How a server is.
 #[derive(Clone)]
@@ -189,11 +192,26 @@ async fn connect_url(url: &str, config: &McpConfig) -> Result<Connection, Proble
         headers.insert(HeaderName::try_from(name).map_err(|_| ()).map_err(wrong)?, value);
     }
     let settings = StreamableHttpClientTransportConfig::with_uri(url).custom_headers(headers);
-    let transport = StreamableHttpClientTransport::from_config(settings);
+    // The crate's own client panics where there are no certificates.
+    let builder = reqwest::Client::builder().pool_max_idle_per_host(0).redirect(same_origin());
+    let client = client_for(url, builder).map_err(|text| Problem { text, is_final: true })?;
+    let transport = StreamableHttpClientTransport::with_client(client, settings);
     let changed = Arc::new(Notify::new());
     let service = Listener(Arc::clone(&changed)).serve(transport).await;
     let service = service.map_err(|error| Problem::of(format!("{url} cannot be used: {error}")))?;
     Ok(Connection { service, changed, process: None })
+}
+
+/// Follows a server to another path of its own, with the same method. The headers are for no other host.
+fn same_origin() -> Policy {
+    Policy::custom(|attempt| {
+        let is_same =
+            attempt.previous().first().is_some_and(|first| first.origin() == attempt.url().origin());
+        match attempt.status().as_u16() {
+            307 | 308 if is_same && attempt.previous().len() <= REDIRECTS => attempt.follow(),
+            _ => attempt.stop(),
+        }
+    })
 }
 
 impl Process {

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::http_client::client_for;
+
 use self::edit::{Edited, Model, Wanted, edited};
 use self::installed::{OpenClaw, Verdict};
 use super::{Respool, SetupArgs, difference, write};
@@ -122,7 +124,7 @@ async fn of_server(url: &str) -> Result<Vec<Value>, String> {
             "the model server does not answer at {url}: {error}. Check that it is running and that the address is right"
         )
     };
-    let client = reqwest::Client::builder().no_proxy().timeout(SERVER_WITHIN).build().map_err(failed)?;
+    let client = client_for(url, reqwest::Client::builder().no_proxy().timeout(SERVER_WITHIN))?;
     let mut request = client.get(format!("{url}/v1/models"));
     // The variable from which `vllm serve` reads its own key.
     if let Ok(key) = std::env::var("VLLM_API_KEY") {

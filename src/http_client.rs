@@ -1,0 +1,21 @@
+//! HTTP clients for what is beside the model servers: gateways, MCP servers, collectors of traces, webhooks.
+
+use std::error::Error as _;
+
+use reqwest::{Client, ClientBuilder};
+
+/// A client for one address. One that is not `https` needs no certificates, which a bare container does not have.
+///
+/// # Errors
+/// When TLS cannot be set up, with what to do about it.
+pub(crate) fn client_for(url: &str, builder: ClientBuilder) -> Result<Client, String> {
+    let is_tls = url.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"));
+    let builder = if is_tls { builder } else { builder.tls_certs_only([]) };
+    builder.build().map_err(|error| {
+        let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+        format!(
+            "TLS cannot be set up: {cause}. If this system has no CA certificates, install them (`ca-certificates`), or set \
+             SSL_CERT_FILE"
+        )
+    })
+}
