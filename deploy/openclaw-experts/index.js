@@ -29,14 +29,17 @@ const callsOf = (approval) => approval.calls.map((call) => `${call.tool} ${plain
 function listed(approvals) {
   if (!approvals.length) return "Nothing waits for consent.";
   const line = (approval) => `${approval.id}  ${approval.agent}\n  ${short(callsOf(approval), 400)}`;
-  return `${approvals.map(line).join("\n")}\nAll of a request: /experts show ID`;
+  return `${approvals.map(line).join("\n")}\nThe whole request: /experts show ID`;
 }
 
-/** A request with its exact inputs, in pages. */
+/** A request with its exact inputs, in pages that are never cut. */
 function pagesOf(approval) {
-  const text = Array.from(`${callsOf(approval)}\nThe model's reason: ${plain(approval.reason)}`);
-  const count = Math.max(1, Math.ceil(text.length / PAGE));
-  return Array.from({ length: count }, (_, page) => text.slice(page * PAGE, (page + 1) * PAGE).join(""));
+  const pages = [""];
+  for (const char of `${callsOf(approval)}\nThe model's reason: ${plain(approval.reason)}`) {
+    if (pages.at(-1).length + char.length > PAGE) pages.push("");
+    pages[pages.length - 1] += char;
+  }
+  return pages;
 }
 
 // The pages that were shown of each request, by its id.
@@ -51,12 +54,10 @@ function showPage(approval, number) {
   return `${approval.id}  ${approval.state}  page ${number} of ${pages.length}\n  ${pages[number - 1]}${more}`;
 }
 
-/** The first page of a long request that nobody has seen; a request of one page stands in the chat with its question. */
+/** The first page that was not shown. What stands in the chat beside it was written by a model. */
 function unseenPage(approval) {
-  const pages = pagesOf(approval);
-  if (pages.length === 1) return undefined;
   const seen = shown.get(approval.id) ?? new Set();
-  return pages.map((_, index) => index + 1).find((number) => !seen.has(number));
+  return pagesOf(approval).map((_, index) => index + 1).find((number) => !seen.has(number));
 }
 
 /** Who sees what waits and decides: an owner in a channel (commands.ownerAllowFrom), or a client of the gateway that may decide about OpenClaw's own
@@ -70,8 +71,9 @@ function assertOperator(context) {
 
 async function decide(settings, id, body) {
   if (body.approve) {
-    const unseen = unseenPage(await ask(settings, "GET", `/v1/approvals/${encodeURIComponent(id)}`));
-    if (unseen) throw new Error(`the request is longer than one message, and its page ${unseen} was not shown: /experts show ${id} ${unseen}`);
+    const approval = await ask(settings, "GET", `/v1/approvals/${encodeURIComponent(id)}`);
+    const unseen = unseenPage(approval);
+    if (unseen) return `Not approved yet: page ${unseen} was not shown before. If it is right: /experts approve ${id}\n${showPage(approval, unseen)}`;
   }
   const done = await ask(settings, "POST", `/v1/approvals/${encodeURIComponent(id)}`, body);
   return done.approved.length ? `${id} is approved.` : `${id} is rejected.`;
@@ -98,7 +100,7 @@ async function command(settings, context) {
 /** Sends a message to each trigger that is configured for its channel; respool itself looks whether channel and sender are named there. */
 async function forward(settings, event, context, log) {
   // Commands are for this plugin, and what respool itself sent must not come back to it.
-  if (/^\s*\/experts\b|\[respool: message /.test(event.content ?? "")) return;
+  if (/^\s*(\/experts\b|\[respool: message )/.test(event.content ?? "")) return;
   const message = { sender_id: event.senderId ?? event.from, message_text: event.content, channel_name: context.channelId, message_id: event.messageId };
   for (const { channel, url, secretEnv } of settings.triggers ?? []) {
     if (channel !== context.channelId) continue;

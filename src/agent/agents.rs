@@ -14,7 +14,7 @@ use super::approval::{ApprovalRequest, Decision, OnTimeout};
 use super::cleanup;
 use super::config::OnDisconnect;
 use super::definition::Agent;
-use super::facts::RunFacts;
+use super::facts::{FactsError, RunFacts};
 use super::new_setup::new_setup;
 use super::request::AgentRequest;
 use super::resume;
@@ -249,24 +249,36 @@ impl Agents {
 
     /// What the store has of a run; `None` where it is not there, or cannot be read.
     pub async fn facts(&self, id: &str) -> Option<RunFacts> {
-        RunFacts::of(&resume::load(self.store(), id).await.ok()?)
+        self.read_facts(id).await.ok().flatten()
+    }
+
+    /// What the store has of a run; `None` where it is not there.
+    ///
+    /// # Errors
+    /// When the store or the run cannot be read: then nobody knows what the run did.
+    pub async fn read_facts(&self, id: &str) -> Result<Option<RunFacts>, FactsError> {
+        let Some(store) = self.store() else { return Ok(None) };
+        let Some(stored) = store.run(id).await.map_err(FactsError::Store)? else { return Ok(None) };
+        RunFacts::of(&stored).map(Some).ok_or_else(|| FactsError::Unreadable(id.to_owned()))
     }
 
     /// The runs that a fingerprint stands for, the oldest first. The calls of child runs are among those of their parents.
-    pub async fn facts_of(&self, fingerprint: &str) -> Vec<RunFacts> {
-        let Some(store) = self.store() else { return Vec::new() };
-        let ids = or_log(store.runs_of(fingerprint).await).unwrap_or_default();
+    ///
+    /// # Errors
+    /// When the store or one of the runs cannot be read: what that run did must not be done again.
+    pub async fn facts_of(&self, fingerprint: &str) -> Result<Vec<RunFacts>, FactsError> {
+        let Some(store) = self.store() else { return Ok(Vec::new()) };
         let mut all = Vec::new();
-        for id in ids {
-            let Some(mut facts) = self.facts(&id).await else { continue };
+        for id in store.runs_of(fingerprint).await.map_err(FactsError::Store)? {
+            let Some(mut facts) = self.read_facts(&id).await? else { continue };
             // The last first: what is put in moves what follows.
             for (before, child) in std::mem::take(&mut facts.children).into_iter().rev() {
-                let of_child = self.facts(&child).await;
+                let of_child = self.read_facts(&child).await?;
                 facts.insert_calls(before, of_child.map(|facts| facts.calls).unwrap_or_default());
             }
             all.push(facts);
         }
-        all
+        Ok(all)
     }
 
     /// What the runs were made of that may go on; `None` where that is not known.

@@ -316,6 +316,7 @@ impl Driver {
                 run: self.journal.run().to_string(),
                 agent: self.telemetry.agent.to_string(),
                 key: run.setup().key.clone(),
+                is_private: run.setup().is_private,
             },
         }
     }

@@ -1,6 +1,8 @@
 //! What the committed events say of a stored run: what it was made of, which calls it made and how these ended, and its outcome. Called by
 //! whoever repeats work that an earlier run has begun.
 
+use std::fmt;
+
 use super::approval::Decision;
 use super::call::{CallOutcome, RequestedCall, ToolEnd};
 use super::event::{Event, EventKind};
@@ -8,7 +10,7 @@ use super::outcome::Outcome;
 use super::run::Run;
 use super::setup::{EndsRun, Setup};
 use super::step::{Action, Step};
-use crate::store::StoredRun;
+use crate::store::{StoreError, StoredRun};
 
 /// A stored run.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,6 +42,30 @@ pub struct MadeCall {
     pub is_repeatable: bool,
     /// Whether a call of this tool ends the run.
     pub ends_run: EndsRun,
+}
+
+/// Why what a run did is not known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FactsError {
+    /// The store cannot be read.
+    Store(StoreError),
+    /// This run cannot be read.
+    Unreadable(String),
+}
+
+impl fmt::Display for FactsError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Store(error) => error.fmt(out),
+            Self::Unreadable(run) => {
+                write!(
+                    out,
+                    "the run {run} is damaged or was written by another version of respool, so it is not known which calls it made; find \
+                     out, delete the run (respool runs delete {run}), and then start the work again"
+                )
+            }
+        }
+    }
 }
 
 impl RunFacts {

@@ -51,7 +51,7 @@ pub use conversation::{Conversation, Spent};
 pub use definition::{Agent, ChildRuns, Notice, Notices, Supervision};
 pub use driver::WorkEnd;
 pub use event::{ChildEnd, Event, EventKind, ModelReply};
-pub use facts::{MadeCall, RunFacts};
+pub use facts::{FactsError, MadeCall, RunFacts};
 pub use failure::{FailureKind, ModelFailure};
 pub use outcome::{Limit, Outcome};
 pub use request::{AgentRequest, client_digest};

@@ -371,7 +371,7 @@ struct DecidedByTier<'a> {
 
 impl Approver for DecidedByTier<'_> {
     fn consented(&self) -> Option<&str> {
-        self.by
+        self.by.or(Some("tier of the package"))
     }
 
     fn refusal(&self) -> &'static str {

@@ -171,7 +171,13 @@ async fn send(gateway: &ToolSet, message: &NewMessage) -> Result<(), String> {
         arguments: arguments.as_object().cloned().unwrap_or_default(),
         key: format!("respool:{}", message.id),
         timeout: TAKES / 2,
-        caller: Caller { run: message.id.clone(), agent: format!("expert/{}", message.expert), key: None },
+        // What is delivered is kept with the messages.
+        caller: Caller {
+            run: message.id.clone(),
+            agent: format!("expert/{}", message.expert),
+            key: None,
+            is_private: true,
+        },
     };
     match gateway.call(&invocation, Some(&OwnDelivery)).await {
         Ok(output) => refusal(&output.text).map_or(Ok(()), Err),

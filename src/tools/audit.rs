@@ -43,6 +43,9 @@ pub struct Caller {
     /// The name of the client's key, where keys have names.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub key: Option<String>,
+    /// Its arguments may hold private knowledge, and stand in no log.
+    #[serde(skip)]
+    pub is_private: bool,
 }
 
 /// What a line is about.
@@ -78,7 +81,7 @@ pub struct Entry {
     /// The rule that decided, in words.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rule: Option<String>,
-    /// Who said yes: `person` at the terminal, or the name of an operator's key.
+    /// Who said yes: `person` at the terminal, the name of an operator's key, or the package's tier.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub approved_by: Option<String>,
     /// How it ended: `ok`, `failed`, `denied`, `transient`, `timed_out`, `cancelled`.
@@ -232,7 +235,12 @@ mod tests {
 
     fn entry(call: &str) -> Entry {
         let arguments = json!({"command": "make secret"}).as_object().cloned().unwrap();
-        let caller = Caller { run: "run-1".into(), agent: "coder".into(), key: Some("team-a".into()) };
+        let caller = Caller {
+            run: "run-1".into(),
+            agent: "coder".into(),
+            key: Some("team-a".into()),
+            is_private: false,
+        };
         Entry::new(Step::Begun, &caller, call, "exec").with_arguments(&arguments, false)
     }
 

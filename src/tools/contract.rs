@@ -60,9 +60,9 @@ pub enum ToolError {
     Denied(String),
     /// Its server stumbled or could not be reached; the same call may work in a moment.
     Transient(String),
-    /// Its server is not there, so the call did not begin; it may work in a moment.
+    /// Its server is not there or takes no calls, so the call did not begin; it may work in a moment.
     Unreachable(String),
-    /// Its server answered, but not as the protocol wants, or with an error of the protocol: it is not known to have run.
+    /// Its server answered, but not as the protocol wants, or with an error of the protocol: whether it ran is not known.
     Protocol(String),
     /// It took longer than [`Invocation::timeout`] and was stopped. Its effects may have happened in part.
     TimedOut(String),

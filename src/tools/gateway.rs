@@ -100,7 +100,9 @@ impl Connection {
         while let Some(source) = reason.source() {
             reason = source;
         }
-        ToolError::Transient(format!("OpenClaw's gateway at {} did not answer: {reason}", self.endpoint))
+        let text = format!("OpenClaw's gateway at {} did not answer: {reason}", self.endpoint);
+        // Without a connection nothing was sent, so nothing was done.
+        if error.is_connect() { ToolError::Unreachable(text) } else { ToolError::Transient(text) }
     }
 }
 

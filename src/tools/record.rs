@@ -86,7 +86,8 @@ impl<'a> Record<'a> {
 
     /// The rule, who was asked, and what for.
     fn entry(&self, step: Step) -> Option<Entry> {
-        let mut entry = self.bare(step)?.with_arguments(&self.invocation.arguments, self.config?.content);
+        let has_content = self.config?.content && !self.invocation.caller.is_private;
+        let mut entry = self.bare(step)?.with_arguments(&self.invocation.arguments, has_content);
         entry.rule = Some(self.rule.clone());
         if step == Step::Refused {
             entry.outcome = self.refused_by.as_ref().map(|who| format!("refused by {who}"));

@@ -141,7 +141,7 @@ impl<'a> Scanner<'a> {
     pub fn skip_known(&mut self, value: &str) -> Option<&'a str> {
         self.peek();
         let start = self.at;
-        begins_with(self.text[start..].as_bytes(), value.as_bytes()).then(|| {
+        begins_with(&self.text.as_bytes()[start..], value.as_bytes()).then(|| {
             self.at += value.len();
             &self.text[start..self.at]
         })

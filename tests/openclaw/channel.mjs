@@ -23,6 +23,8 @@ for (const command of ['/experts', `/experts approve ${id}`]) {
 await say(OWNER, '/experts');
 step(await until(async () => (await sent(OWNER)).some((text) => text.includes(id) && text.includes('update_deal_stage'))), 'the owner\'s command lists it', (await sent(OWNER)).at(-1));
 await say(OWNER, `/experts approve ${id}`);
+step(await until(async () => (await sent(OWNER)).some((text) => text.includes('Not approved yet') && text.includes('page 1 of 1'))) && !effects().length, 'the command shows the request before it approves it', (await sent(OWNER)).at(-1));
+await say(OWNER, `/experts approve ${id}`);
 step(await until(async () => (await outbox('result'))[0] && effects().length), 'the owner\'s command approves it', (await sent(OWNER)).at(-1));
 step(effects().length === 1, 'and the call runs once', effects().join(' '));
 

@@ -12,7 +12,8 @@ async function command(t) {
   const server = createServer((request, reply) => {
     asked.push(`${request.method} ${request.url}`);
     const id = request.url.split("/")[3] ?? "ab12";
-    const deal = id === "long" ? `${"x".repeat(4_000)}\u202eand the end` : "secret";
+    const deals = { long: `${"x".repeat(4_000)}\u202eand the end`, wide: `${"😀".repeat(1_600)} and all the rest ${"😀".repeat(600)}` };
+    const deal = deals[id] ?? "secret";
     const approval = { id, agent: "expert/desk", state: "waiting", calls: [{ tool: "crm__move", arguments: { deal } }], reason: "why" };
     const answers = { "/v1/approvals": { data: [approval] }, "/v1/outbox": { data: [{ id: "i1", kind: "result", body: "secret" }] } };
     const decided = request.method === "POST" ? { approved: ["c1"] } : approval;
@@ -50,22 +51,25 @@ test("owners, and clients that decide about approvals, see and decide", async (t
   for (const context of [{ senderIsOwner: true }, { gatewayClientScopes: ["operator.approvals"] }, { gatewayClientScopes: ["operator.admin"] }]) {
     assert.match(await run("", context), /crm__move/);
     assert.match(await run("outbox", context), /i1 {2}result/);
+    assert.match(await run("approve ab12", context), /^(Not approved yet.*\n.*\n.*secret|ab12 is approved)/);
     assert.equal(await run("approve ab12", context), "ab12 is approved.");
   }
-  assert.equal(asked.filter((one) => one === "POST /v1/approvals/ab12").length, 3);
+  assert.equal(asked.filter((one) => one === "POST /v1/approvals/ab12").length, 5, "but for the one that had not been shown");
 });
 
 test("a request is approved only once all of it was shown, with nothing hidden", async (t) => {
   const { asked, run } = await command(t);
   const owner = { senderIsOwner: true };
-  assert.match(await run("approve long", owner), /page 1 was not shown/);
+  assert.match(await run("approve long", owner), /page 1 was not shown before[^]*page 1 of 2\n {2}crm__move/);
   assert.match(await run("show long", owner), /page 1 of 2/);
-  assert.match(await run("approve long", owner), /page 2 was not shown/);
-  const last = await run("show long 2", owner);
+  const last = await run("approve long", owner);
+  assert.match(last, /page 2 was not shown/);
   assert.ok(last.includes("\\u{202e}and the end") && !last.includes("\u202e"), last);
   assert.ok(!asked.includes("POST /v1/approvals/long"), "respool is not told");
   assert.equal(await run("approve long", owner), "long is approved.");
   assert.match(await run("show long 9", owner), /has 2 page/);
+  const wide = await run("show wide 1", owner) + (await run("show wide 2", owner));
+  assert.ok(wide.includes("and all the rest") && wide.includes("why") && !wide.includes("…"), wide);
 });
 
 test("a message is forwarded again while respool restarts", async (t) => {

@@ -74,6 +74,8 @@ async function delivered() {
   step((await outbox('result')).length === 0, 'nor one that sends it to the session', bySend.text);
   callAs('operator.read,operator.write,operator.approvals', 'chat.send', { sessionKey: 'main', message: '/experts', idempotencyKey: `list-${process.pid}` });
   step(await until(() => history().includes(`${id}  expert/desk`)), 'the command lists it', '');
+  callAs('operator.read,operator.write,operator.approvals', 'chat.send', { sessionKey: 'main', message: `/experts show ${id}`, idempotencyKey: `show-${process.pid}` });
+  step(await until(() => history().includes('page 1 of 1')), 'and shows all of it', '');
   const yes = callAs('operator.read,operator.write,operator.approvals', 'chat.send', { sessionKey: 'main', message: `/experts approve ${id}`, idempotencyKey: `yes-${process.pid}` });
   const result = await until(async () => (await outbox('result'))[0]);
   if (!result) console.log(yes, history().slice(-1500));

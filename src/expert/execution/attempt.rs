@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use super::task::{self, ContextFile, History, Task};
 use super::verdict::{self, Verdict};
 use super::{Worker, now};
-use crate::agent::{AgentRequest, MadeCall, Outcome, RunFacts, RunOptions, Watch, WatchEvent, WorkEnd};
+use crate::agent::{
+    AgentRequest, FactsError, MadeCall, Outcome, RunFacts, RunOptions, Watch, WatchEvent, WorkEnd,
+};
 use crate::expert::assembly::{RUN_TIMEOUT, RunPlan};
 use crate::expert::component::Process;
 use crate::expert::delivery::MessageKind;
@@ -65,11 +67,14 @@ impl Worker {
         if !is_begun && self.hand_to_main_session(claimed, &invocation).await? {
             return Ok(());
         }
-        // A resumed attempt uses the package that it began with.
-        let facts = match claimed.run.as_ref().filter(|_| claimed.is_continued) {
-            Some(run) => self.experts.agents.facts(run).await,
-            None => None,
+        let (earlier, facts) = match self.history(claimed, &invocation).await {
+            Ok(history) => history,
+            Err(FactsError::Store(error)) => return Err(error),
+            Err(error @ FactsError::Unreadable(_)) => {
+                return self.abandon(claimed, &invocation, &error.to_string()).await;
+            }
         };
+        // A resumed attempt uses the package that it began with.
         let snapshot = facts.as_ref().and_then(|facts| facts.snapshot.split(' ').next());
         let expert = match snapshot {
             None => expert,
@@ -85,10 +90,25 @@ impl Worker {
         };
         let mut attempt = Attempt::new(claimed, &invocation, expert, package, process);
         attempt.scratchpad = self.claimed_scratchpad(&attempt).await?;
-        match self.outcome(&attempt, facts).await? {
+        match self.outcome(&attempt, facts, &earlier).await? {
             Some(outcome) => self.conclude(&attempt, &outcome).await,
             None => Ok(()),
         }
+    }
+
+    /// All runs of the invocation so far, and the one that continues.
+    async fn history(
+        &self,
+        claimed: &Claimed,
+        invocation: &Invocation,
+    ) -> Result<(Vec<RunFacts>, Option<RunFacts>), FactsError> {
+        let agents = &self.experts.agents;
+        let all = agents.facts_of(&fingerprint(invocation)).await?;
+        let continued = match claimed.run.as_ref().filter(|_| claimed.is_continued) {
+            Some(run) => agents.read_facts(run).await?,
+            None => None,
+        };
+        Ok((all, continued))
     }
 
     /// How the attempt ended; `None` if it waits for a person or was left to another process.
@@ -96,6 +116,7 @@ impl Worker {
         &self,
         attempt: &Attempt<'_>,
         facts: Option<RunFacts>,
+        earlier: &[RunFacts],
     ) -> Result<Option<Outcome>, StoreError> {
         if let Some(outcome) = facts.as_ref().and_then(|facts| facts.outcome.clone()) {
             // The process ended after the run but before acting on its result.
@@ -115,15 +136,19 @@ impl Worker {
                     }
                 }
             }
-            None => self.begun(attempt, options).await?,
+            None => self.begun(attempt, earlier, options).await?,
         };
         self.ended(attempt, watch).await
     }
 
     /// Begins an attempt as a new run.
-    async fn begun(&self, attempt: &Attempt<'_>, options: RunOptions) -> Result<Watch, StoreError> {
+    async fn begun(
+        &self,
+        attempt: &Attempt<'_>,
+        earlier: &[RunFacts],
+        options: RunOptions,
+    ) -> Result<Watch, StoreError> {
         let stands_for = fingerprint(attempt.invocation);
-        let earlier = self.experts.agents.facts_of(&stands_for).await;
         let calls: Vec<MadeCall> = earlier.iter().flat_map(|facts| facts.calls.clone()).collect();
         let settled = verdict::settled(&calls);
         let (agent, files) = self.experts.agent_of(&attempt.expert, attempt.plan(settled));

@@ -114,6 +114,7 @@ impl Worker {
     /// Posts the drafts that were handed over so far, and returns them.
     pub(super) async fn post_drafts(&self, attempt: &Attempt<'_>) -> Result<Vec<Value>, StoreError> {
         let all = self.experts.agents.facts_of(&fingerprint(attempt.invocation)).await;
+        let all = all.map_err(|error| StoreError(error.to_string()))?;
         let drafts =
             all.iter().flat_map(|facts| &facts.calls).filter(|made| made.outcome == CallOutcome::HandedOver);
         let mut posted = Vec::new();

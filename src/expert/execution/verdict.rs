@@ -116,7 +116,7 @@ fn settled_call(made: &MadeCall) -> Option<SettledCall> {
             CallOutcome::HandedOver,
             "handed over to a person as a draft in an earlier attempt, and not again; the step is done, not executed".to_owned(),
         ),
-        CallOutcome::Unknown | CallOutcome::TimedOut | CallOutcome::Transient => (
+        CallOutcome::Unknown | CallOutcome::TimedOut | CallOutcome::Transient | CallOutcome::ProtocolError => (
             CallOutcome::Failed,
             "an earlier attempt made this call, and it is not known whether it succeeded. It is not made again: look whether it did, or escalate"
                 .to_owned(),
@@ -271,6 +271,7 @@ mod tests {
         check(made(CallOutcome::HandedOver, false, EndsRun::OnFault), Some(CallOutcome::HandedOver));
         check(made(CallOutcome::Unknown, false, EndsRun::OnFault), Some(CallOutcome::Failed));
         check(made(CallOutcome::TimedOut, false, EndsRun::OnFault), Some(CallOutcome::Failed));
+        check(made(CallOutcome::ProtocolError, false, EndsRun::OnFault), Some(CallOutcome::Failed));
         check(made(CallOutcome::Unreachable, false, EndsRun::OnFault), None);
         check(made(CallOutcome::Failed, false, EndsRun::OnFault), None);
         let proposal = |outcome| {

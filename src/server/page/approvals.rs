@@ -1,5 +1,7 @@
 //! Calls that wait for consent, with the exact inputs that will run, and dead letters of experts.
 
+use std::time::Duration;
+
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use http::{HeaderMap, StatusCode};
@@ -9,6 +11,7 @@ use super::session::Viewer;
 use super::{App, format, layout, now, page, presser, redirect, viewer};
 use crate::agent::{ApprovalRequest, Decision};
 use crate::store::{ApprovalRow, EntryRow, EntryState};
+use crate::visible::visible;
 
 /// So many of each are listed.
 const MOST: usize = 200;
@@ -58,7 +61,9 @@ fn approval(viewer: &Viewer, row: &ApprovalRow, asked: &ApprovalRequest) -> Mark
     html! {
         section class="card" {
             h2 { (row.agent) " asks " (format::ago(row.requested, now())) }
-            @for call in &asked.calls { p { code { (call.name) } } pre { (call.arguments) } }
+            @for call in &asked.calls { p { code { (visible(&call.name)) } } pre { (visible(&call.arguments)) } }
+            @if !asked.reason.is_empty() { p { "The model's reason: " (visible(&asked.reason)) } }
+            @if let Some(expires) = row.expires { p { "It times out in " (format::duration(Duration::from_millis(expires.saturating_sub(now())))) "." } }
             p { a href={ "/ui/runs/" (row.run) } { "Show the run" } }
             (layout::button(viewer, &action, "Approve", &about, &[("approve", "yes")]))
             (layout::button(viewer, &action, "Reject", &about, &[("approve", "no")]))

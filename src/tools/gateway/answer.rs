@@ -70,7 +70,7 @@ fn failure(tool: &str, status: u16, retry_after: Option<&str>, is_json: bool, me
         413 => failed("the arguments are too large for OpenClaw (413)".to_owned()),
         429 => {
             let when = retry_after.map_or_else(String::new, |after| format!("; it says to retry after {after} s"));
-            ToolError::Transient(format!("OpenClaw's gateway takes no requests for now (429){when}"))
+            ToolError::Unreachable(format!("OpenClaw's gateway takes no requests for now (429){when}"))
         }
         500 => ToolError::Transient(format!(
             "`{tool}` failed in OpenClaw: {message}. The reason stands only in the gateway's log; often a provider is not \
@@ -154,7 +154,7 @@ mod tests {
         check(405, "Method Not Allowed", failed("Method Not Allowed"));
         check(408, r#"{"ok":false,"error":{"type":"timeout","message":"slow"}}"#, transient("(408)"));
         check(413, "", failed("too large"));
-        check(429, "", transient("retry after 7 s"));
+        check(429, "", Err(ToolError::Unreachable("retry after 7 s".into())));
         check(
             500,
             r#"{"ok":false,"error":{"type":"tool_error","message":"tool execution failed"}}"#,

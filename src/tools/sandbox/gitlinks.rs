@@ -54,7 +54,7 @@ impl Gitlinks {
 
     /// Renames each `.git` of a submodule that leads elsewhere than before, or whose directory only now is a submodule; says so. `known`: the
     /// repositories that were there, whose configuration no command could write.
-    pub(super) fn restore<'g>(&self, known: impl Iterator<Item = &'g Self> + Clone) -> Vec<String> {
+    pub(super) fn restore(&self, known: &[&Self]) -> Vec<String> {
         let mut notes = Vec::new();
         // Another repository is in its place: git must not be run there, and where the one above names it, that one's restoring sees it.
         if leads(&self.root) != self.own {
@@ -63,7 +63,7 @@ impl Gitlinks {
         for path in named(&self.root, &self.index) {
             let now = leads(&path);
             let is_same = self.before.get(&path).is_some_and(|before| *before == now);
-            let was_there = known.clone().any(|known| known.root == path && known.own == now);
+            let was_there = known.iter().any(|known| known.root == path && known.own == now);
             if now == Leads::Nowhere || is_same || was_there {
                 continue;
             }

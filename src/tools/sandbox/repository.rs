@@ -57,8 +57,8 @@ fn unique(found: &mut Vec<Repository>) {
 /// Takes away or renames what commands left that leads git to another configuration. Returns what was done, for people.
 pub(super) fn restore(repositories: &[Repository]) -> Option<String> {
     let mut notes: Vec<String> = repositories.iter().flat_map(Repository::remove_commondirs).collect();
-    let known = repositories.iter().map(|repository| &repository.gitlinks);
-    notes.extend(known.clone().flat_map(|gitlinks| gitlinks.restore(known.clone())));
+    let known: Vec<&Gitlinks> = repositories.iter().map(|repository| &repository.gitlinks).collect();
+    notes.extend(known.iter().flat_map(|gitlinks| gitlinks.restore(&known)));
     (!notes.is_empty()).then(|| notes.join("; "))
 }
 
