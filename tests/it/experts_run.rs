@@ -303,6 +303,27 @@ async fn a_failed_step_is_repeated_later_and_nothing_before_it() {
     respool.killed().await;
 }
 
+/// Nobody knows what a run did that cannot be read.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_run_that_cannot_be_read_nothing_more_is_done() {
+    let fake = FakeVllm::thinking(triage).await;
+    let desk = Desk::new(&fake.url());
+    desk.faults(&json!({"get_deal": ["error"]}));
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "inbound-email-triage", mail())).await;
+    until(store, "i1", |row| row.state == EntryState::Waiting && row.attempt == 1).await;
+    let database = rusqlite::Connection::open(store.path()).unwrap();
+    database.execute("UPDATE events SET body = '{\"from_the_future\":{}}' WHERE seq = 3", []).unwrap();
+    let row = until(store, "i1", is_over).await;
+    assert_eq!(row.state, EntryState::DeadLetter, "{row:?}");
+    assert!(row.note.unwrap().contains("written by another version of respool"));
+    assert_eq!(desk.effects(), ["get_email", "get_contact"]);
+    let told = messages(store, "i1").await;
+    assert!(told.iter().any(|one| one["kind"] == "escalation"), "{told:?}");
+    respool.killed().await;
+}
+
 /// What is not repeatable and succeeded is answered from the record, also where a later attempt makes the call again.
 #[tokio::test]
 async fn an_operation_that_succeeded_is_not_made_again_by_a_later_attempt() {
