@@ -61,7 +61,7 @@ async fn errors_are_told_apart() {
     assert!(text.contains("does not know it, or its policy denies it"), "{text}");
     let ToolError::Transient(text) = error().await else { panic!("failed there") };
     assert!(text.contains("gateway's log"), "{text}");
-    let ToolError::Transient(text) = error().await else { panic!("busy") };
+    let ToolError::Unreachable(text) = error().await else { panic!("busy") };
     assert!(text.contains("retry after 9 s"), "{text}");
     let ToolError::Failed(text) = error().await else { panic!("a redirect is not followed") };
     assert!(text.contains("(302)"), "{text}");
@@ -80,7 +80,7 @@ async fn a_silent_or_absent_gateway_is_given_up() {
     let url = gateway.url.clone();
     gateway.finish();
     let absent = set(&format!("{ALLOW}gateway.url = \"http://127.0.0.1:1\""), &["web_fetch"]).await;
-    let Err(ToolError::Transient(text)) = call(&absent, "web_fetch", arguments).await else {
+    let Err(ToolError::Unreachable(text)) = call(&absent, "web_fetch", arguments).await else {
         panic!("{url} answered")
     };
     assert!(text.contains("http://127.0.0.1:1/tools/invoke did not answer: Connection refused"), "{text}");
