@@ -2,7 +2,7 @@
 //! reads the true cause.
 //!
 //! OpenClaw repeats 5xx, 408 and 429 for a minute or longer, and tries its fallback model only afterwards; after a 422 it does
-//! so at once (measured, docs/openclaw.md). Codex understands a stream that fails, Claude Code a status of 500 with
+//! so at once (measured, docs/openclaw.md). opencode repeats an error by its words. Codex understands a stream that fails, Claude Code a status of 500 with
 //! `x-should-retry: false` (docs/clients.md). Other clients get the true status, and `x-should-retry: false`. How an API writes
 //! an error is `translate`'s. Pure. Every route of `server` uses it where an error leaves.
 
@@ -10,8 +10,8 @@ use std::borrow::Cow;
 
 use crate::relay::{FinalErrors, Wire};
 use crate::translate::{
-    ClientProgram, ErrorReply, is_harmless_for_openclaw, is_harmless_overflow, messages, openai_error,
-    responses,
+    ClientProgram, ErrorReply, is_harmless_for_openclaw, is_harmless_for_opencode, is_harmless_overflow,
+    messages, openai_error, responses,
 };
 use crate::wire::{ApiError, Cause, ErrorCode};
 
@@ -44,6 +44,7 @@ impl ErrorForm {
         match self.program() {
             ClientProgram::OpenClaw => for_openclaw(error),
             ClientProgram::OldOpenClaw => for_old_openclaw(error),
+            ClientProgram::Opencode => for_opencode(error),
             _ => error,
         }
     }
@@ -94,7 +95,7 @@ fn for_openclaw(error: ApiError) -> ApiError {
         code => {
             let repeated = matches!(error.status, 401..=403 | 408 | 413 | 429 | 500..);
             let status = if repeated { FINAL } else { error.status };
-            let plain = ApiError::new(status, code, harmless(&error));
+            let plain = ApiError::new(status, code, harmless(&error, is_harmless_for_openclaw));
             ApiError { param: error.param, is_final: true, cause: error.cause, ..plain }
         }
     }
@@ -110,8 +111,21 @@ fn for_old_openclaw(error: ApiError) -> ApiError {
     error
 }
 
+/// A final error in a form that opencode does not repeat. What it shortens the conversation after stays.
+fn for_opencode(error: ApiError) -> ApiError {
+    let may_pass = matches!(error.status, 408 | 409 | 429 | 500..);
+    let is_kept = matches!(error.code, Some(ErrorCode::ShuttingDown | ErrorCode::ContextLengthExceeded));
+    if is_kept || (may_pass && !error.is_final) {
+        return error;
+    }
+    let status = if may_pass { FINAL } else { error.status };
+    let code = error.code.filter(|code| is_harmless_for_opencode(code.as_str()));
+    let plain = ApiError::new(status, code, harmless(&error, is_harmless_for_opencode));
+    ApiError { param: error.param, is_final: true, cause: error.cause, ..plain }
+}
+
 /// The richest text that is harmless.
-fn harmless(error: &ApiError) -> String {
+fn harmless(error: &ApiError, is_harmless: impl Fn(&str) -> bool) -> String {
     let in_own_words = error.cause.as_deref().map(|Cause { upstream, what, efforts, .. }| {
         let named = format!("the model server `{upstream}` {what}");
         let efforts = if efforts.is_empty() { named.clone() } else { format!("{named} ({efforts})") };
@@ -120,7 +134,7 @@ fn harmless(error: &ApiError) -> String {
     let texts = std::iter::once(error.message.clone()).chain(in_own_words.into_iter().flatten());
     texts
         .into_iter()
-        .find(|text| is_harmless_for_openclaw(text))
+        .find(|text| is_harmless(text))
         .unwrap_or_else(|| "the model gave no answer that could be used; respool's log says why".to_owned())
 }
 
@@ -155,6 +169,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn opencode_gets_no_final_error_in_words_that_it_repeats() {
+        for said in ["Service Unavailable", "rate limit reached, 429", "Internal Server Error", "plain words"]
+        {
+            for status in [400, 401, 404, 408, 429, 500, 502, 503, 504] {
+                let cause = UpstreamError::from_answer("box", status, said);
+                let error = for_opencode(cause.with_efforts(3, Duration::from_secs(500)));
+                let body = openai_error(&error, ClientProgram::Opencode).body;
+                assert!(is_harmless_for_opencode(&body) && error.status < 429, "{body}");
+            }
+        }
+        let cause = UpstreamError::from_answer("box", 500, "CUDA error: an illegal memory access");
+        let shown = for_opencode(cause.with_efforts(3, Duration::ZERO)).message;
+        assert_eq!(shown, "upstream `box` failed: CUDA error: an illegal memory access (asked 3 times)");
     }
 
     #[test]
@@ -276,6 +306,7 @@ mod tests {
             ("Claude Code", ClientProgram::ClaudeCode),
             ("Qwen Code", ClientProgram::QwenCode),
             ("AI SDK", ClientProgram::AiSdk),
+            ("opencode", ClientProgram::Opencode),
         ];
         let wires = [("chat", Wire::Chat), ("responses", Wire::Responses), ("messages", Wire::Messages)];
         let mut table = String::new();

@@ -21,7 +21,7 @@ pub enum ClientProgram {
     QwenCode,
     /// Vercel's AI SDK: it repeats 429 and 5xx twice whatever a header says.
     AiSdk,
-    /// opencode: it repeats an error that is final for more than a minute, whatever its status and headers (measured on 1.18.33).
+    /// opencode: it repeats an error by its words, for more than a minute, whatever its status and headers (measured on 1.18.33).
     Opencode,
     /// A run of respool's own.
     Agent,

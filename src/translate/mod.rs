@@ -20,6 +20,7 @@ mod live;
 mod loop_guard;
 pub mod messages;
 mod openclaw_words;
+mod opencode_words;
 #[cfg(any(test, fuzzing))]
 pub mod oracle;
 mod outbound;
@@ -53,6 +54,7 @@ pub use interpret::{ReplyRules, interpret};
 pub use live::{LiveRules, LiveTurn};
 pub use loop_guard::{GuardLimits, LoopFound, LoopKind, check_loops};
 pub use openclaw_words::{is_harmless_for_openclaw, is_harmless_overflow};
+pub use opencode_words::is_harmless_for_opencode;
 pub use outbound::{Outbound, Target, needs_version, outbound};
 pub use overflow::{Overflow, TooLarge, lower_limit, read_overflow, token_limit};
 pub use passed_by::PassedBy;
