@@ -6,9 +6,11 @@ use std::fmt::Write as _;
 
 use serde_json::json;
 
-use super::diagnostic::{At, Code, Diagnostic, FileReport, Report, Severity};
+use super::diagnostic::{At, Code, Diagnostic, FileReport, Report, Severity, nearest};
 use super::fields::Fields;
 use super::library::BINDINGS;
+use super::manifest::TriggerKind;
+use super::package::Package;
 use super::yaml::{self, Entry, Value};
 use crate::units::words;
 
@@ -106,6 +108,32 @@ impl Bindings {
         (if is_sound { bindings } else { Self::default() }, findings)
     }
 
+    /// What is bound although the package has no such tool, operation or channel trigger.
+    pub(super) fn strays(&self, package: &Package) -> Vec<String> {
+        let manifest = &package.manifest;
+        let tools: Vec<&str> = manifest.tools.items.iter().map(|name| &*name.value).collect();
+        let channels = manifest.triggers.items.iter().filter(|one| one.kind == Some(TriggerKind::Channel));
+        let channels: Vec<&str> = channels.map(|one| &*one.name.value).collect();
+        let stray = |what: &str, name: &str, known: &[&str]| {
+            let near = nearest(name, known.iter().copied());
+            let message = format!(
+                "bindings.yaml: the package has no {what} {name}; {near}it has: {}",
+                known.join(", ")
+            );
+            (!known.contains(&name)).then_some(message)
+        };
+        let mut strays: Vec<String> =
+            self.tools.keys().filter_map(|name| stray("required tool", name, &tools)).collect();
+        strays.extend(self.triggers.keys().filter_map(|name| stray("channel trigger", name, &channels)));
+        for declared in package.offered_tools() {
+            let name = &declared.name.value;
+            let known: Vec<&str> = declared.operations.items.iter().map(|one| &*one.name).collect();
+            let mapped = self.tools.get(name).into_iter().flat_map(|binding| binding.operations.keys());
+            strays.extend(mapped.filter_map(|own| stray(&format!("operation of {name}"), own, &known)));
+        }
+        strays
+    }
+
     fn of(text: &str, report: &mut FileReport<'_>) -> Self {
         let Some(root) = yaml::read(text, 1, report) else { return Self::default() };
         let entries = match &root.value {
@@ -117,6 +145,7 @@ impl Bindings {
                 return Self::default();
             }
         };
+        refuse_secrets(entries, report);
         let mut fields = Fields::new(entries, At::TOP, report);
         let tools = named(&mut fields, "tools", read_binding);
         let triggers = named(&mut fields, "triggers", |fields| Some(read_channel(fields)));
@@ -157,6 +186,14 @@ impl Bindings {
     }
 }
 
+fn refuse_secrets(entries: &[Entry], report: &mut FileReport<'_>) {
+    for secret in entries.iter().filter(|entry| SECRETS.contains(&entry.key.value.to_lowercase().as_str())) {
+        let message = format!("`{}` would be a secret, and none belongs here", secret.key.value);
+        let help = "put credentials into [tools.mcp.NAME] env or headers of respool.toml";
+        report.add(Code::WrongType, secret.key.at, message, help);
+    }
+}
+
 /// A map whose keys are the user's, each with a map of its own.
 fn named<T>(
     fields: &mut Fields<'_, '_, '_>,
@@ -169,13 +206,7 @@ fn named<T>(
             fields.wrong_type(&key.value, value, "a map");
             continue;
         };
-        for secret in
-            entries.iter().filter(|entry| SECRETS.contains(&entry.key.value.to_lowercase().as_str()))
-        {
-            let message = format!("`{}` would be a secret, and none belongs here", secret.key.value);
-            let help = "put credentials into [tools.mcp.NAME] env or headers of respool.toml";
-            fields.report.add(Code::WrongType, secret.key.at, message, help);
-        }
+        refuse_secrets(entries, fields.report);
         all.extend(read(Fields::new(entries, key.at, fields.report)).map(|one| (key.value.clone(), one)));
     }
     all
@@ -247,5 +278,6 @@ mod tests {
             check("tools:\n  crm: {type: mcp, server: x, token: abc}\n", &["wrong-type", "unknown-key"]);
         assert!(with_secret.tools.is_empty());
         assert!(check("tool: {}\n", &["unknown-key"]).tools.is_empty());
+        check("token: abc\ntools: {}\n", &["wrong-type", "unknown-key"]);
     }
 }

@@ -5,6 +5,7 @@
 //! `[tools.policy]` does not ask again; its rules that deny or ask still apply.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,6 +36,15 @@ pub struct BindingProblem {
     pub text: String,
     /// True if somebody has to change something; otherwise it may resolve itself.
     pub is_final: bool,
+}
+
+impl fmt::Display for BindingProblem {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.tool.is_empty() {
+            write!(out, "{}: ", self.tool)?;
+        }
+        out.write_str(&self.text)
+    }
 }
 
 /// One abstract tool, bound.
@@ -118,9 +128,13 @@ pub async fn check_binding(package: &Package, text: &str, sources: &Sources) -> 
     problems.extend(tools.iter().filter_map(|tool| tool.problem(sources)));
     problems.extend(clashes(&tools));
     let bound = tools.iter().filter_map(BoundTool::target);
+    let findings = Bindings::read(text).1.into_iter().filter(|finding| finding.severity == Severity::Warn);
+    let mut mismatches: Vec<String> = findings.map(|finding| finding.in_one_line()).collect();
+    mismatches.extend(bindings.strays(package));
+    mismatches.extend(tools.iter().flat_map(BoundTool::mismatches));
     BindingCheck {
         problems,
-        mismatches: tools.iter().flat_map(BoundTool::mismatches).collect(),
+        mismatches,
         bound: bound.map(|(tool, target)| (tool.to_owned(), target.to_owned())).collect(),
     }
 }
@@ -171,7 +185,8 @@ pub(super) fn read(text: &str) -> (Bindings, Vec<BindingProblem>) {
     let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
     let problem = |finding: &Diagnostic| BindingProblem {
         tool: String::new(),
-        text: finding.render(Some(text)),
+        // The line itself may hold a secret that does not belong there, and this goes to the log.
+        text: finding.in_one_line(),
         is_final: true,
     };
     let problems = errors.map(problem).collect();

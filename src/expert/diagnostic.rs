@@ -196,6 +196,13 @@ impl FileReport<'_> {
 }
 
 impl Diagnostic {
+    /// The finding in one line, without what is written there.
+    pub(super) fn in_one_line(&self) -> String {
+        let place = self.at.map(|at| format!(":{}:{}", at.line, at.column)).unwrap_or_default();
+        let help = if self.help.is_empty() { String::new() } else { format!(" ({})", self.help.trim()) };
+        format!("{}{place}: {}{help}", self.file, self.message)
+    }
+
     /// The finding for a terminal: file, line and column, the line itself with a caret, and what to do. `source` is the file's text.
     pub fn render(&self, source: Option<&str>) -> String {
         let severity = if self.severity == Severity::Error { "error" } else { "warn" };

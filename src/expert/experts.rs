@@ -59,7 +59,8 @@ impl Expert {
 
     /// Where the tool files and the servers disagree. This does not keep the expert from being ready.
     pub fn mismatches(&self) -> Vec<String> {
-        self.bound.iter().flat_map(bound::BoundTool::mismatches).collect()
+        let of_tools = self.bound.iter().flat_map(bound::BoundTool::mismatches);
+        self.bindings.strays(&self.package).into_iter().chain(of_tools).collect()
     }
 }
 
@@ -157,20 +158,18 @@ impl Experts {
         let (mut now, mut not_ready) = (BTreeSet::new(), BTreeMap::new());
         for expert in self.iter() {
             let problems = self.problems(&expert);
-            if !problems.is_empty() && !self.is_starting(expert.name()) {
-                not_ready.insert(expert.name().to_owned(), in_words(&problems));
-            }
-            let was_ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner).contains(expert.name());
             if problems.is_empty() {
                 now.insert(expert.name().to_owned());
-            } else if was_ready {
-                let why = in_words(&problems);
-                tracing::warn!(target: "respool::expert", expert = expert.name(), why, "an expert is not ready; its events wait");
+            } else if !self.is_starting(expert.name()) {
+                not_ready.insert(expert.name().to_owned(), in_words(&problems));
             }
         }
         *self.ready.lock().unwrap_or_else(PoisonError::into_inner) = now;
         let mut known = self.not_ready.lock().unwrap_or_else(PoisonError::into_inner);
         if *known != not_ready {
+            for (expert, why) in not_ready.iter().filter(|(expert, why)| known.get(*expert) != Some(why)) {
+                tracing::warn!(target: "respool::expert", expert, why, "an expert is not ready; its events wait");
+            }
             *known = not_ready;
             self.readiness.notify_one();
         }
@@ -204,6 +203,9 @@ impl Experts {
         let package = Arc::clone(&snapshot.package);
         let (bound, unbound) = bound::bind(&package, &bindings, &self.sources);
         problems.extend(unbound);
+        for warning in bindings.strays(&package) {
+            tracing::warn!(target: "respool::expert", expert = snapshot.name(), "{warning}");
+        }
         let (digest, folder) = (snapshot.digest.clone(), snapshot.folder());
         Arc::new(Expert { package, digest, bindings, problems, bound: Arc::new(bound), folder })
     }
@@ -396,7 +398,7 @@ impl Experts {
 }
 
 fn in_words(problems: &[BindingProblem]) -> String {
-    problems.iter().map(|one| format!("{}: {}", one.tool, one.text)).collect::<Vec<_>>().join("; ")
+    problems.iter().map(BindingProblem::to_string).collect::<Vec<_>>().join("; ")
 }
 
 fn unreadable(error: &str) -> BindingProblem {

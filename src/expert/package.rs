@@ -209,7 +209,7 @@ impl Reader {
     fn tools(&mut self, paths: &Listing<Spanned<String>>) -> Listing<Tool> {
         let mut list = Listing { items: Vec::new(), is_complete: paths.is_complete };
         for written in paths.items.iter().take(MOST_FILES) {
-            let path = path::normalized(&written.value).to_owned();
+            let path = path::normalized(&written.value).into_owned();
             let text = self.text(&path, written, LARGEST_YAML);
             let mut report = self.report.file(&path);
             let root = text.and_then(|text| yaml::read(&text, 1, &mut report));
@@ -221,7 +221,7 @@ impl Reader {
     }
 
     fn markdown(&mut self, written: &Spanned<String>) -> Option<(String, String)> {
-        let path = path::normalized(&written.value).to_owned();
+        let path = path::normalized(&written.value).into_owned();
         let text = self.text(&path, written, LARGEST_MARKDOWN)?;
         Some((path, text))
     }

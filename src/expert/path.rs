@@ -1,12 +1,18 @@
 //! Paths in a package, relative to it, and paths into a trigger's payload. Pure; nothing here touches the disk.
 
-/// Removes a leading `./` from a path.
-pub(super) fn normalized(path: &str) -> &str {
-    let mut path = path;
-    while let Some(rest) = path.strip_prefix("./") {
-        path = rest.trim_start_matches('/');
+use std::borrow::Cow;
+
+/// The path without `.` and empty parts, so that a file has one spelling. A `/` at the beginning or the end stays.
+pub(super) fn normalized(path: &str) -> Cow<'_, str> {
+    let is_idle = |part: &str| part.is_empty() || part == ".";
+    let inner = path.strip_suffix('/').unwrap_or(path);
+    let inner = inner.strip_prefix('/').unwrap_or(inner);
+    if !inner.split('/').any(is_idle) {
+        return Cow::Borrowed(path);
     }
-    path
+    let parts: Vec<&str> = path.split('/').filter(|part| !is_idle(part)).collect();
+    let (begin, end) = (path.starts_with('/'), path.ends_with('/') && !parts.is_empty());
+    Cow::Owned(format!("{}{}{}", if begin { "/" } else { "" }, parts.join("/"), if end { "/" } else { "" }))
 }
 
 /// Why a path, judged by its text alone, cannot be inside the package.
@@ -103,7 +109,18 @@ mod tests {
         for good in ["a/b.md", "./a.md", "a..b/c", "...", "knowledge/ö.md"] {
             assert!(escape(good).is_none(), "{good}");
         }
-        assert_eq!(normalized("././/a/b"), "a/b");
+        for (written, expected) in [
+            ("././/a/b", "a/b"),
+            ("a/./b", "a/b"),
+            ("a//b/", "a/b/"),
+            ("./", ""),
+            (".", ""),
+            ("a/.", "a"),
+            ("/a/b", "/a/b"),
+            ("a..b/.c", "a..b/.c"),
+        ] {
+            assert_eq!(normalized(written), expected, "{written}");
+        }
     }
 
     #[test]

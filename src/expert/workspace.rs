@@ -4,6 +4,7 @@
 //! `scratch/` are on disk and writable; `learnings/` is on disk and read-only. State with `scope: session` has a separate folder for each
 //! session. A file is written atomically, and only by a run that has read what it replaces. Called by `tools`.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -53,7 +54,7 @@ impl Workspace {
         let inline = package.functions.items.iter().filter(|one| one.session == FunctionSession::Inline);
         let by_functions = inline.flat_map(|function| &function.knowledge.items);
         let named = by_functions.map(|path| path.value.clone()).chain(context.iter().cloned());
-        let permitted = named.map(|named| path::normalized(&named).to_owned()).collect();
+        let permitted = named.map(|named| path::normalized(&named).into_owned()).collect();
         let session = file_name(session);
         Self { root: root.to_owned(), package, session, permitted, seen: Mutex::default() }
     }
@@ -62,7 +63,7 @@ impl Workspace {
     /// session, so it is enough that any function or process of the package names private knowledge.
     pub(super) fn may_quote_private(&self) -> bool {
         let contexts = self.package.processes.items.iter().flat_map(|process| &process.context.items);
-        let preloaded: BTreeSet<&str> = contexts.map(|path| path::normalized(&path.value)).collect();
+        let preloaded: BTreeSet<Cow<'_, str>> = contexts.map(|path| path::normalized(&path.value)).collect();
         let is_read = |path: &String| self.permitted.contains(path) || preloaded.contains(path.as_str());
         let mut private =
             self.package.knowledge.items.iter().filter(|one| one.kind == KnowledgeKind::Private);
@@ -121,7 +122,7 @@ impl Workspace {
     /// Why it cannot be read, for the model.
     pub(super) fn read(&self, written: &str) -> Result<String, String> {
         match self.place(written)? {
-            Place::Package(text) => match self.function_at(path::normalized(written)) {
+            Place::Package(text) => match self.function_at(&path::normalized(written)) {
                 Some(function) => {
                     let learnt = self.learnings().before(function);
                     Ok(learnt.map_err(|error| format!("{written} cannot be read: {error}"))? + &text)
@@ -248,7 +249,7 @@ impl Workspace {
         if let Some(why) = path::escape(written) {
             return Err(format!("{written:?} is not a path of this workspace: {why}"));
         }
-        let wanted = path::normalized(written);
+        let wanted = &*path::normalized(written);
         if let Some(found) = self.of_package(wanted)? {
             return Ok(found);
         }
@@ -259,6 +260,9 @@ impl Workspace {
             _ if wanted.ends_with('/') => Err(format!("{wanted} is a folder; name a file")),
             Some("state") if self.package.state.items.iter().any(|one| is_session(&one)) => {
                 disk(format!("{}/{wanted}", self.session_folder()), true)
+            }
+            Some("state" | "scratch" | "learnings") if !wanted.contains('/') => {
+                Err(format!("{wanted} is a folder; name a file"))
             }
             Some("state" | "scratch") => disk(wanted.to_owned(), true),
             Some("learnings") => disk(wanted.to_owned(), false),

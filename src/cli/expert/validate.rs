@@ -91,7 +91,9 @@ fn checklist(found: &Value) -> String {
         let _ = writeln!(lines, "warn: {}", word(&warning));
     }
     for problem in texts("problems") {
-        let _ = writeln!(lines, "not ready: {}: {}", word(&problem["tool"]), word(&problem["problem"]));
+        let tool = Some(word(&problem["tool"])).filter(|tool| !tool.is_empty());
+        let tool = tool.map(|tool| format!("{tool}: ")).unwrap_or_default();
+        let _ = writeln!(lines, "not ready: {tool}{}", word(&problem["problem"]));
     }
     if found["ready"] == true {
         lines.push_str(
