@@ -41,8 +41,8 @@ struct Known<'p> {
     functions: Option<HashSet<&'p str>>,
     processes: Option<HashSet<&'p str>>,
     triggers: Option<HashSet<&'p str>>,
-    knowledge: Option<HashSet<&'p str>>,
-    context: Option<HashSet<&'p str>>,
+    knowledge: Option<HashSet<String>>,
+    context: Option<HashSet<String>>,
 }
 
 /// The names in a list, if the list is complete and every entry has one.
@@ -54,7 +54,7 @@ fn complete<'p, T>(
     (list.is_complete && all_named).then(|| names(list.items.iter().map(name)))
 }
 
-fn paths(list: &Listing<Spanned<String>>) -> Option<HashSet<&str>> {
+fn paths(list: &Listing<Spanned<String>>) -> Option<HashSet<String>> {
     list.is_complete.then(|| list.items.iter().map(|path| path::normalized(&path.value)).collect())
 }
 
@@ -66,7 +66,7 @@ impl<'p> Known<'p> {
         let context = knowledge
             .as_ref()
             .zip(state)
-            .map(|(knowledge, state)| knowledge.union(&state).copied().collect());
+            .map(|(knowledge, state)| knowledge.union(&state).cloned().collect());
         Self {
             tools: complete(&manifest.tools, |name| name),
             functions: complete(&package.functions, |function| &function.name),
@@ -97,9 +97,9 @@ impl<'p> Known<'p> {
 
     fn check_knowledge(&self, path: &Spanned<String>, report: &mut FileReport<'_>) {
         let Some(knowledge) = &self.knowledge else { return };
-        if !knowledge.contains(path::normalized(&path.value)) {
+        if !knowledge.contains(&path::normalized(&path.value)) {
             let message = format!("\"{}\" is not in components.knowledge", path.value);
-            let near = nearest(&path.value, knowledge.iter().copied());
+            let near = nearest(&path.value, knowledge.iter().map(String::as_str));
             report.add(
                 Code::UnlistedKnowledge,
                 path.at,
@@ -333,7 +333,7 @@ fn check_process(process: &Process, package: &Package, known: &Known<'_>, report
         }
     }
     for path in &process.context.items {
-        if known.context.as_ref().is_some_and(|known| !known.contains(path::normalized(&path.value))) {
+        if known.context.as_ref().is_some_and(|known| !known.contains(&path::normalized(&path.value))) {
             let message =
                 format!("\"{}\" is neither in components.knowledge nor in components.state", path.value);
             report.add(Code::UnlistedContext, path.at, message, "list the file in expert.yaml");

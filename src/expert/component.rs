@@ -463,8 +463,8 @@ fn scratchpad(fields: &mut Fields<'_, '_, '_>) -> Option<Spanned<String>> {
     if note_escape(&path, fields.report) {
         return None;
     }
-    let inside = super::path::normalized(&path.value).strip_prefix("scratch/");
-    if inside.is_none_or(str::is_empty) {
+    let inside = super::path::normalized(&path.value);
+    if inside.strip_prefix("scratch/").is_none_or(str::is_empty) {
         let message = format!("the scratchpad \"{}\" is not in scratch/", path.value);
         let help = "write a path such as scratch/triage-{message_id}.md; files there are removed when the process is done";
         fields.report.add(Code::PathEscape, path.at, message, help);

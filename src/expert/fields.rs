@@ -250,7 +250,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         let mut list = self.texts(name);
         let mut seen = std::collections::HashSet::new();
         list.items.retain(|item| {
-            let is_new = seen.insert(super::path::normalized(&item.value).to_owned());
+            let is_new = seen.insert(super::path::normalized(&item.value));
             if !is_new {
                 let message = format!("the {what} \"{}\" is in this list twice", item.value);
                 self.report.add(Code::DuplicateEntry, item.at, message, "remove one of the two");

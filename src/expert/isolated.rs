@@ -294,7 +294,7 @@ impl FunctionTools {
 
     fn read(&self, written: &str) -> Result<String, String> {
         let (wanted, readable) = (path::normalized(written), readable(&self.package, &self.function));
-        let found = readable.iter().find(|(path, name)| *path == wanted || *name == wanted);
+        let found = readable.iter().find(|(path, name)| **path == wanted || **name == wanted);
         let text = found.and_then(|(path, _)| self.package.files.get(path));
         text.cloned().ok_or_else(|| {
             let names: Vec<&str> = readable.values().map(String::as_str).collect();

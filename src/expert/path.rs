@@ -1,12 +1,14 @@
 //! Paths in a package, relative to it, and paths into a trigger's payload. Pure; nothing here touches the disk.
 
-/// Removes a leading `./` from a path.
-pub(super) fn normalized(path: &str) -> &str {
-    let mut path = path;
-    while let Some(rest) = path.strip_prefix("./") {
-        path = rest.trim_start_matches('/');
+/// A relative path without its empty parts and `.`, so that one file has one path. The `/` at the end of a folder stays.
+pub(super) fn normalized(path: &str) -> String {
+    if path.starts_with('/') {
+        return path.to_owned();
     }
-    path
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    let is_folder = path.ends_with('/') || path.ends_with("/.");
+    let end = if is_folder && !parts.is_empty() { "/" } else { "" };
+    parts.join("/") + end
 }
 
 /// Why a path, judged by its text alone, cannot be inside the package.
@@ -103,7 +105,16 @@ mod tests {
         for good in ["a/b.md", "./a.md", "a..b/c", "...", "knowledge/ö.md"] {
             assert!(escape(good).is_none(), "{good}");
         }
-        assert_eq!(normalized("././/a/b"), "a/b");
+        for (written, path) in [
+            ("././/a/b", "a/b"),
+            ("a/./b", "a/b"),
+            ("a//b", "a/b"),
+            ("a/", "a/"),
+            ("a/.", "a/"),
+            ("/a", "/a"),
+        ] {
+            assert_eq!(normalized(written), path);
+        }
     }
 
     #[test]

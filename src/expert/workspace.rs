@@ -53,7 +53,7 @@ impl Workspace {
         let inline = package.functions.items.iter().filter(|one| one.session == FunctionSession::Inline);
         let by_functions = inline.flat_map(|function| &function.knowledge.items);
         let named = by_functions.map(|path| path.value.clone()).chain(context.iter().cloned());
-        let permitted = named.map(|named| path::normalized(&named).to_owned()).collect();
+        let permitted = named.map(|named| path::normalized(&named)).collect();
         let session = file_name(session);
         Self { root: root.to_owned(), package, session, permitted, seen: Mutex::default() }
     }
@@ -62,8 +62,8 @@ impl Workspace {
     /// session, so it is enough that any function or process of the package names private knowledge.
     pub(super) fn may_quote_private(&self) -> bool {
         let contexts = self.package.processes.items.iter().flat_map(|process| &process.context.items);
-        let preloaded: BTreeSet<&str> = contexts.map(|path| path::normalized(&path.value)).collect();
-        let is_read = |path: &String| self.permitted.contains(path) || preloaded.contains(path.as_str());
+        let preloaded: BTreeSet<String> = contexts.map(|path| path::normalized(&path.value)).collect();
+        let is_read = |path: &String| self.permitted.contains(path) || preloaded.contains(path);
         let mut private =
             self.package.knowledge.items.iter().filter(|one| one.kind == KnowledgeKind::Private);
         private.any(|one| is_read(&one.path)) || isolated::any_reads_private(&self.package)
@@ -121,7 +121,7 @@ impl Workspace {
     /// Why it cannot be read, for the model.
     pub(super) fn read(&self, written: &str) -> Result<String, String> {
         match self.place(written)? {
-            Place::Package(text) => match self.function_at(path::normalized(written)) {
+            Place::Package(text) => match self.function_at(&path::normalized(written)) {
                 Some(function) => {
                     let learnt = self.learnings().before(function);
                     Ok(learnt.map_err(|error| format!("{written} cannot be read: {error}"))? + &text)
@@ -249,6 +249,7 @@ impl Workspace {
             return Err(format!("{written:?} is not a path of this workspace: {why}"));
         }
         let wanted = path::normalized(written);
+        let wanted = wanted.as_str();
         if let Some(found) = self.of_package(wanted)? {
             return Ok(found);
         }
@@ -256,7 +257,9 @@ impl Workspace {
         let is_session =
             |one: &&super::component::State| one.scope == Scope::Session && state::place(&one.path) == wanted;
         match wanted.split('/').next() {
-            _ if wanted.ends_with('/') => Err(format!("{wanted} is a folder; name a file")),
+            _ if wanted.ends_with('/') || matches!(wanted, "state" | "scratch" | "learnings") => {
+                Err(format!("{wanted} is a folder; name a file"))
+            }
             Some("state") if self.package.state.items.iter().any(|one| is_session(&one)) => {
                 disk(format!("{}/{wanted}", self.session_folder()), true)
             }
@@ -434,6 +437,21 @@ mod tests {
         assert_eq!(two.read("state/pipeline.md").unwrap(), "deal");
         one.end_session();
         assert!(!dir.path().join("root/sessions/one").exists());
+    }
+
+    #[test]
+    fn a_path_has_one_spelling_and_a_folder_is_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two) = both(dir.path());
+        for written in ["state/./notes.md", "state//notes.md"] {
+            one.read(written).unwrap();
+            one.write(written, written).unwrap();
+            assert_eq!(one.read("state/notes.md").unwrap(), written);
+            assert!(two.read(written).unwrap().contains("nothing"), "another session has its own");
+        }
+        for written in ["scratch", "state", "learnings", "./scratch", "scratch/", "scratch/."] {
+            assert!(one.write(written, "x").unwrap_err().contains("is a folder; name a file"), "{written}");
+        }
     }
 
     #[test]
