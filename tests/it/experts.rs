@@ -288,6 +288,8 @@ fn only_what_the_package_names_is_installed() {
         it.refused(&["show", "lending-desk"]);
     }
     it.edit("expert.yaml", "functions: [", "knowledge: [bindings.yaml]\n  functions: [");
+    assert!(it.refused(&["install", it.path("source").to_str().unwrap()]).contains("path-escape"));
+    it.edit("expert.yaml", "knowledge: [bindings.yaml]\n  ", "");
     it.install();
     for extra in ["bindings.yaml", "run.sh", "scratch", "learnings"] {
         assert!(!it.path("experts/lending-desk").join(extra).exists(), "{extra}");
