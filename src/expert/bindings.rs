@@ -201,7 +201,7 @@ fn named<T>(
     read: impl Fn(Fields<'_, '_, '_>) -> Option<T>,
 ) -> BTreeMap<String, T> {
     let mut all = BTreeMap::new();
-    for Entry { key, value } in fields.entries_of(name).unwrap_or_default() {
+    for Entry { key, value, .. } in fields.entries_of(name).unwrap_or_default() {
         let Value::Map(entries) = &value.value else {
             fields.wrong_type(&key.value, value, "a map");
             continue;
@@ -224,7 +224,7 @@ fn read_binding(mut fields: Fields<'_, '_, '_>) -> Option<Binding> {
         String::new()
     };
     let mut operations = BTreeMap::new();
-    for Entry { key, value } in fields.entries_of("operations").unwrap_or_default() {
+    for Entry { key, value, .. } in fields.entries_of("operations").unwrap_or_default() {
         match &value.value {
             Value::Text(own) => drop(operations.insert(key.value.clone(), own.clone())),
             _ => fields.wrong_type(&key.value, value, "the name of a tool there"),

@@ -375,7 +375,9 @@ mod tests {
         assert!(catalog.reload());
         assert_eq!(catalog.get("sales").unwrap().bindings, "", "a package may not bring its own");
         fs::create_dir_all(experts.join(".respool")).unwrap();
-        fs::write(experts.join(".respool/sales.json"), "{}").unwrap();
+        let record = r#"{"source": "s", "version": "1.0.0", "digest": "d", "installed": 0, "mark": "m"}"#;
+        fs::write(experts.join(".respool/sales.json"), record).unwrap();
+        fs::write(experts.join("sales/.installed-by-respool"), "m").unwrap();
         fs::write(experts.join("sales/README.md"), "# Sales\n").unwrap();
         assert!(catalog.reload());
         assert_eq!(catalog.get("sales").unwrap().bindings, "tools: {}\n");

@@ -1,7 +1,6 @@
 //! Checks the references between a package's files. A reference into something that could not be read is not judged. Pure; called by
 //! `package`.
 
-use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use super::bound::function_name;
@@ -42,8 +41,8 @@ struct Known<'p> {
     functions: Option<HashSet<&'p str>>,
     processes: Option<HashSet<&'p str>>,
     triggers: Option<HashSet<&'p str>>,
-    knowledge: Option<HashSet<Cow<'p, str>>>,
-    context: Option<HashSet<Cow<'p, str>>>,
+    knowledge: Option<HashSet<String>>,
+    context: Option<HashSet<String>>,
 }
 
 /// The names in a list, if the list is complete and every entry has one.
@@ -55,7 +54,7 @@ fn complete<'p, T>(
     (list.is_complete && all_named).then(|| names(list.items.iter().map(name)))
 }
 
-fn paths(list: &Listing<Spanned<String>>) -> Option<HashSet<Cow<'_, str>>> {
+fn paths(list: &Listing<Spanned<String>>) -> Option<HashSet<String>> {
     list.is_complete.then(|| list.items.iter().map(|path| path::normalized(&path.value)).collect())
 }
 
@@ -100,7 +99,7 @@ impl<'p> Known<'p> {
         let Some(knowledge) = &self.knowledge else { return };
         if !knowledge.contains(&path::normalized(&path.value)) {
             let message = format!("\"{}\" is not in components.knowledge", path.value);
-            let near = nearest(&path.value, knowledge.iter().map(|path| &**path));
+            let near = nearest(&path.value, knowledge.iter().map(String::as_str));
             report.add(
                 Code::UnlistedKnowledge,
                 path.at,
@@ -183,13 +182,16 @@ fn check_triggers(package: &Package, known: &Known<'_>, report: &mut FileReport<
 }
 
 fn check_mapping(trigger: &Trigger, package: &Package, report: &mut FileReport<'_>) {
-    let Some(process) = package.process(&trigger.process.value).filter(|process| process.inputs.is_complete)
-    else {
+    let name = &trigger.process.value;
+    let is_meant = |process: &&Process| !name.is_empty() && process.name.value == *name;
+    // Two processes of one name have been reported already; an input of either is known.
+    let processes: Vec<&Process> = package.processes.items.iter().filter(is_meant).collect();
+    if processes.is_empty() || !processes.iter().all(|process| process.inputs.is_complete) {
         return;
-    };
+    }
     for (input, _) in &trigger.mapping {
-        if let Some(near) = unknown_input(process, &input.value) {
-            let message = format!("the process {} declares no input \"{}\"", process.name.value, input.value);
+        if let Some(near) = unknown_input(&processes, &input.value) {
+            let message = format!("the process {name} declares no input \"{}\"", input.value);
             report.add(
                 Code::UnknownInput,
                 input.at,
@@ -201,8 +203,9 @@ fn check_mapping(trigger: &Trigger, package: &Package, report: &mut FileReport<'
 }
 
 /// A hint if the process declares no such input.
-fn unknown_input(process: &Process, name: &str) -> Option<String> {
-    let declared = || process.inputs.items.iter().map(|input| input.name.as_str());
+fn unknown_input(processes: &[&Process], name: &str) -> Option<String> {
+    let inputs = || processes.iter().flat_map(|process| &process.inputs.items);
+    let declared = || inputs().map(|input| input.name.as_str());
     (declared().all(|input| input != name)).then(|| nearest(name, declared()))
 }
 
@@ -303,9 +306,13 @@ fn unknown_operation(
             nearest(tool, tools.iter().copied()),
         ));
     }
-    let file = package.tools.items.iter().find(|file| file.name.value == tool)?;
-    let operations = || file.operations.items.iter().map(|operation| operation.name.as_str());
-    let is_unknown = file.operations.is_complete && operations().all(|name| name != operation);
+    // Two files of one tool have been reported already; an operation of either is known.
+    let files = || package.tools.items.iter().filter(|file| file.name.value == tool);
+    let file = files().next()?;
+    let operations =
+        || files().flat_map(|file| &file.operations.items).map(|operation| operation.name.as_str());
+    let is_unknown =
+        files().all(|file| file.operations.is_complete) && operations().all(|name| name != operation);
     is_unknown.then(|| {
         (format!("{} has no operation \"{operation}\"", file.path), nearest(operation, operations()))
     })
@@ -345,8 +352,9 @@ fn check_trigger_of(
     known: &Known<'_>,
     report: &mut FileReport<'_>,
 ) {
-    let named = package.manifest.triggers.items.iter().find(|one| one.name.value == trigger.value);
-    let Some(named) = named else {
+    // Two triggers of one name have been reported already; either may run this process.
+    let named = || package.manifest.triggers.items.iter().filter(|one| one.name.value == trigger.value);
+    let Some(first) = named().next() else {
         if let Some(triggers) = &known.triggers {
             let message = format!("there is no trigger \"{}\" in expert.yaml", trigger.value);
             let near = nearest(&trigger.value, triggers.iter().copied());
@@ -359,9 +367,10 @@ fn check_trigger_of(
         }
         return;
     };
-    let runs = named.process.value.as_str();
+    let runs = first.process.value.as_str();
     let is_known = known.processes.as_ref().is_some_and(|known| known.contains(runs));
-    if is_known && !process.name.value.is_empty() && runs != process.name.value {
+    let is_other = named().all(|one| one.process.value != process.name.value);
+    if is_known && !process.name.value.is_empty() && is_other {
         let message = format!("the trigger \"{}\" runs the process \"{runs}\", not this one", trigger.value);
         report.add(
             Code::TriggerMismatch,
@@ -376,7 +385,7 @@ fn check_scratchpad(process: &Process, report: &mut FileReport<'_>) {
     let Some(scratchpad) = process.scratchpad.as_ref().filter(|_| process.inputs.is_complete) else { return };
     let mut seen = HashSet::new();
     for name in path::placeholders(&scratchpad.value).into_iter().filter(|name| seen.insert(*name)) {
-        if let Some(near) = unknown_input(process, name) {
+        if let Some(near) = unknown_input(&[process], name) {
             let message = format!("the scratchpad names {{{name}}}, but the process declares no such input");
             report.add(Code::UnknownInput, scratchpad.at, message, format!("{near}declare it in `inputs`"));
         }
@@ -390,6 +399,8 @@ fn check_resume(package: &Package, report: &mut Report) {
     if let Some(resume) = &package_fields.resume
         && resume.value
         && is_set(package_fields.idempotent.as_ref())
+        && !package_fields.is_resume_faulty
+        && !package_fields.is_idempotent_faulty
     {
         note_idle_resume(resume.at, &mut report.file(MANIFEST));
     }
@@ -399,11 +410,21 @@ fn check_resume(package: &Package, report: &mut Report) {
         let resume = own.resume.as_ref().or(package_fields.resume.as_ref());
         let idempotent = own.idempotent.as_ref().or(package_fields.idempotent.as_ref());
         let own_at = own.resume.as_ref().or(own.idempotent.as_ref()).map(|field| field.at);
+        if is_resume_doubtful(own, package_fields) {
+            continue;
+        }
         if let Some(at) = own_at.filter(|_| is_set(resume) && is_set(idempotent)) {
             note_idle_resume(at, &mut file);
         }
         check_steps(process, package_fields, &mut file);
     }
+}
+
+/// Whether a faulty field of the process, or one that it would inherit, decides if it is resumed.
+fn is_resume_doubtful(own: &ExecutionFields, package: &ExecutionFields) -> bool {
+    let resume = own.is_resume_faulty || (own.resume.is_none() && package.is_resume_faulty);
+    let idempotent = own.is_idempotent_faulty || (own.idempotent.is_none() && package.is_idempotent_faulty);
+    resume || idempotent
 }
 
 fn note_idle_resume(at: At, report: &mut FileReport<'_>) {

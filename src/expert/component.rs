@@ -398,7 +398,11 @@ pub(super) fn note_repeated(
 fn values(fields: &mut Fields<'_, '_, '_>, name: &'static str, has_options: bool) -> Listing<Parameter> {
     let mut seen = HashSet::new();
     let what = name.trim_end_matches('s');
-    fields.maps(name, |fields| read_value(fields, has_options, what, &mut seen))
+    let mut values = fields.maps(name, |fields| read_value(fields, has_options, what, &mut seen));
+    let count = values.items.len();
+    values.items.retain(|value| !value.name.is_empty());
+    values.is_complete &= values.items.len() == count;
+    values
 }
 
 fn read_value(

@@ -25,7 +25,8 @@ impl<T> Default for Listing<T> {
 }
 
 impl<T> Listing<T> {
-    const fn faulty() -> Self {
+    /// A list that could not be read.
+    pub const fn faulty() -> Self {
         Self { items: Vec::new(), is_complete: false }
     }
 }
@@ -35,6 +36,8 @@ pub struct Fields<'n, 'r, 'f> {
     entries: &'n [Entry],
     /// Where a missing field is reported.
     owner: At,
+    /// Whether the key of this map is written twice, so that another map may hold more fields.
+    is_repeated: bool,
     used: Vec<&'static str>,
     /// The recorder of findings.
     pub report: &'r mut FileReport<'f>,
@@ -43,7 +46,7 @@ pub struct Fields<'n, 'r, 'f> {
 impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
     /// The fields of a map; missing ones are reported at `owner`.
     pub fn new(entries: &'n [Entry], owner: At, report: &'r mut FileReport<'f>) -> Self {
-        Self { entries, owner, used: Vec::new(), report }
+        Self { entries, owner, is_repeated: false, used: Vec::new(), report }
     }
 
     /// The key, even if its value is null.
@@ -64,8 +67,15 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
 
     /// The value with this name; null counts as absent.
     pub fn value(&mut self, name: &'static str) -> Option<&'n Node> {
-        self.used.push(name);
+        if !self.used.contains(&name) {
+            self.used.push(name);
+        }
         self.value_of(name)
+    }
+
+    /// Whether the field is uncertain because its key, or the key of this map, is written twice.
+    pub fn is_repeated(&self, name: &str) -> bool {
+        self.is_repeated || self.entries.iter().any(|entry| entry.is_repeated && entry.key.value == name)
     }
 
     /// Reports unknown keys.
@@ -102,17 +112,21 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         self.missing_at(name, example, None);
     }
 
-    /// Reports an empty field, at its key if it has one.
+    /// Reports an empty field, at its key if it has one. A field that is written twice may have its value in the other place.
     pub fn missing_at(&mut self, name: &str, example: &str, key: Option<At>) {
+        if self.is_repeated(name) {
+            return;
+        }
         let at = key.unwrap_or(self.owner);
         let message = format!("the field `{name}` is missing or empty");
         self.report.add(Code::MissingField, at, message, format!("write {name}: {example}"));
     }
 
-    /// A name that follows the rules of its kind; an invalid one is reported and read as empty.
+    /// A name that follows the rules of its kind; an invalid one is reported and read as empty, and so is one that is written twice.
     pub fn required_name(&mut self, kind: NameKind, example: &str) -> Spanned<String> {
         let text = self.required_text("name", example);
-        checked_name(text, kind, self.report)
+        let name = checked_name(text, kind, self.report);
+        if self.is_repeated("name") { Spanned::new(String::new(), name.at) } else { name }
     }
 
     /// An optional text.
@@ -236,7 +250,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         let mut list = self.texts(name);
         let mut seen = std::collections::HashSet::new();
         list.items.retain(|item| {
-            let is_new = seen.insert(super::path::normalized(&item.value).into_owned());
+            let is_new = seen.insert(super::path::normalized(&item.value));
             if !is_new {
                 let message = format!("the {what} \"{}\" is in this list twice", item.value);
                 self.report.add(Code::DuplicateEntry, item.at, message, "remove one of the two");
@@ -267,12 +281,13 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         what: &str,
         mut read: impl FnMut(&'n Node, &mut FileReport<'f>) -> Option<T>,
     ) -> Listing<T> {
-        let Some(node) = self.value(name) else { return Listing::default() };
+        let is_complete = !self.is_repeated(name);
+        let Some(node) = self.value(name) else { return Listing { items: Vec::new(), is_complete } };
         let Value::List(nodes) = &node.value else {
             self.wrong_type(name, node, what);
             return Listing::faulty();
         };
-        let mut list = Listing::default();
+        let mut list = Listing { items: Vec::new(), is_complete };
         for node in nodes {
             if let Some(item) = read(node, self.report) {
                 list.items.push(item);
@@ -289,8 +304,9 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
     /// A map, read as separate fields; missing ones are reported at its key. `None` if it is absent; a wrong type is reported.
     pub fn map(&mut self, name: &'static str) -> Option<Fields<'n, '_, 'f>> {
         let owner = self.key(name).unwrap_or(self.owner);
+        let is_repeated = self.is_repeated(name);
         let entries = self.entries_of(name)?;
-        Some(Fields::new(entries, owner, self.report))
+        Some(Fields { is_repeated, ..Fields::new(entries, owner, self.report) })
     }
 
     /// The entries of a map whose keys the format does not define.

@@ -25,6 +25,8 @@ use super::{MANIFEST, name};
 
 /// The user's file in a package's directory; it is never taken from a source.
 pub const BINDINGS: &str = "bindings.yaml";
+/// The file in an installed package's folder that shows that respool wrote it: it has the same random text as the record.
+const MARK: &str = ".installed-by-respool";
 /// The folder with respool's own records about the experts.
 const OWN: &str = ".respool";
 
@@ -45,6 +47,9 @@ pub struct Record {
     pub digest: String,
     /// When it was installed, in milliseconds since 1970.
     pub installed: u64,
+    /// The text of the mark in the folder; records of earlier builds have none.
+    #[serde(default)]
+    mark: Option<String>,
     /// The previous installation, for a rollback.
     #[serde(default)]
     pub previous: Option<Box<Record>>,
@@ -108,7 +113,7 @@ pub struct Plan {
     pub versions: (String, String),
     /// What the expert could do afterwards that it could not do before.
     pub loosened: Vec<String>,
-    /// Whether the installed files were changed since the installation.
+    /// Whether the folder may hold changes made by hand, which would be lost.
     pub has_local_changes: bool,
     /// Files that are new, missing or different.
     pub changed: Vec<String>,
@@ -126,7 +131,7 @@ impl Plan {
     pub fn cautions(&self) -> Vec<&'static str> {
         let local = self
             .has_local_changes
-            .then_some("the installed files were changed by hand, and the changes would be lost");
+            .then_some("files in its folder were changed by hand or put there by hand, and would be lost");
         let step = self.step.caution().filter(|_| !self.is_rollback);
         step.into_iter().chain(local).collect()
     }
@@ -201,8 +206,7 @@ impl Library {
     fn installed(&self, directory: PathBuf) -> io::Result<Installed> {
         let loaded = load(&directory)?;
         let folder = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let record =
-            fs::read(self.record_path(&folder)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let record = self.record(&folder).filter(|record| self.is_marked(&folder, record) != Some(false));
         Ok(Installed { directory, loaded, record })
     }
 
@@ -239,7 +243,7 @@ impl Library {
         if let Some(there) = other.or_else(|| place.exists().then_some(place)) {
             return Err(format!("{} is there already; use `respool expert update {name}`", there.display()));
         }
-        let record = record_of(package, source, None);
+        let record = record_of(package, source, new_mark(), None);
         self.write(name, package, &record).map_err(|error| format!("{name} cannot be installed: {error}"))?;
         Ok(record)
     }
@@ -255,12 +259,17 @@ impl Library {
         }
         let installed = self.get(name)?;
         let folder = installed.folder();
-        let Some(old) = installed.loaded.package else {
+        // Files that do not load were changed by hand; what was installed last says what they could do.
+        let is_broken = installed.loaded.package.is_none();
+        let Some(old) = installed.loaded.package.or_else(|| self.kept(&folder)) else {
             return Err(format!(
-                "the installed package of {name} does not load; remove it and install it again"
+                "the installed package of {name} does not load, and no copy of it is kept; correct it, or remove it and install it again"
             ));
         };
-        let recorded = installed.record.as_ref().map(|record| record.digest.as_str());
+        let is_as_installed = !is_broken
+            && installed.record.as_ref().is_some_and(|record| record.digest == digest(&old.files))
+            && !has_other_files(&installed.directory, &old.files);
+        let mark = installed.record.as_ref().and_then(|record| record.mark.clone()).unwrap_or_else(new_mark);
         let previous = installed.record.clone().map(|record| Box::new(Record { previous: None, ..record }));
         Ok(Plan {
             name: name.to_owned(),
@@ -268,9 +277,9 @@ impl Library {
             step: VersionStep::between(&old.manifest.version.value, &package.manifest.version.value),
             versions: (old.manifest.version.value.clone(), package.manifest.version.value.clone()),
             loosened: grants::loosened(&old, &package),
-            has_local_changes: recorded.is_some_and(|recorded| recorded != digest(&old.files)),
+            has_local_changes: !is_as_installed,
             changed: changed_files(&old.files, &package.files),
-            record: record_of(&package, source, previous),
+            record: record_of(&package, source, mark, previous),
             is_rollback: false,
             old,
             package,
@@ -336,8 +345,27 @@ impl Library {
         (!self.is_recorded(folder) && path.is_file()).then_some(path)
     }
 
+    /// Whether respool wrote this folder. A folder that was put in the place of an installed one has not its mark. Where the record is
+    /// of an earlier build, the files must be those that were installed.
     fn is_recorded(&self, folder: &str) -> bool {
-        self.record_path(folder).is_file()
+        let Some(record) = self.record(folder) else { return false };
+        self.is_marked(folder, &record).unwrap_or_else(|| {
+            let loaded = load(&self.dir.join(folder)).ok();
+            loaded
+                .and_then(|loaded| loaded.package)
+                .is_some_and(|package| digest(&package.files) == record.digest)
+        })
+    }
+
+    /// Whether the folder has the mark of its record; `None` if the record has none.
+    fn is_marked(&self, folder: &str, record: &Record) -> Option<bool> {
+        let mark = record.mark.as_ref()?;
+        let written = fs::read_to_string(self.dir.join(folder).join(MARK)).ok();
+        Some(written.as_ref() == Some(mark))
+    }
+
+    fn record(&self, folder: &str) -> Option<Record> {
+        serde_json::from_slice(&fs::read(self.record_path(folder)).ok()?).ok()
     }
 
     /// Writes an expert's bindings.
@@ -377,7 +405,7 @@ impl Library {
 
     /// The package as it was last installed into a folder, from its snapshot.
     pub(super) fn kept(&self, folder: &str) -> Option<Package> {
-        let record: Record = serde_json::from_slice(&fs::read(self.record_path(folder)).ok()?).ok()?;
+        let record = self.record(folder)?;
         let package = load(&self.snapshot(folder, &record.digest)).ok()?.package?;
         (digest(&package.files) == record.digest).then_some(package)
     }
@@ -399,6 +427,14 @@ impl Library {
     fn write(&self, folder: &str, package: &Package, record: &Record) -> io::Result<()> {
         self.keep(folder, package, &record.digest)?;
         let staged = self.staged(&package.files)?;
+        // Only a folder that loads may replace another one.
+        let is_whole = load(staged.path())?.package.is_some_and(|copy| digest(&copy.files) == record.digest);
+        if !is_whole {
+            return Err(io::Error::other("its copy does not load as the source does; report this as a bug"));
+        }
+        if let Some(mark) = &record.mark {
+            fs::write(staged.path().join(MARK), mark)?;
+        }
         let bindings = self.dir.join(folder).join(BINDINGS);
         if self.is_recorded(folder) && bindings.is_file() {
             fs::copy(&bindings, staged.path().join(BINDINGS))?;
@@ -423,7 +459,7 @@ impl Library {
     /// Writes the files to a new directory beside the packages, so that it can be renamed into place.
     fn staged(&self, files: &BTreeMap<String, String>) -> io::Result<tempfile::TempDir> {
         let staged = tempfile::tempdir_in(self.dir.join(OWN))?;
-        for (path, text) in files.iter().filter(|(path, _)| path.as_str() != BINDINGS) {
+        for (path, text) in files.iter().filter(|(path, _)| !is_reserved(path)) {
             let target = staged.path().join(path);
             fs::create_dir_all(target.parent().unwrap_or(staged.path()))?;
             let mut file = File::create(&target)?;
@@ -456,8 +492,7 @@ impl Library {
     /// # Errors
     /// When the folder cannot be read or written.
     pub(super) fn prune(&self, folder: &str, in_use: &BTreeSet<String>, older: Duration) -> io::Result<()> {
-        let record = fs::read(self.record_path(folder)).ok();
-        let record: Option<Record> = record.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let record = self.record(folder);
         let previous = record.as_ref().and_then(|record| record.previous.as_ref());
         let kept = [record.as_ref().map(|record| &record.digest), previous.map(|record| &record.digest)];
         let snapshots = match fs::read_dir(self.dir.join(OWN).join("snapshots").join(folder)) {
@@ -489,13 +524,47 @@ fn remove(path: &Path) -> io::Result<()> {
     if fs::symlink_metadata(path)?.is_symlink() { fs::remove_file(path) } else { fs::remove_dir_all(path) }
 }
 
-fn record_of(package: &Package, source: &Source, previous: Option<Box<Record>>) -> Record {
+/// Whether a path names a file that is in an installed package's folder but never part of the package. Some file systems do not
+/// distinguish capital letters.
+pub(super) fn is_reserved(path: &str) -> bool {
+    [BINDINGS, MARK].iter().any(|name| path.eq_ignore_ascii_case(name))
+}
+
+/// A text that nobody can guess.
+fn new_mark() -> String {
+    let bytes: [u8; 16] = rand::random();
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
+}
+
+/// Whether a folder holds files that are neither the package's nor respool's. One that cannot be read counts.
+fn has_other_files(directory: &Path, files: &BTreeMap<String, String>) -> bool {
+    let mut open = vec![directory.to_owned()];
+    while let Some(folder) = open.pop() {
+        let Ok(entries) = fs::read_dir(&folder) else { return true };
+        for entry in entries {
+            let Ok(entry) = entry else { return true };
+            let path = entry.path();
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                open.push(path);
+                continue;
+            }
+            let name = path.strip_prefix(directory).ok().and_then(Path::to_str);
+            if !name.is_some_and(|name| files.contains_key(name) || is_reserved(name)) {
+                return true;
+            }
+        }
+    }
+    false
+}
+
+fn record_of(package: &Package, source: &Source, mark: String, previous: Option<Box<Record>>) -> Record {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Record {
         source: source.as_text(),
         version: package.manifest.version.value.clone(),
         digest: digest(&package.files),
         installed: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+        mark: Some(mark),
         previous,
     }
 }

@@ -60,7 +60,7 @@ impl ModeField {
     fn read(fields: &mut Fields<'_, '_, '_>, name: &'static str) -> Self {
         let is_written = fields.value(name).is_some();
         let mode = fields.word(name, Concurrency::NAMES);
-        Self { is_faulty: is_written && mode.is_none(), mode }
+        Self { is_faulty: (is_written && mode.is_none()) || fields.is_repeated(name), mode }
     }
 }
 
@@ -77,7 +77,7 @@ impl KeyField {
     fn read(fields: &mut Fields<'_, '_, '_>, name: &'static str) -> Self {
         let is_written = fields.value(name).is_some();
         let path = fields.text(name).filter(|path| is_payload_path(name, path, fields.report));
-        Self { is_faulty: is_written && path.is_none(), path }
+        Self { is_faulty: (is_written && path.is_none()) || fields.is_repeated(name), path }
     }
 }
 
@@ -258,7 +258,7 @@ fn check_version(version: &Spanned<String>, report: &mut FileReport<'_>) {
 
 fn required_tools(fields: &mut Fields<'_, '_, '_>) -> Listing<Spanned<String>> {
     let Some(mut requires) = fields.map("requires") else {
-        let is_faulty = fields.value("requires").is_some();
+        let is_faulty = fields.value("requires").is_some() || fields.is_repeated("requires");
         return Listing { items: Vec::new(), is_complete: !is_faulty };
     };
     let mut tools = requires.distinct_texts("tools", "tool");
@@ -273,7 +273,7 @@ fn required_tools(fields: &mut Fields<'_, '_, '_>) -> Listing<Spanned<String>> {
 
 fn read_concurrency(fields: &mut Fields<'_, '_, '_>) -> (ModeField, KeyField) {
     let Some(mut map) = fields.map("concurrency") else {
-        let is_faulty = fields.value("concurrency").is_some();
+        let is_faulty = fields.value("concurrency").is_some() || fields.is_repeated("concurrency");
         return (ModeField { mode: None, is_faulty }, KeyField { path: None, is_faulty });
     };
     let read = (ModeField::read(&mut map, "default"), KeyField::read(&mut map, "key"));
@@ -400,9 +400,9 @@ impl Components {
     fn read(owner: &mut Fields<'_, '_, '_>) -> Self {
         if owner.value("components").is_none() {
             owner.missing("components", "a map with orchestrator, persona and functions");
-            return Self::default();
+            return Self::unread();
         }
-        let Some(mut fields) = owner.map("components") else { return Self::default() };
+        let Some(mut fields) = owner.map("components") else { return Self::unread() };
         let orchestrator = fields.required_text("orchestrator", "orchestrator.md");
         let read = Self {
             orchestrator: (!orchestrator.value.is_empty()).then_some(orchestrator),
@@ -416,18 +416,32 @@ impl Components {
         fields.finish();
         read
     }
+
+    /// Nothing is known of the files, so no reference to one is judged.
+    const fn unread() -> Self {
+        Self {
+            orchestrator: None,
+            persona: Listing::faulty(),
+            functions: Listing::faulty(),
+            processes: Listing::faulty(),
+            tools: Listing::faulty(),
+            knowledge: Listing::faulty(),
+            state: Listing::faulty(),
+        }
+    }
 }
 
-/// A list that must not be empty.
+/// A list that must not be empty; an empty one is reported, and references into it are not judged.
 fn required_list(
     fields: &mut Fields<'_, '_, '_>,
     name: &'static str,
     example: &str,
 ) -> Listing<Spanned<String>> {
-    let list = fields.distinct_texts(name, "path");
+    let mut list = fields.distinct_texts(name, "path");
     if list.items.is_empty() && list.is_complete {
         let at = fields.key(name);
         fields.missing_at(name, example, at);
+        list.is_complete = false;
     }
     list
 }

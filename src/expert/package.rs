@@ -12,7 +12,7 @@ use super::fields::Listing;
 use super::files::{PackageDir, Unreadable};
 use super::manifest::Manifest;
 use super::policy::Tiers;
-use super::{MANIFEST, path, yaml};
+use super::{MANIFEST, library, path, yaml};
 
 /// The largest YAML file, in bytes.
 const LARGEST_YAML: u64 = 256 << 10;
@@ -209,7 +209,7 @@ impl Reader {
     fn tools(&mut self, paths: &Listing<Spanned<String>>) -> Listing<Tool> {
         let mut list = Listing { items: Vec::new(), is_complete: paths.is_complete };
         for written in paths.items.iter().take(MOST_FILES) {
-            let path = path::normalized(&written.value).into_owned();
+            let path = path::normalized(&written.value);
             let text = self.text(&path, written, LARGEST_YAML);
             let mut report = self.report.file(&path);
             let root = text.and_then(|text| yaml::read(&text, 1, &mut report));
@@ -221,7 +221,7 @@ impl Reader {
     }
 
     fn markdown(&mut self, written: &Spanned<String>) -> Option<(String, String)> {
-        let path = path::normalized(&written.value).into_owned();
+        let path = path::normalized(&written.value);
         let text = self.text(&path, written, LARGEST_MARKDOWN)?;
         Some((path, text))
     }
@@ -229,6 +229,12 @@ impl Reader {
     /// The text of a file, without a byte order mark and with `\n` line ends. `written` is the entry that names it.
     fn text(&mut self, path: &str, written: &Spanned<String>, most: u64) -> Option<String> {
         if component::note_escape(written, &mut self.report.file(MANIFEST)) {
+            return None;
+        }
+        if library::is_reserved(path) {
+            let message = format!("{path} is not part of a package: the file of this name is the user's");
+            let help = "remove it from components; `respool expert bind` writes the user's bindings";
+            self.report.file(MANIFEST).add(Code::PathEscape, written.at, message, help);
             return None;
         }
         let left = LARGEST_PACKAGE.saturating_sub(self.bytes);

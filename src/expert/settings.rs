@@ -75,12 +75,20 @@ pub struct ExecutionFields {
     pub on_failure: Option<Spanned<OnFailure>>,
     /// Whether a later attempt gets the log of what is done.
     pub resume: Option<Spanned<bool>>,
+    /// Whether `idempotent` is written but could not be read.
+    pub is_idempotent_faulty: bool,
+    /// Whether `resume_from_execution_log` is written but could not be read.
+    pub is_resume_faulty: bool,
 }
 
 impl ExecutionFields {
     /// Reads `execution` of a manifest or a process.
     pub fn read(owner: &mut Fields<'_, '_, '_>) -> Self {
-        let Some(mut fields) = owner.map("execution") else { return Self::default() };
+        let is_repeated = owner.is_repeated("execution");
+        let Some(mut fields) = owner.map("execution") else {
+            let is_faulty = is_repeated || owner.value("execution").is_some();
+            return Self { is_idempotent_faulty: is_faulty, is_resume_faulty: is_faulty, ..Self::default() };
+        };
         let mut read = Self {
             timeout: fields.duration("timeout", false),
             idempotent: fields.boolean("idempotent"),
@@ -94,6 +102,11 @@ impl ExecutionFields {
             read.delay = retry.duration("delay", true);
             retry.finish();
         }
+        let is_faulty = |fields: &Fields<'_, '_, '_>, name: &str, is_read: bool| {
+            fields.is_repeated(name) || (!is_read && fields.value_of(name).is_some())
+        };
+        read.is_idempotent_faulty = is_faulty(&fields, "idempotent", read.idempotent.is_some());
+        read.is_resume_faulty = is_faulty(&fields, "resume_from_execution_log", read.resume.is_some());
         fields.finish();
         read
     }

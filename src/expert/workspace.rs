@@ -4,7 +4,6 @@
 //! `scratch/` are on disk and writable; `learnings/` is on disk and read-only. State with `scope: session` has a separate folder for each
 //! session. A file is written atomically, and only by a run that has read what it replaces. Called by `tools`.
 
-use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -54,7 +53,7 @@ impl Workspace {
         let inline = package.functions.items.iter().filter(|one| one.session == FunctionSession::Inline);
         let by_functions = inline.flat_map(|function| &function.knowledge.items);
         let named = by_functions.map(|path| path.value.clone()).chain(context.iter().cloned());
-        let permitted = named.map(|named| path::normalized(&named).into_owned()).collect();
+        let permitted = named.map(|named| path::normalized(&named)).collect();
         let session = file_name(session);
         Self { root: root.to_owned(), package, session, permitted, seen: Mutex::default() }
     }
@@ -63,8 +62,8 @@ impl Workspace {
     /// session, so it is enough that any function or process of the package names private knowledge.
     pub(super) fn may_quote_private(&self) -> bool {
         let contexts = self.package.processes.items.iter().flat_map(|process| &process.context.items);
-        let preloaded: BTreeSet<Cow<'_, str>> = contexts.map(|path| path::normalized(&path.value)).collect();
-        let is_read = |path: &String| self.permitted.contains(path) || preloaded.contains(path.as_str());
+        let preloaded: BTreeSet<String> = contexts.map(|path| path::normalized(&path.value)).collect();
+        let is_read = |path: &String| self.permitted.contains(path) || preloaded.contains(path);
         let mut private =
             self.package.knowledge.items.iter().filter(|one| one.kind == KnowledgeKind::Private);
         private.any(|one| is_read(&one.path)) || isolated::any_reads_private(&self.package)
@@ -249,7 +248,8 @@ impl Workspace {
         if let Some(why) = path::escape(written) {
             return Err(format!("{written:?} is not a path of this workspace: {why}"));
         }
-        let wanted = &*path::normalized(written);
+        let wanted = path::normalized(written);
+        let wanted = wanted.as_str();
         if let Some(found) = self.of_package(wanted)? {
             return Ok(found);
         }
@@ -257,12 +257,11 @@ impl Workspace {
         let is_session =
             |one: &&super::component::State| one.scope == Scope::Session && state::place(&one.path) == wanted;
         match wanted.split('/').next() {
-            _ if wanted.ends_with('/') => Err(format!("{wanted} is a folder; name a file")),
+            _ if wanted.ends_with('/') || matches!(wanted, "state" | "scratch" | "learnings") => {
+                Err(format!("{wanted} is a folder; name a file"))
+            }
             Some("state") if self.package.state.items.iter().any(|one| is_session(&one)) => {
                 disk(format!("{}/{wanted}", self.session_folder()), true)
-            }
-            Some("state" | "scratch" | "learnings") if !wanted.contains('/') => {
-                Err(format!("{wanted} is a folder; name a file"))
             }
             Some("state" | "scratch") => disk(wanted.to_owned(), true),
             Some("learnings") => disk(wanted.to_owned(), false),
@@ -438,6 +437,21 @@ mod tests {
         assert_eq!(two.read("state/pipeline.md").unwrap(), "deal");
         one.end_session();
         assert!(!dir.path().join("root/sessions/one").exists());
+    }
+
+    #[test]
+    fn a_path_has_one_spelling_and_a_folder_is_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two) = both(dir.path());
+        for written in ["state/./notes.md", "state//notes.md"] {
+            one.read(written).unwrap();
+            one.write(written, written).unwrap();
+            assert_eq!(one.read("state/notes.md").unwrap(), written);
+            assert!(two.read(written).unwrap().contains("nothing"), "another session has its own");
+        }
+        for written in ["scratch", "state", "learnings", "./scratch", "scratch/", "scratch/."] {
+            assert!(one.write(written, "x").unwrap_err().contains("is a folder; name a file"), "{written}");
+        }
     }
 
     #[test]

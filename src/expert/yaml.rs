@@ -37,8 +37,10 @@ pub enum Value {
 pub struct Entry {
     /// The key as text.
     pub key: Spanned<String>,
-    /// The value.
+    /// The value; of an entry that is written twice the first.
     pub value: Node,
+    /// Whether the map has the key twice, so that its value is uncertain.
+    pub is_repeated: bool,
 }
 
 impl Value {
@@ -169,7 +171,7 @@ impl<'a> Reader<'a, '_, '_> {
 
     fn map(&mut self) -> Result<Value, Stop> {
         let mut entries: Vec<Entry> = Vec::new();
-        let mut seen = std::collections::HashSet::new();
+        let mut seen: HashMap<String, usize> = HashMap::new();
         loop {
             let (event, span) = self.next()?;
             if matches!(event, Event::MappingEnd) {
@@ -186,11 +188,15 @@ impl<'a> Reader<'a, '_, '_> {
             if is_blank {
                 value.at = key.at;
             }
-            if seen.insert(key.value.clone()) {
-                entries.push(Entry { key, value });
-            } else {
+            if let Some(first) = seen.get(&key.value) {
+                if let Some(entry) = entries.get_mut(*first) {
+                    entry.is_repeated = true;
+                }
                 let message = format!("the key \"{}\" is written twice in this map", key.value);
                 self.report.add(Code::DuplicateKey, key.at, message, "remove one of the two");
+            } else {
+                seen.insert(key.value.clone(), entries.len());
+                entries.push(Entry { key, value, is_repeated: false });
             }
         }
     }

@@ -180,7 +180,10 @@ fn a_package_that_was_put_there_by_hand_is_an_expert_too() {
     );
     assert!(it.refused(&["update", "lending-desk"]).contains("not known where"));
     it.edit("expert.yaml", "version: \"0.1.0\"", "version: \"0.1.1\"");
-    it.done(&["update", "lending-desk", it.path("source").to_str().unwrap()]);
+    let source = it.path("source");
+    let refused = it.refused(&["update", "lending-desk", source.to_str().unwrap()]);
+    assert!(refused.contains("put there by hand"), "{refused}");
+    it.done(&["update", "lending-desk", source.to_str().unwrap(), "--force"]);
     assert!(fs::read_to_string(it.path("experts/clone-of-desk/expert.yaml")).unwrap().contains("0.1.1"));
     it.done(&["remove", "lending-desk"]);
     assert!(!it.path("experts/clone-of-desk").exists() && it.path("experts/second-clone").exists());
@@ -203,9 +206,56 @@ fn bindings_that_come_with_a_clone_are_not_read() {
     let beside = fs::read_to_string(it.path("expert-config/clone/bindings.yaml")).unwrap();
     assert!(beside.contains("type: gateway") && !beside.contains("exec"), "{beside}");
     it.edit("expert.yaml", "version: \"0.1.0\"", "version: \"0.1.1\"");
-    it.done(&["update", "lending-desk", it.path("source").to_str().unwrap()]);
+    it.done(&["update", "lending-desk", it.path("source").to_str().unwrap(), "--force"]);
     assert!(!clone.join("bindings.yaml").exists(), "an update does not make it the user's");
     assert!(it.path("expert-config/clone/bindings.yaml").exists());
+}
+
+/// The record of a package that was deleted by hand does not make its successor's bindings the user's.
+#[test]
+fn a_folder_in_the_place_of_an_installed_one_does_not_bind_itself() {
+    let it = Installation::new();
+    it.edit("expert.yaml", "components:", "requires: {tools: [shell]}\ncomponents:");
+    it.install();
+    it.done(&["bind", "lending-desk", "shell", "--type", "gateway"]);
+    let folder = it.path("experts/lending-desk");
+    assert!(!it.run(&["validate", "lending-desk"]).1.contains("it is not bound"));
+    fs::remove_dir_all(&folder).unwrap();
+    write_package(&folder);
+    fs::copy(it.path("source/expert.yaml"), folder.join("expert.yaml")).unwrap();
+    fs::write(folder.join("bindings.yaml"), "tools:\n  shell: {type: local}\n").unwrap();
+    let text = it.refused(&["validate", "lending-desk"]);
+    assert!(text.contains("shell: it is not bound") && text.contains("bindings.yaml is not read"), "{text}");
+}
+
+/// Records of earlier builds have no mark: their folder counts while its files are those that were installed.
+#[test]
+fn a_record_without_a_mark_holds_for_the_installed_files() {
+    let it = Installation::new();
+    it.edit("expert.yaml", "components:", "requires: {tools: [shell]}\ncomponents:");
+    it.install();
+    it.done(&["bind", "lending-desk", "shell", "--type", "gateway"]);
+    let path = it.path("experts/.respool/lending-desk.json");
+    let mut record: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    assert!(record.as_object_mut().unwrap().remove("mark").is_some());
+    fs::write(&path, record.to_string()).unwrap();
+    assert!(!it.run(&["validate", "lending-desk"]).1.contains("it is not bound"));
+    fs::write(it.path("experts/lending-desk/orchestrator.md"), "Mine.\n").unwrap();
+    assert!(it.refused(&["validate", "lending-desk"]).contains("shell: it is not bound"));
+}
+
+#[test]
+fn files_beside_the_package_and_a_package_that_does_not_load_need_force() {
+    let it = Installation::new();
+    it.install();
+    fs::write(it.path("experts/lending-desk/notes.txt"), "mine").unwrap();
+    it.edit("expert.yaml", "version: \"0.1.0\"", "version: \"0.1.1\"");
+    assert!(it.refused(&["update", "lending-desk"]).contains("put there by hand"));
+    fs::remove_file(it.path("experts/lending-desk/notes.txt")).unwrap();
+    fs::write(it.path("experts/lending-desk/expert.yaml"), "spec: [").unwrap();
+    assert!(it.refused(&["update", "lending-desk"]).contains("put there by hand"));
+    it.done(&["update", "lending-desk", "--force"]);
+    assert!(it.installed("expert.yaml").contains("0.1.1"));
 }
 
 #[test]
@@ -238,6 +288,8 @@ fn only_what_the_package_names_is_installed() {
         it.refused(&["show", "lending-desk"]);
     }
     it.edit("expert.yaml", "functions: [", "knowledge: [bindings.yaml]\n  functions: [");
+    assert!(it.refused(&["install", it.path("source").to_str().unwrap()]).contains("path-escape"));
+    it.edit("expert.yaml", "knowledge: [bindings.yaml]\n  ", "");
     it.install();
     for extra in ["bindings.yaml", "run.sh", "scratch", "learnings"] {
         assert!(!it.path("experts/lending-desk").join(extra).exists(), "{extra}");

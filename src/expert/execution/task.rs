@@ -219,7 +219,7 @@ pub(super) fn scratchpad(pattern: &str, inputs: &Value) -> Result<String, String
         rest = after;
     }
     path.push_str(rest);
-    let path = crate::expert::path::normalized(&path).into_owned();
+    let path = crate::expert::path::normalized(&path);
     if path.starts_with("scratch/") && crate::expert::path::escape(&path).is_none() {
         Ok(path)
     } else {
