@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use semver::Version;
 
 use super::component::Tool;
-use super::manifest::Trigger;
+use super::manifest::{Trigger, TriggerSession};
 use super::package::Package;
 use super::policy::Tier;
 
@@ -88,7 +88,12 @@ fn start_of(trigger: &Trigger) -> String {
         field.as_ref().map(|one| format!(" {}", one.value)).unwrap_or_default()
     };
     let details = format!("{}{}{}", text(&trigger.preset), text(&trigger.expr), text(&trigger.zone));
-    format!("{} ({kind}{details}) runs {}", trigger.name.value, trigger.process.value)
+    // A main session may know and do more than the process alone, and all its triggers share the state files.
+    let session = match trigger.session {
+        TriggerSession::Isolated => "",
+        TriggerSession::Main => " in the main session",
+    };
+    format!("{} ({kind}{details}) runs {}{session}", trigger.name.value, trigger.process.value)
 }
 
 fn tiers(old: &Package, new: &Package, lines: &mut Vec<String>) {
@@ -205,5 +210,28 @@ mod tests {
         check((auto, look), (auto, both), &["crm.send is new and runs without asking"]);
         check((held, look), (held, both), &[]);
         check((auto, None), (held, None), &[]);
+    }
+
+    /// A trigger that moves into the main session starts something else than before.
+    #[test]
+    fn the_session_of_a_trigger_is_part_of_what_starts() {
+        let with = |session: &str| {
+            let dir = tempfile::tempdir().unwrap();
+            let manifest = format!(
+                "spec: '1.0'\nname: desk\nversion: 1.0.0\ndescription: d\n\
+                 components: {{orchestrator: o.md, persona: [o.md], functions: [f.md], processes: [f.md]}}\n\
+                 triggers: [{{name: t, type: webhook, process: f, session: {session}}}]\n"
+            );
+            std::fs::write(dir.path().join("expert.yaml"), manifest).unwrap();
+            std::fs::write(dir.path().join("o.md"), "o\n").unwrap();
+            std::fs::write(dir.path().join("f.md"), "---\nname: f\ndescription: d\n---\nBody.\n").unwrap();
+            super::super::load(dir.path()).unwrap().package.unwrap()
+        };
+        let (isolated, main) = (with("isolated"), with("main"));
+        assert_eq!(
+            loosened(&isolated, &main),
+            ["a trigger starts it: t (webhook) runs f in the main session"]
+        );
+        assert_eq!(loosened(&main, &main), Vec::<String>::new());
     }
 }

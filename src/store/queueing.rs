@@ -185,6 +185,15 @@ impl Store {
         self.changed(Change::Drop { entry: entry.to_owned() }).await
     }
 
+    /// Returns a claimed entry to the queue, due at this time, as if it had not been claimed: its attempt and its run stay as they are.
+    /// False when the lease is lost.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub async fn give_back_entry(&self, lease: &EntryLease, at: u64, note: &str) -> Result<bool, StoreError> {
+        self.changed(Change::GiveBack { lease: lease.clone(), at, note: note.to_owned() }).await
+    }
+
     /// Ends an entry that waits or is held, so that nothing more is done for it; false when it is neither.
     ///
     /// # Errors

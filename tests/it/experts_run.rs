@@ -632,6 +632,41 @@ async fn begun_work_of_the_main_session_is_not_handed_to_a_gateway_that_comes_la
     respool.killed().await;
 }
 
+/// A replayed dead letter of the main session knows what was done; the main session would do it again.
+#[tokio::test]
+async fn a_replay_of_the_main_session_is_not_handed_to_a_gateway_that_comes_later() {
+    let model = |request: &Value| match results(request).len() {
+        0 => calls(&[("crm__create_note", json!({"text": "once", "deal_id": "d-1"}))]),
+        _ if task(request).contains("the moon is wrong") => {
+            calls(&[("finish_process", json!({"summary": "s"}))])
+        }
+        _ => calls(&[("fail_process", json!({"reason": "the moon is wrong"}))]),
+    };
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    desk.change(&[
+        ("on_failure: escalate", "on_failure: dead_letter"),
+        ("max_attempts: 3", "max_attempts: 1"),
+    ]);
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    let mut invocation = invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}));
+    invocation.origin = Origin::Trigger { name: "moved".into(), session: "main".into() };
+    enqueue(store, invocation).await;
+    assert_eq!(until(store, "i1", is_over).await.state, EntryState::DeadLetter);
+    respool.killed().await;
+
+    let gateway = "[tools.gateway]\nurl = \"http://127.0.0.1:1\"\ntoken = \"t\"\n";
+    let respool = Respool::configured(&format!("{}{gateway}", desk.toml(&fake.url()))).await;
+    let store = respool.agents.store().unwrap();
+    assert!(store.replay("i1", "i2", now()).await.unwrap());
+    let row = until(store, "i2", is_over).await;
+    assert_ne!(row.note.as_deref(), Some("handed to the main session"));
+    assert!(row.run.is_some(), "it is executed here");
+    assert_eq!(desk.effects(), ["create_note"]);
+    respool.killed().await;
+}
+
 /// A process may wait for a person longer than files of failed ones are kept.
 #[tokio::test]
 async fn working_data_stays_while_a_person_is_awaited() {

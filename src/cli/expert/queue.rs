@@ -105,24 +105,33 @@ pub(super) fn queue(config: &Loaded, expert: Option<&str>) -> Result<(), Failure
 /// Ends an invocation, and its run where it has one.
 pub(super) fn cancel(config: &Loaded, id: &str) -> Result<(), Failure> {
     with_store(config, async |store| {
-        let failed = |error: crate::store::StoreError| error.0;
-        let row = store.entry(id).await.map_err(failed)?;
-        let row = row.ok_or_else(|| {
-            format!("there is no invocation {id:?}; `respool expert queue` shows those that have not ended")
-        })?;
-        let ended = match (row.state, &row.run) {
-            (EntryState::Claimed | EntryState::Held, Some(run)) => store.request_cancel(run, now()).await,
-            (EntryState::Waiting | EntryState::Held, _) => store.give_up(id, "it was cancelled", now()).await,
-            (EntryState::Claimed, None) => return Err(format!("{id} is about to begin; try again")),
-            (state, _) => return Err(format!("{id} has ended already: it is {}", state.as_str())),
-        };
-        if !ended.map_err(failed)? {
-            return Err(format!("{id} has changed in the meantime; try again"));
-        }
-        let is_ending = row.state == EntryState::Claimed;
-        say(&format!("{id} {}", if is_ending { "is being cancelled" } else { "is cancelled" }));
+        let is_ended = cancel_entry(&store, id).await?;
+        say(&format!("{id} {}", if is_ended { "is cancelled" } else { "is being cancelled" }));
         Ok(())
     })
+}
+
+/// Cancels an entry that has not ended. False when a process works on its run: that process ends both.
+async fn cancel_entry(store: &Store, id: &str) -> Result<bool, String> {
+    let failed = |error: crate::store::StoreError| error.0;
+    let row = store.entry(id).await.map_err(failed)?;
+    let row = row.ok_or_else(|| {
+        format!("there is no invocation {id:?}; `respool expert queue` shows those that have not ended")
+    })?;
+    let is_requested = match (row.state, &row.run) {
+        (EntryState::Claimed | EntryState::Waiting | EntryState::Held, Some(run)) => {
+            store.request_cancel(run, now()).await.map_err(failed)?
+        }
+        (EntryState::Claimed, None) => return Err(format!("{id} is about to begin; try again")),
+        (EntryState::Waiting | EntryState::Held, None) => false,
+        (state, _) => return Err(format!("{id} has ended already: it is {}", state.as_str())),
+    };
+    // An entry that waits for its next attempt has a run that is over, or none.
+    if !is_requested && !store.give_up(id, "it was cancelled", now()).await.map_err(failed)? {
+        return Err(format!("{id} has changed in the meantime; try again"));
+    }
+    let left = store.entry(id).await.map_err(failed)?;
+    Ok(left.is_none_or(|row| row.state == EntryState::Failed))
 }
 
 fn line(row: &EntryRow) -> String {
@@ -223,4 +232,58 @@ async fn list(store: &Store, expert: Option<String>, kind: Option<String>) -> Re
     }
     say_aside(&format!("{} message(s)", rows.len()));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Append, ClaimRequest, EntryLease, NewEntry, NewRun, Queue as _, Status, StoreConfig};
+
+    /// An entry that is claimed and whose run waits for a person.
+    async fn asking(store: &Store, id: &str) -> EntryLease {
+        let entry =
+            NewEntry { id: id.into(), queue: "desk".into(), payload: "{}".into(), ..NewEntry::default() };
+        store.enqueue(entry, 5).await.unwrap();
+        let queues = vec!["desk".to_owned()];
+        let request = ClaimRequest { queues, most: 1, now: 10, until: 1_000, ..ClaimRequest::default() };
+        let lease = store.claim_entries(request).await.unwrap().remove(0).lease;
+        let run = NewRun { id: format!("run of {id}"), agent: "desk".into(), ..NewRun::default() };
+        assert!(store.begin_leased(run, &lease).await.unwrap());
+        lease
+    }
+
+    async fn end_run(store: &Store, id: &str, status: Status) {
+        let append = Append::status(&format!("run of {id}"), Store::FIRST_EPOCH, 11, status);
+        assert!(!store.append(append).await.unwrap().lost);
+    }
+
+    async fn run_status(store: &Store, id: &str) -> Status {
+        store.run(&format!("run of {id}")).await.unwrap().unwrap().row.status
+    }
+
+    /// The run of a woken invocation waited for ever, and its files were never deleted.
+    #[tokio::test]
+    async fn a_cancelled_invocation_takes_its_run_along() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = StoreConfig { state_dir: dir.path().to_owned(), ..StoreConfig::default() };
+        let store = Store::open(&config).unwrap();
+
+        let lease = asking(&store, "woken").await;
+        end_run(&store, "woken", Status::AwaitingApproval).await;
+        assert!(store.hold(&lease, "a person is asked".into()).await.unwrap());
+        assert!(store.wake("woken", 12).await.unwrap());
+        assert_eq!(cancel_entry(&store, "woken").await, Ok(true));
+        assert_eq!(run_status(&store, "woken").await, Status::Cancelled);
+        assert!(cancel_entry(&store, "woken").await.unwrap_err().contains("has ended already"));
+
+        let lease = asking(&store, "failed once").await;
+        end_run(&store, "failed once", Status::Failed).await;
+        assert!(store.retry_at(&lease, 5_000, "it failed".into()).await.unwrap());
+        assert_eq!(cancel_entry(&store, "failed once").await, Ok(true));
+        assert_eq!(run_status(&store, "failed once").await, Status::Failed);
+
+        asking(&store, "worked on").await;
+        assert_eq!(cancel_entry(&store, "worked on").await, Ok(false));
+        assert_eq!(run_status(&store, "worked on").await, Status::Running);
+    }
 }

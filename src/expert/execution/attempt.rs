@@ -58,12 +58,13 @@ impl Worker {
             // The expert was removed a moment ago; its entries wait in case it comes back.
             return self
                 .store
-                .retry_at(&claimed.lease, now() + 60_000, "the expert is not installed".to_owned())
+                .give_back_entry(&claimed.lease, now() + 60_000, "the expert is not installed")
                 .await
                 .map(drop);
         };
-        // What has begun here goes on here, also when a gateway was configured meanwhile.
-        let is_begun = claimed.run.is_some() || claimed.attempt > 1;
+        // What has begun here goes on here, also when a gateway was configured meanwhile. A replayed dead letter has begun, too.
+        let is_replay = invocation.id != claimed.lease.entry;
+        let is_begun = is_replay || claimed.run.is_some() || claimed.attempt > 1;
         if !is_begun && self.hand_to_main_session(claimed, &invocation).await? {
             return Ok(());
         }

@@ -56,7 +56,8 @@ impl Scratchpads {
         }
         let is_own =
             taking.before.as_ref().is_some_and(|before| before.invocation == taking.owner.invocation);
-        if taking.is_first && !is_own {
+        // A file that another invocation owned is not this one's, however far this one has got.
+        if !is_own && (taking.is_first || taking.before.is_some()) {
             files.set_aside(path, now())?;
         }
         let (record, new) = (self.record(path), folder.join(".new"));
@@ -93,7 +94,7 @@ impl Worker {
         let files = Workspace::new(&root, Arc::clone(&attempt.package), attempt.session(), &[]);
         let Attempt { invocation, claimed, .. } = attempt;
         let owner = Owner { invocation: invocation.id.clone(), entry: claimed.lease.entry.clone() };
-        let is_first = claimed.attempt == 1 && !claimed.is_continued;
+        let is_first = claimed.attempt == 1 && claimed.run.is_none();
         let take = |path: &str, before| {
             let taken = pads.take(&files, path, &Taking { owner: owner.clone(), before, is_first });
             taken.inspect_err(|error| tracing::warn!(target: "respool::expert", path, %error, "a scratchpad cannot be prepared"))

@@ -39,7 +39,8 @@ pub(super) fn forget(change: &Transaction<'_>, gone: &GoneClocks) -> rusqlite::R
         .sum()
 }
 
-/// Puts a clock forward to a time for which an entry is queued. Where it is there already, or beyond: the entry that was queued last.
+/// Puts a clock forward to a time for which an entry is queued. Where it is there already, or beyond: the entry that was queued last. A
+/// clock that was forgotten while a process still watches it, because its expert was removed and installed again, is remembered anew.
 pub(super) fn advance(
     change: &Transaction<'_>,
     time: &ClockTime,
@@ -48,7 +49,8 @@ pub(super) fn advance(
     let Clock { queue, name, schedule } = &time.clock;
     let advanced = change
         .prepare_cached(
-            "UPDATE clocks SET mark = ?4, entry = ?5 WHERE queue = ?1 AND name = ?2 AND schedule = ?3 AND mark < ?4",
+            "INSERT INTO clocks (queue, name, schedule, mark, entry) VALUES (?1, ?2, ?3, ?4, ?5)
+             ON CONFLICT (queue, name) DO UPDATE SET mark = ?4, entry = ?5 WHERE schedule = ?3 AND mark < ?4",
         )?
         .execute(params![queue, name, schedule, signed(time.time), entry])?;
     if advanced > 0 {

@@ -19,6 +19,7 @@ pub(in crate::store) enum Change {
     Claim(ClaimRequest),
     Heartbeat { lease: EntryLease, until: u64 },
     Retry { lease: EntryLease, at: u64, note: String },
+    GiveBack { lease: EntryLease, at: u64, note: String },
     Hold { lease: EntryLease, note: String },
     Wake { entry: String, now: u64 },
     Complete { lease: EntryLease, end: EntryEnd, note: String, now: u64 },
@@ -131,6 +132,10 @@ pub(in crate::store) fn apply(change: &Transaction<'_>, what: &Change) -> rusqli
         }
         Change::Retry { lease, at, note } => {
             let set = "state = 'waiting', due = ?3, note = ?4, lease_until = NULL, is_new_attempt = 1";
+            of_lease(change, lease, set, &[&signed(*at), note]).map(changed)
+        }
+        Change::GiveBack { lease, at, note } => {
+            let set = "state = 'waiting', due = ?3, note = ?4, lease_until = NULL";
             of_lease(change, lease, set, &[&signed(*at), note]).map(changed)
         }
         Change::Hold { lease, note } => {

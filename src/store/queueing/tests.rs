@@ -227,6 +227,40 @@ async fn a_clock_fires_once_for_a_time() {
     assert_eq!(one.entries(None, EntryState::Waiting, 9).await.unwrap().len(), 2);
 }
 
+/// `expert remove` and `expert install` within one poll of a process that watches the clock; or another process forgot it.
+#[tokio::test]
+async fn a_forgotten_clock_fires_for_whoever_still_watches_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two) = (open(dir.path()), open(dir.path()));
+    let clock = Clock { queue: "desk".into(), name: "daily".into(), schedule: "s".into() };
+    let at = |id: &str, time| {
+        let clock = Some(ClockTime { clock: clock.clone(), time });
+        NewEntry { clock, ..entry(id, None) }
+    };
+    one.clock_mark(&clock, 5).await.unwrap();
+    two.forget_clocks(GoneClocks::OfQueue("desk".into())).await.unwrap();
+    assert_eq!(one.enqueue(at("a", 10), 11).await, Ok(Enqueued::Accepted));
+    assert_eq!(two.enqueue(at("b", 10), 11).await, Ok(Enqueued::Duplicate("a".into())));
+    two.forget_clocks(GoneClocks::AllBut(std::collections::BTreeSet::new())).await.unwrap();
+    assert_eq!(two.enqueue(at("c", 20), 21).await, Ok(Enqueued::Accepted));
+    assert_eq!(one.clock_mark(&clock, 22).await, Ok(20));
+}
+
+/// An expert that is missing for a moment costs its entries no attempt, and no run that a person has decided on.
+#[tokio::test]
+async fn a_lease_that_is_given_back_keeps_the_attempt_and_its_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    store.enqueue(entry("a", None), 5).await.unwrap();
+    let first = claim_one(&store, 10).await.unwrap();
+    begun(&store, "run-1", &first).await;
+    assert!(store.give_back_entry(&first.lease, 50, "the expert is not installed").await.unwrap());
+    assert!(!store.give_back_entry(&first.lease, 50, "twice").await.unwrap(), "the lease is lost");
+    assert_eq!(claim_one(&store, 49).await, None);
+    let again = claim_one(&store, 50).await.unwrap();
+    assert_eq!((again.attempt, again.is_continued, again.run.as_deref()), (1, true, Some("run-1")));
+}
+
 /// Where the key came before, the clock does not move; where the clock was there before, the key is not remembered.
 #[tokio::test]
 async fn a_clock_and_a_key_are_one_commit() {
