@@ -9,7 +9,8 @@ b() { buildah "${store[@]}" "$@"; }
 container=$(b from scratch)
 trap 'b rm "$container" >/dev/null 2>&1 || true' EXIT
 b copy -q "$container" "$binary" /respool
-mkdir -p "$work/empty"; b copy -q --chown 65532:65532 "$container" "$work/empty" /state
+mkdir -p "$work/empty"
+for folder in /state /tmp; do b copy -q --chown 65532:65532 "$container" "$work/empty" "$folder"; done
 b config --user 65532:65532 --workingdir /state --env RESPOOL__STATE_DIR=/state --env RESPOOL__LISTEN=0.0.0.0:8003 \
     --stop-signal SIGTERM --entrypoint '["/respool"]' --cmd serve "$container"
 b commit -q "$container" respool:test >/dev/null

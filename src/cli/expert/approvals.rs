@@ -104,6 +104,9 @@ async fn list(store: &Store, expert: Option<&str>) -> Result<(), Failure> {
         for call in &request.calls {
             say(&flat(&format!("    {} {}", call.name, call.arguments)));
         }
+        if !request.reason.is_empty() {
+            say(&flat(&format!("    the model's reason: {}", request.reason)));
+        }
     }
     Ok(())
 }
