@@ -121,7 +121,7 @@ impl ActiveRuns {
 
     /// Whether a run is one of these; `None` when this process does not work on it.
     pub(super) fn is_of(&self, id: &str, whose: &Whose) -> Option<bool> {
-        self.runs().get(id).map(|active| whose.includes(active.client.as_deref()))
+        self.runs().get(id).map(|active| whose.includes(&active.agent, active.client.as_deref()))
     }
 
     /// The ids of the runs.
@@ -230,6 +230,7 @@ impl ActiveRuns {
         let stops = Stops { shutdown: self.shutdown.clone(), cut: self.cut.clone(), ..Stops::default() };
         let guard = Arc::new(stops.gone.clone().drop_guard());
         let run = ActiveRun {
+            agent: Arc::clone(&agent.name),
             client: work.client.clone(),
             progress: progress.clone(),
             end: end.clone(),

@@ -12,6 +12,7 @@ use crate::wire::{ApiError, ErrorCode};
 
 /// A run that is being worked on.
 pub(super) struct ActiveRun {
+    pub(super) agent: Arc<str>,
     /// Stands for its client; `None`: anybody's.
     pub(super) client: Option<String>,
     pub(super) progress: broadcast::Sender<String>,

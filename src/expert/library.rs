@@ -345,7 +345,7 @@ impl Library {
         (!self.is_recorded(folder) && path.is_file()).then_some(path)
     }
 
-    /// Whether respool wrote this folder. A folder that was put in the place of an installed one has not its mark. Where the record is
+    /// Whether respool wrote this folder. A folder put in the place of an installed one does not have its mark. Where the record is
     /// of an earlier build, the files must be those that were installed.
     fn is_recorded(&self, folder: &str) -> bool {
         let Some(record) = self.record(folder) else { return false };

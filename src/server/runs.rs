@@ -36,7 +36,7 @@ pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request:
     let found = async {
         page.map_or(Ok(()), Err)?;
         let run = store(&app)?.run(&id).await.map_err(store_failed)?;
-        let run = run.filter(|run| whose.includes(run.client.as_deref()));
+        let run = run.filter(|run| whose.includes(&run.row.agent, run.client.as_deref()));
         let mut body = report::breakdown(&run.ok_or_else(|| unknown(&id))?);
         body["cost"] = app.usage.run_cost(&id).await.map(Money::units).into();
         Ok(body)
@@ -60,14 +60,15 @@ pub(super) async fn cancel(State(app): State<App>, Path(id): Path<String>, reque
     leave(cancelled.await.unwrap_or_else(|error| Err(store_failed(error))), &record)
 }
 
-/// The runs that a request may see and end: its client's own. An operator's, and where clients have no keys and so are not distinguished
-/// anybody's: those of all clients. Chats of the terminal are nobody's who asks over HTTP.
+/// The runs that a request may see and end: its client's own; an operator's: all but chats of the terminal. Where clients have no keys and
+/// so are not distinguished: those of all clients.
 fn whose(request: &Request) -> Whose {
     match request.extensions().get::<Arc<Visit>>() {
         Some(visit) if !visit.key.is_operator => {
             let key = request.headers().get(header::AUTHORIZATION).map_or(&[][..], HeaderValue::as_bytes);
             Whose::Client(client_digest(key))
         }
+        Some(visit) if visit.key.is_operator => Whose::Served,
         _ => Whose::Clients,
     }
 }

@@ -30,6 +30,8 @@ pub enum Whose {
     Everybody,
     /// The runs that any client began over HTTP.
     Clients,
+    /// These, and the runs of experts' work, which no client began.
+    Served,
     /// The runs that this client began; it is named as in [`super::NewRun::client`].
     Client(String),
 }
@@ -41,15 +43,17 @@ impl Whose {
         match self {
             Self::Everybody => ("?1 = ''", ""),
             Self::Clients => ("client IS NOT ?1", ""),
+            Self::Served => ("(client IS NOT ?1 OR agent LIKE 'expert/%')", ""),
             Self::Client(client) => ("client = ?1 AND client <> ''", client),
         }
     }
 
-    /// True when a run of this client is meant.
-    pub fn includes(&self, client: Option<&str>) -> bool {
+    /// True when a run of this agent and client is meant.
+    pub fn includes(&self, agent: &str, client: Option<&str>) -> bool {
         match self {
             Self::Everybody => true,
             Self::Clients => client != Some(""),
+            Self::Served => client != Some("") || agent.starts_with("expert/"),
             Self::Client(own) => client == Some(own) && !own.is_empty(),
         }
     }

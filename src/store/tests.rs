@@ -543,18 +543,21 @@ fn nobody_else_can_read_what_runs_hold() {
 async fn runs_are_told_apart_by_whose_they_are() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path()).unwrap();
-    for (id, client) in [("mine", "me"), ("yours", "you"), ("chat", "")] {
-        store.begin(NewRun { client: client.into(), ..new(id, "f", 1) }).await.unwrap();
+    let runs =
+        [("mine", "me", "a"), ("yours", "you", "a"), ("chat", "", "chat"), ("work", "", "expert/desk")];
+    for (id, client, agent) in runs {
+        let agent = agent.to_owned();
+        store.begin(NewRun { client: client.into(), agent, ..new(id, "f", 1) }).await.unwrap();
     }
     let me = || Whose::Client("me".into());
     let check = async |whose: Whose, expected: &[&str]| {
         let rows = store.newest(whose.clone(), 10).await.unwrap();
         let ids: Vec<&str> = rows.iter().rev().map(|row| row.id.as_str()).collect();
         assert_eq!(ids, expected, "{whose:?}");
-        for (id, client) in [("mine", "me"), ("yours", "you"), ("chat", "")] {
-            assert_eq!(whose.includes(Some(client)), expected.contains(&id), "{whose:?} {id}");
+        for (id, client, agent) in runs {
+            assert_eq!(whose.includes(agent, Some(client)), expected.contains(&id), "{whose:?} {id}");
         }
-        for id in ["mine", "yours", "chat", "none"] {
+        for id in ["mine", "yours", "chat", "work", "none"] {
             assert_eq!(
                 store.is_of(id, whose.clone()).await.unwrap(),
                 expected.contains(&id),
@@ -562,8 +565,9 @@ async fn runs_are_told_apart_by_whose_they_are() {
             );
         }
     };
-    check(Whose::Everybody, &["mine", "yours", "chat"]).await;
+    check(Whose::Everybody, &["mine", "yours", "chat", "work"]).await;
     check(Whose::Clients, &["mine", "yours"]).await;
+    check(Whose::Served, &["mine", "yours", "work"]).await;
     check(me(), &["mine"]).await;
     check(Whose::Client(String::new()), &[]).await;
 }

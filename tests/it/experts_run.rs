@@ -994,7 +994,7 @@ async fn what_a_rule_asks_about_is_asked_though_the_package_says_auto() {
     respool.killed().await;
 }
 
-/// Results, drafts and questions over HTTP, for operators alone.
+/// Results, drafts, questions and the runs that made them over HTTP, for operators alone.
 #[tokio::test]
 async fn the_outbox_is_seen_over_http_by_operators_alone() {
     let fake = FakeVllm::thinking(triage).await;
@@ -1034,5 +1034,10 @@ async fn the_outbox_is_seen_over_http_by_operators_alone() {
     assert_eq!(send(Request::post("/v1/outbox/i1:result/done", ""), "sk-root").await.0, 200);
     assert!(send(Request::get("/v1/outbox/i1:result"), "sk-root").await.1["delivered"].is_u64());
     assert_eq!(send(Request::get("/v1/outbox/other"), "sk-root").await.0, 404);
+    let (_, runs) = send(Request::get("/v1/runs"), "sk-root").await;
+    assert_eq!(runs["data"][0]["agent"], "expert/sales-desk", "{runs}");
+    let run = format!("/v1/runs/{}", runs["data"][0]["id"].as_str().unwrap());
+    assert_eq!(send(Request::get(&run), "sk-root").await.0, 200);
+    assert_eq!(send(Request::get(&run), "sk-one").await.0, 404, "no client began it");
     respool.killed().await;
 }

@@ -20,7 +20,7 @@ pub(super) async fn list(State(app): State<App>, headers: HeaderMap) -> Response
         Err(response) => return *response,
     };
     let rows = match app.agents.store() {
-        Some(store) => store.newest(Whose::Clients, MOST).await.unwrap_or_default(),
+        Some(store) => store.newest(whose(&viewer), MOST).await.unwrap_or_default(),
         None => Vec::new(),
     };
     let main = html! {
@@ -32,6 +32,11 @@ pub(super) async fn list(State(app): State<App>, headers: HeaderMap) -> Response
         }
     };
     page(StatusCode::OK, layout::layout(&viewer, "/ui/runs", "Runs", &main))
+}
+
+/// What a viewer may see and end: the runs of experts' work need an operator's key, as their approvals do.
+fn whose(viewer: &Viewer) -> Whose {
+    if viewer.name.is_empty() { Whose::Clients } else { Whose::Served }
 }
 
 fn line(viewer: &Viewer, row: &RunRow) -> Markup {
@@ -74,7 +79,8 @@ pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, headers:
         Some(store) => store.run(&id).await.ok().flatten(),
         None => None,
     };
-    let Some(stored) = stored.filter(|run| Whose::Clients.includes(run.client.as_deref())) else {
+    let Some(stored) = stored.filter(|run| whose(&viewer).includes(&run.row.agent, run.client.as_deref()))
+    else {
         let main = html! { h1 { "Run" } p { "There is no run " code { (id) } "." } };
         return page(StatusCode::NOT_FOUND, layout::layout(&viewer, "/ui/runs", "Run", &main));
     };
@@ -129,8 +135,8 @@ pub(super) async fn end(State(app): State<App>, Path(id): Path<String>, request:
         Ok(pressed) => pressed,
         Err(response) => return *response,
     };
-    let is_clients = app.agents.is_of(&id, &Whose::Clients).await.unwrap_or(false);
-    if is_clients && app.agents.cancel(&id).await.unwrap_or(false) {
+    let may_end = app.agents.is_of(&id, &whose(&viewer)).await.unwrap_or(false);
+    if may_end && app.agents.cancel(&id).await.unwrap_or(false) {
         tracing::info!(target: "respool::server", run_id = id, by = viewer.name, "a run was ended on the page");
     }
     redirect(&format!("/ui/runs/{id}"))

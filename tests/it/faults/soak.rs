@@ -56,9 +56,9 @@ fn fault() -> Case {
 }
 
 /// Brief retries end 1.5 s after the request; on a busy machine the first attempt may take as long. The fault's own error is
-/// then the honest answer.
+/// then the honest answer. A reply without a fault may have been asked for on a kept connection that a fault's server then reset.
 fn is_too_late(case: Case, flaw: &str) -> bool {
-    let retried = find(case.row).is_some_and(|row| row.asks.0 > 1);
+    let retried = find(case.row).is_none_or(|row| row.asks.0 > 1);
     let own = ["was asked 1 times", "saw Status(502", "saw Status(503", "saw Event(502", "saw Event(503"];
     retried && own.iter().any(|error| flaw.contains(error))
 }
@@ -162,6 +162,7 @@ async fn soak_ends_with_no_turn_lost() {
     ];
     tell(&report.concat());
     assert_eq!((flaws, bed.upstream.problems()), (0, vec![]));
+    assert!(too_late <= (turns + faults) / 50, "retries hardly ever come too late");
     assert_eq!((code, left), (0, None));
     assert!(late.resident < early.resident * 5 / 4 + (16 << 10), "memory grew: {early:?}, {late:?}");
 }
