@@ -255,7 +255,7 @@ impl Agents {
     /// What the store has of a run; `None` where it is not there.
     ///
     /// # Errors
-    /// When the store or the run cannot be read: then nobody knows what the run did.
+    /// When the store or the run cannot be read, so that it is not known which calls the run made.
     pub async fn read_facts(&self, id: &str) -> Result<Option<RunFacts>, FactsError> {
         let Some(store) = self.store() else { return Ok(None) };
         let Some(stored) = store.run(id).await.map_err(FactsError::Store)? else { return Ok(None) };
@@ -265,7 +265,7 @@ impl Agents {
     /// The runs that a fingerprint stands for, the oldest first. The calls of child runs are among those of their parents.
     ///
     /// # Errors
-    /// When the store or one of the runs cannot be read: what that run did must not be done again.
+    /// When the store or one of the runs cannot be read. The caller must not repeat the work then.
     pub async fn facts_of(&self, fingerprint: &str) -> Result<Vec<RunFacts>, FactsError> {
         let Some(store) = self.store() else { return Ok(Vec::new()) };
         let mut all = Vec::new();

@@ -121,16 +121,13 @@ pub struct BindingCheck {
 
 /// Checks a package's bindings against what the configuration offers.
 pub async fn check_binding(package: &Package, text: &str, sources: &Sources) -> BindingCheck {
-    let (bindings, mut problems) = read(text);
+    let (bindings, mut problems, mut mismatches) = read(text, package);
     let (tools, unbound) = bind(package, &bindings, sources);
     problems.extend(unbound);
     await_sources(&tools, sources, FIRST_START).await;
     problems.extend(tools.iter().filter_map(|tool| tool.problem(sources)));
     problems.extend(clashes(&tools));
     let bound = tools.iter().filter_map(BoundTool::target);
-    let findings = Bindings::read(text).1.into_iter().filter(|finding| finding.severity == Severity::Warn);
-    let mut mismatches: Vec<String> = findings.map(|finding| finding.in_one_line()).collect();
-    mismatches.extend(bindings.strays(package));
     mismatches.extend(tools.iter().flat_map(BoundTool::mismatches));
     BindingCheck {
         problems,
@@ -179,18 +176,17 @@ pub(super) fn clashes(tools: &[BoundTool]) -> Vec<BindingProblem> {
     problems
 }
 
-/// Reads the text of a file of bindings; what is wrong with it keeps the expert from being ready.
-pub(super) fn read(text: &str) -> (Bindings, Vec<BindingProblem>) {
+/// Reads the text of a file of bindings for a package. Its errors keep the expert from being ready, its warnings do not. Both go to the
+/// log, so neither quotes a line, which may hold a secret that does not belong there.
+pub(super) fn read(text: &str, package: &Package) -> (Bindings, Vec<BindingProblem>, Vec<String>) {
     let (bindings, findings) = Bindings::read(text);
-    let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
-    let problem = |finding: &Diagnostic| BindingProblem {
-        tool: String::new(),
-        // The line itself may hold a secret that does not belong there, and this goes to the log.
-        text: finding.in_one_line(),
-        is_final: true,
-    };
-    let problems = errors.map(problem).collect();
-    (bindings, problems)
+    let (errors, warnings): (Vec<_>, Vec<_>) =
+        findings.iter().partition(|finding| finding.severity == Severity::Error);
+    let problem = |text: String| BindingProblem { tool: String::new(), text, is_final: true };
+    let problems = errors.into_iter().map(|finding| problem(finding.in_one_line())).collect();
+    let mut warnings: Vec<String> = warnings.into_iter().map(Diagnostic::in_one_line).collect();
+    warnings.extend(bindings.strays(package));
+    (bindings, problems, warnings)
 }
 
 /// A tool of a package that is not bound.

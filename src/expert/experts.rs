@@ -56,12 +56,6 @@ impl Expert {
     pub fn bound_tools(&self) -> Vec<(&str, &str)> {
         self.bound.iter().filter_map(bound::BoundTool::target).collect()
     }
-
-    /// Where the tool files and the servers disagree. This does not keep the expert from being ready.
-    pub fn mismatches(&self) -> Vec<String> {
-        let of_tools = self.bound.iter().flat_map(bound::BoundTool::mismatches);
-        self.bindings.strays(&self.package).into_iter().chain(of_tools).collect()
-    }
 }
 
 /// The experts that are served.
@@ -192,7 +186,7 @@ impl Experts {
 
     /// The expert of a package, reused if nothing has changed and it had no problems.
     fn bound(&self, snapshot: &Snapshot) -> Arc<Expert> {
-        let (bindings, mut problems) = bound::read(&snapshot.bindings);
+        let (bindings, mut problems, warnings) = bound::read(&snapshot.bindings, &snapshot.package);
         let before = self.get(snapshot.name()).filter(|before| {
             before.digest == snapshot.digest && before.bindings == bindings && before.problems.is_empty()
         });
@@ -203,7 +197,7 @@ impl Experts {
         let package = Arc::clone(&snapshot.package);
         let (bound, unbound) = bound::bind(&package, &bindings, &self.sources);
         problems.extend(unbound);
-        for warning in bindings.strays(&package) {
+        for warning in warnings {
             tracing::warn!(target: "respool::expert", expert = snapshot.name(), "{warning}");
         }
         let (digest, folder) = (snapshot.digest.clone(), snapshot.folder());

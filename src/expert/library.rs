@@ -530,7 +530,7 @@ pub(super) fn is_reserved(path: &str) -> bool {
     [BINDINGS, MARK].iter().any(|name| path.eq_ignore_ascii_case(name))
 }
 
-/// A text that nobody can guess.
+/// Makes a random text of 128 bits, in hexadecimal.
 fn new_mark() -> String {
     let bytes: [u8; 16] = rand::random();
     bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()

@@ -17,7 +17,7 @@ pub(super) struct Operations {
     bound: BoundTools,
     /// The abstract tools that the run has; `None`: all bound ones.
     only: Option<BTreeSet<String>>,
-    /// All operations as they were when the run began; the model is told of these.
+    /// All operations that the tools had when the run began. The model sees these.
     all: Vec<OfferedOperation>,
     policy: Policy,
     is_dry: bool,

@@ -170,7 +170,7 @@ impl RequestTrace {
         }
     }
 
-    /// Now, on one clock for all spans of the request: none begins before the one that it is part of.
+    /// The current time by the clock that all spans of the request share, so that no span begins before its parent.
     fn now(&self) -> SystemTime {
         self.arrived.1 + self.arrived.0.elapsed()
     }

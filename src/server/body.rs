@@ -65,7 +65,7 @@ impl BodyRoom {
         Self { free: Arc::new(Semaphore::new(pieces)), size }
     }
 
-    /// No room yet, for a body of which nothing has arrived.
+    /// Starts a body without any room, as nothing of it has arrived.
     pub(super) fn empty(&self) -> Taken {
         Taken { room: self.clone(), permit: None }
     }

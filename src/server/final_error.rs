@@ -111,7 +111,7 @@ fn for_old_openclaw(error: ApiError) -> ApiError {
     error
 }
 
-/// A final error in a form that opencode does not repeat. What it shortens the conversation after stays.
+/// A final error in a form that opencode does not repeat. An overflow stays, because opencode shortens the conversation after it.
 fn for_opencode(error: ApiError) -> ApiError {
     let may_pass = matches!(error.status, 408 | 409 | 429 | 500..);
     let is_kept = matches!(error.code, Some(ErrorCode::ShuttingDown | ErrorCode::ContextLengthExceeded));

@@ -64,12 +64,12 @@ pub(super) async fn cancel(State(app): State<App>, Path(id): Path<String>, reque
 /// so are not distinguished: those of all clients.
 fn whose(request: &Request) -> Whose {
     match request.extensions().get::<Arc<Visit>>() {
-        Some(visit) if !visit.key.is_operator => {
+        Some(visit) if visit.key.is_operator => Whose::Served,
+        Some(_) => {
             let key = request.headers().get(header::AUTHORIZATION).map_or(&[][..], HeaderValue::as_bytes);
             Whose::Client(client_digest(key))
         }
-        Some(visit) if visit.key.is_operator => Whose::Served,
-        _ => Whose::Clients,
+        None => Whose::Clients,
     }
 }
 

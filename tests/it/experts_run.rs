@@ -73,6 +73,14 @@ impl Desk {
         fs::write(path, text).unwrap();
     }
 
+    /// The first failure of a process makes its invocation a dead letter.
+    pub fn fails_for_good_at_once(&self) {
+        self.change(&[
+            ("on_failure: escalate", "on_failure: dead_letter"),
+            ("max_attempts: 3", "max_attempts: 1"),
+        ]);
+    }
+
     pub fn toml(&self, upstream: &str) -> String {
         let dir = self.dir.path().display();
         let server = |name: &str, tools: &str| {
@@ -303,7 +311,7 @@ async fn a_failed_step_is_repeated_later_and_nothing_before_it() {
     respool.killed().await;
 }
 
-/// Nobody knows what a run did that cannot be read.
+/// When the record of a run cannot be read, respool does not know which calls the run made, so it makes no more.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_run_that_cannot_be_read_nothing_more_is_done() {
     let fake = FakeVllm::thinking(triage).await;
@@ -382,10 +390,7 @@ async fn a_replay_hands_nothing_over_again() {
     };
     let fake = FakeVllm::thinking(model).await;
     let desk = Desk::new(&fake.url());
-    desk.change(&[
-        ("on_failure: escalate", "on_failure: dead_letter"),
-        ("max_attempts: 3", "max_attempts: 1"),
-    ]);
+    desk.fails_for_good_at_once();
     let respool = desk.started(&fake).await;
     let store = respool.agents.store().unwrap();
     enqueue(store, invocation("i1", "inbound-email-triage", mail())).await;
@@ -644,10 +649,7 @@ async fn a_replay_of_the_main_session_is_not_handed_to_a_gateway_that_comes_late
     };
     let fake = FakeVllm::thinking(model).await;
     let desk = Desk::new(&fake.url());
-    desk.change(&[
-        ("on_failure: escalate", "on_failure: dead_letter"),
-        ("max_attempts: 3", "max_attempts: 1"),
-    ]);
+    desk.fails_for_good_at_once();
     let respool = desk.started(&fake).await;
     let store = respool.agents.store().unwrap();
     let mut invocation = invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}));

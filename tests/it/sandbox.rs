@@ -395,7 +395,7 @@ async fn no_repository_of_a_command_becomes_a_submodule() {
         (format!("mv sub kept; mkdir sub; {}", make("sub")), Some("sub")),
         (format!("mv a/b/c z; mkdir -p a/b/c/d; {}", make("a/b/c/d/deep")), Some("a/b/c/d/deep")),
         ("git -C sub commit -q --allow-empty -m two; git add mine 2>&1".to_owned(), None),
-        // A name that is no text.
+        // A name that is not valid UTF-8.
         (format!("n=$(printf 'n\\377'); {}; git add \"$n\"", make("\"$n\"")), Some("n\u{fffd}")),
         // A repository that was there is replaced by one whose missing objects git would fetch by a program of its own.
         (

@@ -97,7 +97,7 @@ impl Worker {
         }
     }
 
-    /// All runs of the invocation so far, and the one that continues.
+    /// Reads all earlier runs of the invocation, and the run that this attempt continues, if there is one.
     async fn history(
         &self,
         claimed: &Claimed,

@@ -133,3 +133,36 @@ fn hex(text: &str, bytes: usize) -> String {
     let digest = Sha256::digest(text.as_bytes());
     digest.iter().take(bytes).fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that is killed between claiming an entry and beginning its run has not written what is in the file.
+    #[test]
+    fn what_another_invocation_left_is_moved_aside_also_later_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let manifest = "spec: '1.0'\nname: desk\nversion: 1.0.0\ndescription: d\n\
+                        components: {orchestrator: o.md, persona: [o.md], functions: [f.md]}\n";
+        let function = "---\nname: f\ndescription: d\n---\nBody.\n";
+        for (file, text) in [("expert.yaml", manifest), ("o.md", "o\n"), ("f.md", function)] {
+            fs::write(dir.path().join(file), text).unwrap();
+        }
+        let package = Arc::new(crate::expert::load(dir.path()).unwrap().package.unwrap());
+        let root = dir.path().join("root");
+        let files = Workspace::new(&root, package, "s", &[]);
+        fs::create_dir_all(root.join("scratch")).unwrap();
+        let (pads, path) = (Scratchpads::new(&root), "scratch/deal.md");
+        let owner = |invocation: &str| Owner { invocation: invocation.into(), entry: invocation.into() };
+        let take = |invocation: &str, before: Option<&str>, is_first| {
+            let taking = Taking { owner: owner(invocation), before: before.map(owner), is_first };
+            assert!(pads.take(&files, path, &taking).unwrap());
+            root.join(path).exists()
+        };
+        take("a", None, true);
+        fs::write(root.join(path), "a's notes").unwrap();
+        assert!(take("a", Some("a"), false), "its own stay for its next attempt");
+        assert!(!take("b", Some("a"), false), "another one's do not");
+        assert_eq!(fs::read_dir(root.join("scratch")).unwrap().count(), 1, "and are not lost");
+    }
+}
