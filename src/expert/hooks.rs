@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use futures::future::try_join_all;
 use serde_json::{Value, json};
 
 use super::bindings::{Bindings, ChannelBinding};
@@ -14,7 +13,7 @@ use super::hook_secrets::HookSecrets;
 use super::invocation::Invocation;
 use super::manifest::{Trigger, TriggerKind};
 use super::trigger::{Event, Proof, Refusal, Schedule, events_of, invocation, is_proven, why_off};
-use crate::store::{Enqueued, Queue, StoreError};
+use crate::store::{Enqueued, NewEntry, Queue, StoreError};
 use crate::units::Secret;
 
 /// How long a signed request may be repeated; its id is remembered at least as long.
@@ -184,24 +183,25 @@ impl Hook {
     }
 }
 
-/// Queues invocations in order, in one commit.
+/// Queues invocations in order, in one commit: when it fails nothing is queued, and the sender may send all of it again.
 async fn queue_all(
     queue: &dyn Queue,
     invocations: impl IntoIterator<Item = Invocation>,
     until: u64,
     now: u64,
 ) -> Result<Vec<Accepted>, StoreError> {
-    let queued = invocations.into_iter().map(|invocation| {
-        let id = invocation.id.clone();
-        let queued = queue.enqueue(invocation.into_entry(until), now);
-        async move {
-            queued.await.map(|what| match what {
-                Enqueued::Accepted => Accepted { id, is_duplicate: false },
-                Enqueued::Duplicate(id) => Accepted { id, is_duplicate: true },
-            })
-        }
+    let entries: Vec<NewEntry> =
+        invocations.into_iter().map(|invocation| invocation.into_entry(until)).collect();
+    if entries.is_empty() {
+        return Ok(Vec::new());
+    }
+    let ids: Vec<String> = entries.iter().map(|entry| entry.id.clone()).collect();
+    let queued = queue.enqueue_all(entries, now).await?;
+    let accepted = ids.into_iter().zip(queued).map(|(id, what)| match what {
+        Enqueued::Accepted => Accepted { id, is_duplicate: false },
+        Enqueued::Duplicate(id) => Accepted { id, is_duplicate: true },
     });
-    try_join_all(queued).await
+    Ok(accepted.collect())
 }
 
 /// Fires a trigger by hand and returns what was queued. An event that was handled before counts again, because a person asked for it.

@@ -39,6 +39,8 @@ pub type Held = Box<dyn Fn(&str) -> bool + Send + Sync>;
 struct Looks {
     since: u64,
     last: u64,
+    /// When the store was told the time.
+    told: u64,
 }
 
 /// One clock.
@@ -99,6 +101,7 @@ impl Scheduler {
     /// # Errors
     /// When the store cannot be used; what could not be queued is due at the next check.
     pub async fn look(&mut self, now: u64) -> Result<usize, StoreError> {
+        let told = self.tell_time(now).await?;
         let since = match self.watch {
             Some(looks) if now.saturating_sub(looks.last) <= LONGEST_PAUSE => looks.since,
             _ => now,
@@ -127,8 +130,31 @@ impl Scheduler {
         for armed in self.clocks.values_mut().filter(is_past) {
             armed.next = armed.schedule.next_after(now);
         }
-        self.watch = Some(Looks { since, last: now });
+        self.watch = Some(Looks { since, last: now, told });
         Ok(fired)
+    }
+
+    /// Tells the store the time once in a while, and at once when the system clock was set back. Returns when it was last told.
+    async fn tell_time(&mut self, now: u64) -> Result<u64, StoreError> {
+        if let Some(looks) = self.watch
+            && now >= looks.last
+            && now - looks.told < LONGEST_PAUSE
+        {
+            return Ok(looks.told);
+        }
+        let set_back = self.queue.clock_is(now).await?;
+        if let Some(by) = set_back {
+            let minutes = by / 60_000;
+            tracing::warn!(
+                target: "respool::expert", minutes,
+                "the system clock was set back: waiting work, approvals and deliveries are moved back by as much"
+            );
+        }
+        if set_back.is_some() || self.watch.is_some_and(|looks| now < looks.last) {
+            // The marks may be other ones now, and no gap was watched.
+            (self.clocks, self.generation, self.watch) = (HashMap::new(), None, None);
+        }
+        Ok(now)
     }
 
     /// Takes over the clocks of a changed catalog. A clock that did not change keeps its mark.

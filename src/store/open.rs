@@ -26,7 +26,7 @@ const STATEMENTS: usize = 256;
 /// `auto_vacuum` of a database that can give space back in bites.
 const INCREMENTAL: u32 = 2;
 /// The schema, as the steps from each version to the next.
-const STEPS: [&str; 10] = [
+const STEPS: [&str; 11] = [
     include_str!("schema.sql"),
     include_str!("schema_2.sql"),
     include_str!("schema_3.sql"),
@@ -37,6 +37,7 @@ const STEPS: [&str; 10] = [
     include_str!("schema_responses.sql"),
     include_str!("schema_work.sql"),
     include_str!("schema_operators.sql"),
+    include_str!("schema_clock.sql"),
 ];
 
 /// An open database.

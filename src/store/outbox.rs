@@ -5,6 +5,10 @@ use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 
 use super::numbers::signed;
 
+/// A message whose delivery nobody has tried for so long, in milliseconds, was posted while there was nobody to deliver to. Who can be
+/// delivered to from now on does not get what is long over.
+const FIRST_TRIED_WITHIN: u64 = 24 * 3_600_000;
+
 /// A message to deliver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewMessage {
@@ -95,12 +99,14 @@ pub(super) fn apply(change: &Transaction<'_>, what: &Change) -> rusqlite::Result
         Change::Claim { now, until, most } => {
             let query = format!(
                 "UPDATE outbox SET due = ?2, attempts = attempts + 1
-                 WHERE id IN (SELECT id FROM outbox WHERE delivered IS NULL AND due <= ?1 ORDER BY due LIMIT ?3)
+                 WHERE id IN (SELECT id FROM outbox WHERE delivered IS NULL AND due <= ?1 AND (attempts > 0 OR created > ?4)
+                              ORDER BY due LIMIT ?3)
                  RETURNING {ROW}"
             );
             let most = i64::try_from(*most).unwrap_or(i64::MAX);
             let mut claim = change.prepare_cached(&query)?;
-            let rows = claim.query_map(params![signed(*now), signed(*until), most], row)?;
+            let since = now.saturating_sub(FIRST_TRIED_WITHIN);
+            let rows = claim.query_map(params![signed(*now), signed(*until), most, signed(since)], row)?;
             let mut claimed = rows.collect::<rusqlite::Result<Vec<_>>>()?;
             claimed.sort_by_key(|row| row.created);
             Ok(Changed { count: claimed.len(), claimed })

@@ -8,6 +8,7 @@
 mod clocks;
 mod plan;
 mod rows;
+mod set_back;
 
 use std::collections::BTreeSet;
 
@@ -138,8 +139,23 @@ pub struct ClaimRequest {
 /// A durable queue with lanes, leases and dedupe. A change answers false when the lease is lost: then nothing was changed, and
 /// the caller must do nothing more.
 pub trait Queue: Send + Sync {
-    /// Queues work; its dedupe key is remembered in the same commit, which survives a power failure.
-    fn enqueue(&self, entry: NewEntry, now: u64) -> BoxFuture<'_, Result<Enqueued, StoreError>>;
+    /// Queues work, all of it or nothing; dedupe keys are remembered in the same commit, which survives a power failure. Says for each
+    /// entry, in order, what became of it.
+    fn enqueue_all(
+        &self,
+        entries: Vec<NewEntry>,
+        now: u64,
+    ) -> BoxFuture<'_, Result<Vec<Enqueued>, StoreError>>;
+
+    /// Queues one piece of work.
+    fn enqueue(&self, entry: NewEntry, now: u64) -> BoxFuture<'_, Result<Enqueued, StoreError>> {
+        let queued = self.enqueue_all(vec![entry], now);
+        Box::pin(async move { Ok(queued.await?.pop().unwrap_or(Enqueued::Accepted)) })
+    }
+
+    /// Says what time it is, in this process. When the system clock was set back since any process said so, what was to happen at a time
+    /// is moved back by as much, and this is how much; else it would wait until the clock has caught up.
+    fn clock_is(&self, now: u64) -> BoxFuture<'_, Result<Option<u64>, StoreError>>;
 
     /// The last time for which a clock fired, in this process or another one. A clock that is seen for the first time has fired for `now`.
     fn clock_mark(&self, clock: &Clock, now: u64) -> BoxFuture<'_, Result<u64, StoreError>>;

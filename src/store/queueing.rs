@@ -11,14 +11,25 @@ use super::write::Job;
 use super::{NewRun, Store, StoreError};
 
 impl Queue for Store {
-    fn enqueue(&self, entry: NewEntry, now: u64) -> BoxFuture<'_, Result<Enqueued, StoreError>> {
+    fn enqueue_all(
+        &self,
+        entries: Vec<NewEntry>,
+        now: u64,
+    ) -> BoxFuture<'_, Result<Vec<Enqueued>, StoreError>> {
         Box::pin(async move {
-            let reply =
-                self.ask(|answer| Job::Queue { change: Change::Enqueue { entry, now }, answer }).await?;
-            if reply.duplicate.is_none() {
+            let change = Change::Enqueue { entries, now };
+            let enqueued = self.ask(|answer| Job::Queue { change, answer }).await?.enqueued;
+            if enqueued.contains(&Enqueued::Accepted) {
                 self.queued.notify_one();
             }
-            Ok(reply.duplicate.map_or(Enqueued::Accepted, Enqueued::Duplicate))
+            Ok(enqueued)
+        })
+    }
+
+    fn clock_is(&self, now: u64) -> BoxFuture<'_, Result<Option<u64>, StoreError>> {
+        Box::pin(async move {
+            let change = Change::ClockIs { now };
+            Ok(self.ask(|answer| Job::Queue { change, answer }).await?.set_back)
         })
     }
 

@@ -209,3 +209,15 @@ async fn a_clock_of_an_expert_that_is_held_queues_nothing() {
     is_held.store(true, Ordering::Relaxed);
     assert_eq!(scheduler.look(EIGHT + 1 + 200 * MINUTE).await, Ok(0));
 }
+
+#[tokio::test]
+async fn a_clock_that_was_set_back_fires_by_the_new_time() {
+    let bed = Bed::with(&trigger("hourly", "0 * * * *", ""));
+    let mut scheduler = bed.scheduler();
+    let ahead = EIGHT + 9 * HOUR;
+    assert_eq!(scheduler.look(ahead - 1).await, Ok(0));
+    assert_eq!(scheduler.look(ahead).await, Ok(1));
+    assert_eq!(scheduler.look(EIGHT - 1_000).await, Ok(0));
+    assert_eq!(scheduler.look(EIGHT).await, Ok(1));
+    assert_eq!(bed.fired().await, ["hourly 2026-11-20T17:00:00Z", "hourly 2026-11-20T08:00:00Z"]);
+}

@@ -7,6 +7,8 @@ use serde_json::{Map, Value};
 
 /// The most mails in one request; OpenClaw sends 200 at most.
 const MOST_LETTERS: usize = 1_000;
+/// What may stand beside the mails, in bytes: each event has a copy of it.
+const MOST_BESIDE: usize = 64 << 10;
 
 /// The events of a payload.
 ///
@@ -29,6 +31,12 @@ pub(super) fn events(payload: Value) -> Result<Vec<Value>, String> {
     }
     if letters.iter().any(|letter| !letter.is_object()) {
         return Err(format!("`messages` has an entry that is not an object: {FORM}"));
+    }
+    let beside = Value::Object(fields.clone()).to_string().len();
+    if beside > MOST_BESIDE {
+        return Err(format!(
+            "the fields beside `messages` have {beside} bytes, and {MOST_BESIDE} are the most: leave out what no trigger needs"
+        ));
     }
     Ok(letters.into_iter().map(|letter| event(fields.clone(), letter)).collect())
 }
@@ -102,6 +110,8 @@ mod tests {
         }
         let many: Vec<Value> = (0..=MOST_LETTERS).map(|_| json!({})).collect();
         assert!(events(json!({"messages": many})).is_err());
+        let beside = |bytes: usize| json!({"messages": [{"id": "m1"}], "account": "x".repeat(bytes)});
+        assert!(events(beside(MOST_BESIDE - 100)).is_ok() && events(beside(MOST_BESIDE)).is_err());
     }
 
     #[test]

@@ -5,8 +5,10 @@
 
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 
-use super::clocks;
-use super::{ClaimRequest, Claimed, Clock, EntryEnd, EntryLease, GoneClocks, LaneKey, NewEntry};
+use super::{
+    ClaimRequest, Claimed, Clock, Enqueued, EntryEnd, EntryLease, GoneClocks, LaneKey, NewEntry, clocks,
+    set_back,
+};
 use crate::store::numbers::signed;
 
 /// So many rows are forgotten in one bite.
@@ -15,7 +17,7 @@ const BITE: u32 = 256;
 /// A change of the queue.
 #[derive(Clone, Debug)]
 pub(in crate::store) enum Change {
-    Enqueue { entry: NewEntry, now: u64 },
+    Enqueue { entries: Vec<NewEntry>, now: u64 },
     Claim(ClaimRequest),
     Heartbeat { lease: EntryLease, until: u64 },
     Retry { lease: EntryLease, at: u64, note: String },
@@ -28,15 +30,18 @@ pub(in crate::store) enum Change {
     GiveUp { entry: String, note: String, now: u64 },
     WatchClock { clock: Clock, now: u64 },
     ForgetClocks(GoneClocks),
+    ClockIs { now: u64 },
 }
 
 /// What came of a change.
 #[derive(Clone, Debug, Default)]
 pub(in crate::store) struct Changed {
     pub(in crate::store) count: usize,
-    pub(in crate::store) duplicate: Option<String>,
+    pub(in crate::store) enqueued: Vec<Enqueued>,
     pub(in crate::store) claimed: Vec<Claimed>,
     pub(in crate::store) mark: Option<u64>,
+    /// By how much the system clock was set back.
+    pub(in crate::store) set_back: Option<u64>,
 }
 
 /// How far an entry is.
@@ -124,7 +129,10 @@ pub(in crate::store) fn synchronous(change: &Change) -> bool {
 pub(in crate::store) fn apply(change: &Transaction<'_>, what: &Change) -> rusqlite::Result<Changed> {
     let changed = |count| Changed { count, ..Changed::default() };
     match what {
-        Change::Enqueue { entry, now } => enqueue(change, entry, *now),
+        Change::Enqueue { entries, now } => {
+            let enqueued = entries.iter().map(|entry| enqueue(change, entry, *now));
+            Ok(Changed { enqueued: enqueued.collect::<rusqlite::Result<_>>()?, ..Changed::default() })
+        }
         Change::Claim(request) => claim(change, request),
         Change::Heartbeat { lease, until } => {
             let set = "lease_until = ?3";
@@ -156,6 +164,9 @@ pub(in crate::store) fn apply(change: &Transaction<'_>, what: &Change) -> rusqli
             clocks::mark(change, clock, *now).map(|mark| Changed { mark: Some(mark), ..Changed::default() })
         }
         Change::ForgetClocks(gone) => clocks::forget(change, gone).map(changed),
+        Change::ClockIs { now } => {
+            set_back::clock_is(change, *now).map(|set_back| Changed { set_back, ..Changed::default() })
+        }
     }
 }
 
@@ -189,20 +200,20 @@ pub(in crate::store) fn set_run(
     of_lease(change, lease, "run = ?3, work = ?4", &[&run, &work])
 }
 
-fn enqueue(change: &Transaction<'_>, entry: &NewEntry, now: u64) -> rusqlite::Result<Changed> {
+fn enqueue(change: &Transaction<'_>, entry: &NewEntry, now: u64) -> rusqlite::Result<Enqueued> {
     if let Some((key, _)) = &entry.dedupe {
         let known: Option<String> = change
             .prepare_cached("SELECT entry FROM dedupe WHERE key = ?1 AND until > ?2")?
             .query_row(params![key.0, signed(now)], |row| row.get(0))
             .optional()?;
-        if known.is_some() {
-            return Ok(Changed { duplicate: known, ..Changed::default() });
+        if let Some(known) = known {
+            return Ok(Enqueued::Duplicate(known));
         }
     }
     if let Some(time) = &entry.clock
         && let Some(earlier) = clocks::advance(change, time, &entry.id)?
     {
-        return Ok(Changed { duplicate: Some(earlier), ..Changed::default() });
+        return Ok(Enqueued::Duplicate(earlier));
     }
     if let Some((key, until)) = &entry.dedupe {
         change
@@ -210,8 +221,8 @@ fn enqueue(change: &Transaction<'_>, entry: &NewEntry, now: u64) -> rusqlite::Re
             .execute(params![key.0, signed(*until), entry.id])?;
     }
     let lane = entry.lane.as_ref().map(|lane| lane.0.as_str());
-    insert(change, &entry.id, &entry.queue, lane, [entry.due, now], &entry.payload)
-        .map(|count| Changed { count, ..Changed::default() })
+    insert(change, &entry.id, &entry.queue, lane, [entry.due, now], &entry.payload)?;
+    Ok(Enqueued::Accepted)
 }
 
 /// `times`: when it is due, and now.

@@ -69,6 +69,7 @@ enum Op {
     Claim { queues: u8, most: usize, lease: u64 },
     Complete(prop::sample::Index, u8),
     Retry(prop::sample::Index, u64),
+    GiveBack(prop::sample::Index, u64),
     Hold(prop::sample::Index),
     Wake(prop::sample::Index),
     Heartbeat(prop::sample::Index, u64),
@@ -83,6 +84,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (0..4_u8, 0..4_usize, 1..6_u64).prop_map(|(queues, most, lease)| Op::Claim { queues, most, lease }),
         4 => (any(), 0..3_u8).prop_map(|(place, end)| Op::Complete(place, end)),
         2 => (any(), 0..4_u64).prop_map(|(place, delay)| Op::Retry(place, delay)),
+        1 => (any(), 0..4_u64).prop_map(|(place, delay)| Op::GiveBack(place, delay)),
         1 => any().prop_map(Op::Hold),
         1 => any().prop_map(Op::Wake),
         1 => (any(), 1..6_u64).prop_map(|(place, lease)| Op::Heartbeat(place, lease)),
@@ -150,8 +152,8 @@ impl Pair {
         };
         let known = key.and_then(|key| self.model.keys.get(&key)).filter(|(until, _)| *until > now);
         let expected = known.map(|(_, entry)| entry.clone());
-        let changed = self.apply(&Change::Enqueue { entry: entry.clone(), now });
-        assert_eq!(changed.duplicate, expected);
+        let changed = self.apply(&Change::Enqueue { entries: vec![entry.clone()], now });
+        assert_eq!(changed.enqueued, [expected.clone().map_or(Enqueued::Accepted, Enqueued::Duplicate)]);
         if expected.is_none() {
             self.model.keys.extend(key.map(|key| (key, (now + 5, id))));
             let NewEntry { id, queue, lane, due, .. } = entry;
@@ -189,6 +191,11 @@ impl Pair {
             Op::Retry(place, delay) => self.with_lease(
                 of(place, leases),
                 |lease| Change::Retry { lease, at: now + delay, note: String::new() },
+                |entry| (entry.state, entry.due) = (EntryState::Waiting, now + delay),
+            ),
+            Op::GiveBack(place, delay) => self.with_lease(
+                of(place, leases),
+                |lease| Change::GiveBack { lease, at: now + delay, note: String::new() },
                 |entry| (entry.state, entry.due) = (EntryState::Waiting, now + delay),
             ),
             Op::Hold(place) => self.with_lease(

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::store::{Append, ClockTime, DedupeKey, LaneKey, Status, StoreConfig};
+use crate::store::{Append, ClockTime, DedupeKey, LaneKey, NewMessage, Status, StoreConfig};
 use rusqlite::Connection;
 
 fn open(dir: &Path) -> Store {
@@ -429,4 +429,75 @@ async fn a_worker_with_a_goal_claims_only_what_leads_to_it() {
         }
     }
     assert_eq!(order, ["a", "d"]);
+}
+
+#[tokio::test]
+async fn several_entries_are_queued_together_or_not_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let with_key = |id: &str, key: &str| NewEntry {
+        dedupe: Some((DedupeKey::new("desk", "mail", key), 100)),
+        ..entry(id, None)
+    };
+    let of_one_request = |last: &str| vec![with_key("a", "m1"), with_key("b", "m2"), with_key(last, "m3")];
+    assert!(store.enqueue_all(of_one_request("a"), 5).await.is_err(), "there cannot be two of one id");
+    assert_eq!(
+        store.entries(None, EntryState::Waiting, 10).await.unwrap(),
+        [],
+        "so there is none of the others"
+    );
+    let queued = store.enqueue_all(of_one_request("c"), 6).await.unwrap();
+    assert_eq!(
+        queued,
+        [Enqueued::Accepted, Enqueued::Accepted, Enqueued::Accepted],
+        "nor are their keys known"
+    );
+    let again = vec![with_key("d", "m2"), with_key("e", "m4")];
+    assert_eq!(
+        store.enqueue_all(again, 7).await.unwrap(),
+        [Enqueued::Duplicate("b".into()), Enqueued::Accepted]
+    );
+}
+
+/// A machine that shares its clock with another operating system starts hours ahead, until the network corrects it.
+#[tokio::test]
+async fn work_does_not_wait_until_a_clock_that_was_set_back_has_caught_up() {
+    const HOUR: u64 = 3_600_000;
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let (now, ahead) = (100 * HOUR, 109 * HOUR);
+    assert_eq!(store.clock_is(ahead).await, Ok(None), "nobody has said the time before");
+    let due = |id: &str, due: u64| NewEntry { due, ..entry(id, None) };
+    for one in
+        [due("held by a dead process", ahead), due("to be retried", ahead), due("for later", ahead + HOUR)]
+    {
+        store.enqueue(one, ahead).await.unwrap();
+    }
+    let claimed = store.claim_entries(request(2, ahead)).await.unwrap();
+    assert!(store.retry_at(&claimed[1].lease, ahead + 30_000, "it failed".into()).await.unwrap());
+    let clock = Clock { queue: "desk".into(), name: "hourly".into(), schedule: "0 * * * * UTC".into() };
+    assert_eq!(store.clock_mark(&clock, ahead).await, Ok(ahead));
+    let message = NewMessage { id: "m".into(), ..NewMessage::default() };
+    store.post(message, ahead).await.unwrap();
+
+    drop(store);
+    let store = open(dir.path());
+    assert_eq!(store.claim_entries(request(10, now)).await.unwrap(), [], "all of it is hours away");
+    assert_eq!(store.clock_is(now).await, Ok(Some(9 * HOUR)));
+    assert_eq!(store.clock_mark(&clock, now).await, Ok(now));
+    assert_eq!(store.claim_messages(now, now + 1_000, 10).await.unwrap().len(), 1);
+    assert_eq!(store.entry("to be retried").await.unwrap().unwrap().due, now + 30_000);
+    assert_eq!(store.entry("for later").await.unwrap().unwrap().accepted, now);
+    // The lease of the dead process was for one second.
+    let ids = async |now: u64| {
+        let claimed = store.claim_entries(request(10, now)).await.unwrap();
+        claimed.into_iter().map(|it| it.lease.entry).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(now + 999).await, [] as [&str; 0]);
+    assert_eq!(ids(now + 1_000).await, ["held by a dead process"]);
+    assert_eq!(ids(now + HOUR).await, ["held by a dead process", "to be retried", "for later"]);
+
+    assert_eq!(store.clock_is(now - 60_000).await, Ok(None), "so little is let be");
+    assert_eq!(store.clock_is(now - 2 * HOUR).await, Ok(Some(2 * HOUR - 60_000)));
+    assert_eq!(store.clock_mark(&clock, now).await, Ok(now), "it does not fire for the same times again");
 }
