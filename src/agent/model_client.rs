@@ -242,3 +242,31 @@ fn too_slow(within: Duration) -> ModelFailure {
         wait: None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    /// A server takes one to five minutes to start, and a model call may take one.
+    #[tokio::test(start_paused = true)]
+    async fn waiting_for_a_server_does_not_count_as_the_models_time() {
+        const MINUTE: Duration = Duration::from_mins(1);
+        let within = |waits: Duration, works: Duration| async move {
+            let (began, progress) = (Instant::now(), RequestProgress::default());
+            let call = Box::pin(async {
+                sleep(works / 2).await;
+                let waiting = progress.begin_waiting();
+                sleep(waits).await;
+                drop(waiting);
+                sleep(works / 2).await;
+            });
+            let done = within_model_time(MINUTE, &progress, call).await;
+            (done.is_some(), began.elapsed())
+        };
+        assert_eq!(within(5 * MINUTE, MINUTE * 9 / 10).await, (true, 5 * MINUTE + MINUTE * 9 / 10));
+        assert_eq!(within(5 * MINUTE, MINUTE * 3 / 2).await, (false, 6 * MINUTE), "its own time is over");
+        assert_eq!(within(Duration::ZERO, 2 * MINUTE).await, (false, MINUTE));
+    }
+}

@@ -69,7 +69,7 @@ struct ProgressState {
 
 /// The request waits as long as this lives.
 #[derive(Debug)]
-pub(super) struct WaitGuard<'a>(&'a RequestProgress);
+pub(crate) struct WaitGuard<'a>(&'a RequestProgress);
 
 impl RequestProgress {
     /// The time for which the request has waited for an upstream to come back. An agent does not count it as the model's.
@@ -83,7 +83,7 @@ impl RequestProgress {
         self.known().trimmed.clone()
     }
 
-    pub(super) fn begin_waiting(&self) -> WaitGuard<'_> {
+    pub(crate) fn begin_waiting(&self) -> WaitGuard<'_> {
         self.known().waits_since.get_or_insert_with(Instant::now);
         WaitGuard(self)
     }

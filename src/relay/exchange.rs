@@ -8,6 +8,8 @@ mod sending;
 
 use std::sync::Arc;
 
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep};
 
 pub(super) use self::sending::finding_of;
@@ -218,18 +220,27 @@ impl Exchange {
                 sleep(pause).await;
                 true
             }
-            When::Up(longest) => match self.history.last().map(|last| Arc::clone(&last.upstream)) {
-                Some(upstream) => {
+            When::Up(longest) => {
+                let _waiting = self.request.progress.begin_waiting();
+                let until = began + longest;
+                let down = self.down_upstreams().await;
+                for upstream in &down {
                     tracing::info!(
                         target: "respool::upstream",
                         upstream = upstream.name,
                         "the upstream is down: this request waits for it (`recovery.wait_for_upstream`)"
                     );
-                    let _waiting = self.request.progress.begin_waiting();
-                    upstream.wait_until_up(began + longest).await
                 }
-                None => false,
-            },
+                let mut coming: FuturesUnordered<_> =
+                    down.iter().map(|upstream| upstream.wait_until_up(until)).collect();
+                loop {
+                    match coming.next().await {
+                        Some(true) => break true,
+                        Some(false) => {}
+                        None => break false,
+                    }
+                }
+            }
         };
         let waited = if is_up {
             began.elapsed()
@@ -239,6 +250,25 @@ impl Exchange {
         self.history.waited += waited;
         self.request.record.waited(began.elapsed());
         is_up
+    }
+
+    /// The upstreams that a request waits for: that of the last attempt, and the others that are down as well.
+    async fn down_upstreams(&self) -> Vec<Arc<Upstream>> {
+        let mut down: Vec<Arc<Upstream>> = Vec::new();
+        for past in self.history.attempts.iter().rev().filter(|past| past.round == self.history.round) {
+            let is_down = match past.finding {
+                _ if down.is_empty() => true,
+                Finding::Failed(Failure::Absent, _) => true,
+                Finding::Failed(Failure::Unavailable | Failure::GatewayTimeout, _) => {
+                    past.upstream.health_since(Instant::now()).await == Health::Down
+                }
+                _ => false,
+            };
+            if is_down && !down.iter().any(|known| Arc::ptr_eq(known, &past.upstream)) {
+                down.push(Arc::clone(&past.upstream));
+            }
+        }
+        down
     }
 
     fn last_failure(&self) -> Option<Failure> {

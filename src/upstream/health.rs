@@ -179,6 +179,33 @@ mod tests {
         assert_eq!(upstream.probes.waiting.load(Ordering::Relaxed), 0);
     }
 
+    /// A server that has just started would get all of them at once.
+    #[tokio::test]
+    async fn those_who_waited_come_back_one_after_the_other() {
+        let _time = IdleTime::begin();
+        let ready = Arc::new(AtomicBool::new(false));
+        let (upstream, _) = server(&ready).await;
+        let until = Instant::now() + Duration::from_mins(1);
+        let waiters: Vec<_> = (0..100)
+            .map(|_| {
+                let upstream = Arc::clone(&upstream);
+                tokio::spawn(async move { upstream.wait_until_up(until).await.then(Instant::now) })
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_millis(2500)).await;
+        ready.store(true, Ordering::Relaxed);
+        let back = futures::future::join_all(waiters).await;
+        let mut back: Vec<Instant> = back.into_iter().map(|when| when.unwrap().expect("it is up")).collect();
+        back.sort();
+        // 20 ms for each of the others. The test's clock moves in steps of 100 ms.
+        let (first, half, last) = (back[0], back[50], back[99]);
+        assert!(
+            half - first > Duration::from_millis(300) && last - half > Duration::from_millis(300),
+            "{back:?}"
+        );
+        assert!(last - first < Duration::from_millis(2500), "{back:?}");
+    }
+
     #[tokio::test]
     async fn an_older_finding_says_nothing_about_a_later_failure() {
         let _time = IdleTime::begin();

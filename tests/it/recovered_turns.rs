@@ -18,7 +18,7 @@ use crate::support::idle_time::IdleTime;
 use crate::support::replies;
 use crate::support::respool::Respool;
 use crate::support::script::Script;
-use crate::tools_route;
+use crate::{tools_route, upstreams};
 
 fn whole(mut body: Value) -> Value {
     body["stream"] = json!(false);
@@ -139,6 +139,35 @@ async fn a_server_that_starts_is_waited_for() {
         assert_eq!(ask(&respool, &body).await.choices[&0].content, "ok");
         assert_eq!(asked(&fake), 2, "it is asked when it is up, and probed before");
         assert!(began.elapsed() > Duration::from_secs(10), "{:?}", began.elapsed());
+    }
+}
+
+/// A server of two that is up answers at once; while both are down, the one that comes back first does, whichever was asked last.
+#[tokio::test]
+async fn another_server_stands_in_for_one_that_starts() {
+    let _time = IdleTime::begin();
+    let models = "models = [\"gpt-oss-20b\"]";
+    let beside_one_that_is_gone = async |fake: &FakeVllm| {
+        upstreams::before(&[("gone", "http://127.0.0.1:1", models), ("b", &fake.url(), models)], &waits("1m"))
+            .await
+    };
+    let up = FakeVllm::always(says("ok")).await;
+    let respool = beside_one_that_is_gone(&up).await;
+    let began = Instant::now();
+    for number in 0..6 {
+        let body = upstreams::begins(&format!("conversation {number}"));
+        assert_eq!(ask(&respool, &body).await.choices[&0].content, "ok");
+    }
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+
+    for number in 0..6 {
+        let coming = starting(20).await;
+        let respool = beside_one_that_is_gone(&coming).await;
+        let began = Instant::now();
+        let body = upstreams::begins(&format!("conversation {number}"));
+        assert_eq!(ask(&respool, &body).await.choices[&0].content, "ok");
+        assert!(began.elapsed() > Duration::from_secs(10) && began.elapsed() < Duration::from_secs(30));
+        assert!(asked(&coming) <= 3, "{}", asked(&coming));
     }
 }
 
