@@ -5,7 +5,9 @@
 
 use super::fault::{Fault, Shows};
 use crate::turn::{ChoiceEvent, FinishReason, KeptFields, ToolCall, TurnEnd, TurnEvent, Usage};
-use crate::wire::{Malformed, Object, array, decode_string, encode_string, text_of, usage_from};
+use crate::wire::{
+    Malformed, Object, array, decode_string, encode_string, pruned_logprobs, text_of, usage_from,
+};
 
 /// vLLM's field of a choice: the stop sequence that the model wrote, or the number of a token.
 pub const STOP_REASON: &str = "stop_reason";
@@ -86,7 +88,11 @@ impl PlainTurn {
         let text = |key: &str| delta.get(key).and_then(text_of).unwrap_or_default();
         let reasoning = Some(text("reasoning_content")).filter(|text| !text.is_empty());
         self.say(TurnEvent::Reasoning(reasoning.unwrap_or_else(|| text("reasoning"))), out);
+        let said = out.len();
         self.say(TurnEvent::Content(text("content")), out);
+        if let (Some(content), Some(logprobs)) = (out.get_mut(said), choice.get("logprobs")) {
+            content.logprobs = Some(pruned_logprobs(logprobs).into_owned());
+        }
         self.say(TurnEvent::Refusal(text("refusal")), out);
         let calls = delta.get("tool_calls").and_then(array).unwrap_or_default();
         calls.into_iter().for_each(|piece| self.piece_of_call(piece));

@@ -91,6 +91,52 @@ async fn text_is_told_as_it_comes_and_collected_without_a_stream() {
     fake.finish();
 }
 
+/// Streamed and whole, read at once or as it comes: what the deltas have is what the item has.
+#[tokio::test]
+async fn log_probabilities_reach_a_client_of_the_responses_api() {
+    let of = |token: &str| {
+        let bytes = token.as_bytes();
+        json!({"token": token, "logprob": -0.5, "bytes": bytes, "top_logprobs": [{"token": token, "logprob": -0.5, "bytes": bytes}]})
+    };
+    let expected = json!([of("Hel"), of("lo")]);
+    let mut whole = replies::text("Hello");
+    whole["choices"][0]["logprobs"] = json!({"content": expected});
+    let mut frames = replies::text_stream(&["Hel", "lo"], true);
+    for (place, token) in [(1, "Hel"), (2, "lo")] {
+        let mut chunk = replies::chunk(&json!({"content": token}), None);
+        chunk["choices"][0]["logprobs"] = json!({"content": [of(token)]});
+        frames[place] = replies::frame(&chunk);
+    }
+    for (tools, script) in [(true, Script::json(200, &whole)), (false, Script::sse(frames))] {
+        let fake = FakeVllm::always(script).await;
+        let respool = Respool::before(&fake).await;
+        let wanted = |stream: bool| {
+            let mut body = response_request(stream, tools);
+            (body["include"], body["top_logprobs"]) = (json!(["message.output_text.logprobs"]), json!(1));
+            body
+        };
+        let reply = text(&post(&respool, "/v1/responses", &wanted(true)).await);
+        let told = other_wires::responses(&reply);
+        assert_eq!(told.content, "Hello");
+        let events = reply.lines().filter_map(|line| line.strip_prefix("data: "));
+        let events: Vec<Value> = events.map(|data| serde_json::from_str(data).unwrap()).collect();
+        let of_kind =
+            |kind: &str| events.iter().filter(|event| event["type"] == kind).cloned().collect::<Vec<_>>();
+        let deltas = of_kind("response.output_text.delta");
+        let in_deltas: Vec<&Value> =
+            deltas.iter().flat_map(|delta| delta["logprobs"].as_array().unwrap()).collect();
+        assert_eq!(in_deltas, expected.as_array().unwrap().iter().collect::<Vec<_>>());
+        assert_eq!(of_kind("response.output_text.done")[0]["logprobs"], expected);
+        assert_eq!(told.object["output"][0]["content"][0]["logprobs"], expected);
+        let object = post(&respool, "/v1/responses", &wanted(false)).await.json();
+        assert_eq!(object["output"][0]["content"][0]["logprobs"], expected);
+        for request in fake.requests() {
+            let chat = request.json();
+            assert_eq!((&chat["logprobs"], &chat["top_logprobs"]), (&json!(true), &json!(1)));
+        }
+    }
+}
+
 #[tokio::test]
 async fn heartbeats_bridge_silence_in_each_clients_own_events() {
     let silence = Duration::from_millis(600);

@@ -192,6 +192,7 @@ impl ReplyWriter {
         let mut events = Vec::with_capacity(steps.len());
         for step in steps.into_iter().filter(|step| step.choice == 0) {
             self.written += step.event.text_len();
+            step.logprobs.iter().for_each(|logprobs| self.writer.add_logprobs(logprobs));
             match step.event {
                 TurnEvent::Finish(end) => self.end = Some(end),
                 event => events.push(event),

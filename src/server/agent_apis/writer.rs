@@ -63,6 +63,13 @@ impl Writer {
         }
     }
 
+    /// The log probabilities of the text that comes next. The Messages API has none.
+    pub(super) fn add_logprobs(&mut self, logprobs: &str) {
+        if let Self::Responses(events) = self {
+            events.add_logprobs(logprobs);
+        }
+    }
+
     /// Writes steps that came together. Pieces of a text leave together then: an event of these APIs costs more than a chunk. These
     /// APIs know the first choice only.
     pub(super) fn write_all(&mut self, steps: impl IntoIterator<Item = TurnEvent>, out: &mut Vec<u8>) {

@@ -19,7 +19,7 @@ use super::object::{Head, Status, response_json, strict};
 use super::request::AskedResponse;
 use crate::sse::write_event;
 use crate::turn::{FinishReason, ItemEnd, ItemKind, ToolCall, TurnEvent, Usage};
-use crate::wire::{ApiError, Object, encode_string};
+use crate::wire::{ApiError, Object, array, encode_string};
 
 /// The part of an item that is still being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +34,8 @@ struct OpenItem {
     piece: Piece,
     id: String,
     text: String,
+    /// The log probabilities of its text, as JSON with commas between.
+    logprobs: String,
     /// What stands in each of its deltas before the event's number, and between that and the text.
     delta: [String; 2],
 }
@@ -47,6 +49,8 @@ pub struct ResponseEvents {
     sequence: u64,
     output: Vec<String>,
     open: Option<OpenItem>,
+    /// The log probabilities of the text that comes next, as JSON with commas between.
+    logprobs: String,
     /// The id of the call that comes next.
     call_id: String,
     ended: Option<String>,
@@ -71,6 +75,7 @@ impl ResponseEvents {
             sequence: 0,
             output: vec![],
             open: None,
+            logprobs: String::new(),
             call_id: String::new(),
             ended: None,
             failed: false,
@@ -159,6 +164,14 @@ impl ResponseEvents {
         self.event(out, "response.in_progress", &format!(r#","response":{response}"#));
     }
 
+    /// The log probabilities of the text that comes next, as a chat completion has them.
+    pub fn add_logprobs(&mut self, chat: &str) {
+        let Ok(object) = Object::parse(chat) else { return };
+        for token in object.get("content").and_then(array).unwrap_or_default() {
+            append(&mut self.logprobs, &strict(token, "{}"));
+        }
+    }
+
     /// Writes one event of the turn. After its end nothing leaves any more.
     pub fn write(&mut self, event: &TurnEvent, out: &mut impl BufMut) {
         if self.ended.is_some() {
@@ -229,7 +242,12 @@ impl ResponseEvents {
         let [before, between] = &open.delta;
         let _ = write!(out, "{before}{}{between}", self.sequence);
         let _ = serde_json::to_writer(&mut out, text);
-        let _ = write!(out, "{}}}\n\n", piece.logprobs());
+        if piece == Piece::Text {
+            let _ = write!(out, r#","logprobs":[{}]"#, self.logprobs);
+            append(&mut open.logprobs, &self.logprobs);
+            self.logprobs.clear();
+        }
+        let _ = out.write_all(b"}\n\n");
         self.sequence += 1;
     }
 
@@ -244,22 +262,23 @@ impl ResponseEvents {
         };
         self.added(&item, out);
         let place = place(&id, self.output.len());
-        let fields = format!(r#"{place},"content_index":0,"part":{}"#, piece.part(""));
+        let fields = format!(r#"{place},"content_index":0,"part":{}"#, piece.part("", ""));
         self.event(out, "response.content_part.added", &fields);
         let name = piece.delta();
         let before = format!("event: {name}\ndata: {{\"type\":\"{name}\",\"sequence_number\":");
         let delta = [before, format!(r#"{place},"content_index":0,"delta":"#)];
-        self.open = Some(OpenItem { piece, id, text: String::new(), delta });
+        self.open = Some(OpenItem { piece, id, text: String::new(), logprobs: String::new(), delta });
     }
 
     fn close(&mut self, end: &ItemEnd, out: &mut impl BufMut) {
-        let Some(OpenItem { piece, id, text, .. }) = self.open.take() else { return };
+        let Some(OpenItem { piece, id, text, logprobs, .. }) = self.open.take() else { return };
         let status = if end.is_whole { "completed" } else { "incomplete" };
         let place = place(&id, self.output.len());
-        let logprobs = piece.logprobs();
         let (field, encoded) = (piece.field(), encode_string(&text));
-        self.event(out, piece.done(), &format!(r#"{place},"content_index":0,"{field}":{encoded}{logprobs}"#));
-        let part = piece.part(&text);
+        let beside =
+            if piece == Piece::Text { format!(r#","logprobs":[{logprobs}]"#) } else { String::new() };
+        self.event(out, piece.done(), &format!(r#"{place},"content_index":0,"{field}":{encoded}{beside}"#));
+        let part = piece.part(&text, &logprobs);
         self.event(out, "response.content_part.done", &format!(r#"{place},"content_index":0,"part":{part}"#));
         let item = match piece {
             Piece::Reasoning => reasoning_item(&id, status, end.signature.as_deref(), &part),
@@ -365,23 +384,28 @@ impl Piece {
         }
     }
 
-    /// The field that texts have and other pieces have not.
-    fn logprobs(self) -> &'static str {
-        if self == Self::Text { r#","logprobs":[]"# } else { "" }
-    }
-
     fn field(self) -> &'static str {
         if self == Self::Refusal { "refusal" } else { "text" }
     }
 
-    fn part(self, text: &str) -> String {
+    fn part(self, text: &str, logprobs: &str) -> String {
         let text = encode_string(text);
         match self {
             Self::Reasoning => format!(r#"{{"type":"reasoning_text","text":{text}}}"#),
-            Self::Text => format!(r#"{{"type":"output_text","text":{text},"annotations":[],"logprobs":[]}}"#),
+            Self::Text => {
+                format!(r#"{{"type":"output_text","text":{text},"annotations":[],"logprobs":[{logprobs}]}}"#)
+            }
             Self::Refusal => format!(r#"{{"type":"refusal","refusal":{text}}}"#),
         }
     }
+}
+
+/// Appends to JSON texts with commas between.
+fn append(list: &mut String, more: &str) {
+    if !list.is_empty() && !more.is_empty() {
+        list.push(',');
+    }
+    list.push_str(more);
 }
 
 fn place(id: &str, index: usize) -> String {

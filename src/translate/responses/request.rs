@@ -74,7 +74,7 @@ const SAME: [&str; 11] = [
 ];
 
 /// Read elsewhere, or of no concern to a model.
-const KNOWN: [&str; 24] = [
+const KNOWN: [&str; 25] = [
     "model",
     "input",
     "instructions",
@@ -91,6 +91,7 @@ const KNOWN: [&str; 24] = [
     "previous_response_id",
     "max_output_tokens",
     "max_tool_calls",
+    "top_logprobs",
     "reasoning",
     "text",
     "conversation",
@@ -125,8 +126,11 @@ pub fn read_response(body: &[u8], recalled: &Recalled, sealer: &Sealer) -> Resul
     put_tools(&mut chat, &tools, choice);
     put_settings(&mut chat, &object, &mut notes)?;
     note_unknown(&object, &mut notes);
+    let included = included(&object, &mut notes)?;
+    put_logprobs(&mut chat, &object, &included)?;
     let chat = chat.to_json();
-    let mut asked = asked(&object, &mut notes)?;
+    let mut asked = asked(&object)?;
+    asked.sealed_reasoning = included.sealed_reasoning;
     if asked.store {
         let own = items.into_iter().filter(|(field, _)| field != PREVIOUS);
         asked.items = own.filter_map(|(_, json)| resolved(json, recalled)).collect();
@@ -322,7 +326,7 @@ fn note_unknown(object: &Object<'_>, notes: &mut Notes) {
     }
 }
 
-fn asked(object: &Object<'_>, notes: &mut Notes) -> Result<AskedResponse, ApiError> {
+fn asked(object: &Object<'_>) -> Result<AskedResponse, ApiError> {
     let flag = |key: &str| optional_bool(object, key, key);
     Ok(AskedResponse {
         model: object.string("model").unwrap_or_default(),
@@ -330,7 +334,7 @@ fn asked(object: &Object<'_>, notes: &mut Notes) -> Result<AskedResponse, ApiErr
         background: flag("background")?.unwrap_or_default(),
         store: flag("store")?.unwrap_or(true),
         truncate: may_truncate(object)?,
-        sealed_reasoning: wants_sealed_reasoning(object, notes)?,
+        sealed_reasoning: false,
         tools: ToolNames::default(),
         patterns: Arc::default(),
         previous: object.string(PREVIOUS),
@@ -347,20 +351,43 @@ fn may_truncate(object: &Object<'_>) -> Result<bool, ApiError> {
     }
 }
 
-/// What else `include` names adds to a reply what a chat model's reply does not have.
-fn wants_sealed_reasoning(object: &Object<'_>, notes: &mut Notes) -> Result<bool, ApiError> {
-    let mut wanted = false;
+/// What `include` names.
+#[derive(Debug, Default)]
+struct Included {
+    sealed_reasoning: bool,
+    logprobs: bool,
+}
+
+fn included(object: &Object<'_>, notes: &mut Notes) -> Result<Included, ApiError> {
+    let mut included = Included::default();
     for (index, entry) in optional_array(object, "include", "include")?.into_iter().enumerate() {
         let name = decode_string(entry).ok_or_else(|| wrong_type(format!("include[{index}]"), "a string"))?;
         match name.as_str() {
-            "reasoning.encrypted_content" => wanted = true,
-            "message.output_text.logprobs" => {
-                notes.add(format!("include.{name}"), "log probabilities are given on the chat route only");
-            }
+            "reasoning.encrypted_content" => included.sealed_reasoning = true,
+            "message.output_text.logprobs" => included.logprobs = true,
             _ => notes.add(format!("include.{name}"), "a chat model's reply has nothing of this kind"),
         }
     }
-    Ok(wanted)
+    Ok(included)
+}
+
+/// A number of alternatives asks for log probabilities too.
+fn put_logprobs<'o>(
+    chat: &mut Object<'o>,
+    object: &'o Object<'_>,
+    included: &Included,
+) -> Result<(), ApiError> {
+    let alternatives = match object.get("top_logprobs") {
+        Some(_) => {
+            Some(object.number("top_logprobs").ok_or_else(|| wrong_type("top_logprobs", "a whole number"))?)
+        }
+        None => None,
+    };
+    if included.logprobs || alternatives.is_some_and(|number| number > 0) {
+        chat.set("logprobs", "true");
+        chat.set("top_logprobs", alternatives.unwrap_or_default().to_string());
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -400,6 +427,20 @@ mod tests {
         let expected = json!({"model": "m", "messages": messages, "temperature": 0.5, "max_tokens": 7,
             "reasoning_effort": "xhigh", "response_format": format});
         assert_eq!(chat, expected);
+    }
+
+    #[test]
+    fn log_probabilities_are_asked_for_where_they_are_wanted() {
+        let check = |extra: Value, expected: [Value; 2]| {
+            let mut body = json!({"model": "m", "input": "hi"});
+            body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+            let chat = chat(&body);
+            assert_eq!([chat["logprobs"].clone(), chat["top_logprobs"].clone()], expected, "{body}");
+        };
+        check(json!({"include": ["message.output_text.logprobs"]}), [json!(true), json!(0)]);
+        check(json!({"top_logprobs": 3}), [json!(true), json!(3)]);
+        check(json!({"top_logprobs": 0}), [Value::Null, Value::Null]);
+        check(json!({"top_logprobs": null}), [Value::Null, Value::Null]);
     }
 
     #[test]
@@ -451,6 +492,7 @@ mod tests {
             (json!({"truncation": true}), "truncation"),
             (json!({"include": "reasoning.encrypted_content"}), "include"),
             (json!({"include": [7]}), "include[0]"),
+            (json!({"top_logprobs": "3"}), "top_logprobs"),
         ] {
             let mut body = json!({"model": "m", "input": "hi"});
             body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
