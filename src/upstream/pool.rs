@@ -107,6 +107,10 @@ impl Pool {
                 }
                 Err(error) => error,
             };
+            if may_be_stale {
+                // Whatever became of this one, the others were kept just as long: the caller's next attempt needs a new one.
+                self.idle.clear();
+            }
             // The server closed the connection while it was idle. What was not written can be sent again, and so can what
             // changes nothing; anything else the server may have read. A new connection cannot have that fault, so none
             // of those kept is tried again.
@@ -177,6 +181,11 @@ impl Idle {
             kept.swept = true;
             runtime.spawn(Arc::clone(self).sweep());
         }
+    }
+
+    fn clear(&self) {
+        // Closed without the lock.
+        drop(std::mem::take(&mut self.kept().links));
     }
 
     /// Closes what nobody has asked for, until nothing is left.
@@ -291,9 +300,7 @@ mod tests {
         }
     }
 
-    /// Such a request was never sent and never answered: it waited for the upstream's `timeout`.
-    #[tokio::test]
-    async fn a_connection_that_closes_as_it_is_taken_gives_the_request_back() {
+    async fn pool() -> (TcpListener, Pool) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
@@ -304,6 +311,43 @@ mod tests {
         let connector = connector.https_or_http().enable_http1().wrap_connector(tcp);
         let to = format!("http://{}", listener.local_addr().unwrap());
         let pool = Pool::new(connector, to.parse().unwrap()).unwrap();
+        (listener, pool)
+    }
+
+    /// A server that was restarted resets all connections; with each attempt on another kept one, a request failed three times.
+    #[tokio::test]
+    async fn after_a_kept_connection_has_failed_the_next_one_is_new() {
+        let (listener, pool) = pool().await;
+        let server = tokio::spawn(async move {
+            // Both first requests are answered, the second request of a connection is read and never answered.
+            let mut accepted = 0;
+            while let Ok((mut socket, _)) = listener.accept().await {
+                accepted += 1;
+                tokio::spawn(async move {
+                    read_head(&mut socket).await;
+                    let _ = socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
+                    read_head(&mut socket).await;
+                });
+                if accepted == 3 {
+                    break;
+                }
+            }
+            accepted
+        });
+        let (first, second) = tokio::join!(pool.request(post()), pool.request(post()));
+        for answer in [first, second] {
+            answer.unwrap().into_body().collect().await.unwrap();
+        }
+        assert_eq!(pool.idle.kept().links.len(), 2);
+        assert!(matches!(pool.request(post()).await, Err(Unanswered::Exchange(_))), "the server has read it");
+        pool.request(post()).await.unwrap();
+        assert_eq!(server.await.unwrap(), 3);
+    }
+
+    /// Such a request was never sent and never answered: it waited for the upstream's `timeout`.
+    #[tokio::test]
+    async fn a_connection_that_closes_as_it_is_taken_gives_the_request_back() {
+        let (listener, pool) = pool().await;
         let answered = async {
             let (mut socket, _) = listener.accept().await.unwrap();
             read_head(&mut socket).await;
