@@ -113,7 +113,7 @@ pub(super) fn preferred(name: &str, claims: &[NameClaim]) -> Option<(usize, &'st
 }
 
 /// Of several folders with the same expert name one is used at most; the package of the others is rejected with the reason.
-fn settle_names(all: &mut [Installed]) {
+fn settle_names(all: &mut [Installed], is_recorded: impl Fn(&str) -> bool) {
     let mut by_name: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (index, one) in all.iter().enumerate() {
         by_name.entry(one.name.clone().unwrap_or_default()).or_default().push(index);
@@ -122,9 +122,9 @@ fn settle_names(all: &mut [Installed]) {
     {
         let claims: Vec<NameClaim> = indexes
             .iter()
-            .map(|index| NameClaim {
-                folder: all[*index].folder(),
-                is_recorded: all[*index].record.is_some(),
+            .map(|index| {
+                let folder = all[*index].folder();
+                NameClaim { is_recorded: is_recorded(&folder), folder }
             })
             .collect();
         let used = preferred(&name, &claims);
@@ -288,7 +288,7 @@ impl Library {
             |path: &Path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         let packages = folders.into_iter().filter(|path| !is_hidden(path) && path.join(MANIFEST).exists());
         let mut all = packages.map(|directory| self.installed(directory)).collect::<io::Result<Vec<_>>>()?;
-        settle_names(&mut all);
+        settle_names(&mut all, |folder| self.is_recorded(folder));
         Ok(all)
     }
 

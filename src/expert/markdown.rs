@@ -95,7 +95,7 @@ fn fence(line: &str) -> Option<(&str, &str)> {
     is_fence.then_some((fence, rest))
 }
 
-/// The lines of a text that are outside of fenced code blocks (CommonMark 0.31, 4.5).
+/// The lines of a text that are outside of fenced code blocks (`CommonMark` 0.31, 4.5).
 fn lines_outside_code(body: &str) -> impl Iterator<Item = &str> {
     let mut open: Option<&str> = None;
     body.lines().filter(move |line| {

@@ -36,9 +36,9 @@ pub(super) fn install(experts: &ExpertsConfig, source: &str) -> Result<(), Failu
 
 /// Says which bindings of an earlier installation apply.
 fn say_kept_bindings(library: &Library, name: &str) {
-    match library.get(name).map(|installed| library.bindings_beside(&installed)).as_deref() {
-        Ok([path, ..]) => say(&format!("Its bindings from before are in {}.", path.display())),
-        _ => {}
+    let beside = library.get(name).map(|installed| library.bindings_beside(&installed)).unwrap_or_default();
+    if let Some(path) = beside.first() {
+        say(&format!("Its bindings from before are in {}.", path.display()));
     }
 }
 
