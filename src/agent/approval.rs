@@ -4,6 +4,7 @@
 //! it, so an approval outlives the process. Times are milliseconds since 1970; spans are milliseconds.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +45,41 @@ pub enum OnRejection {
     EndRun,
 }
 
+/// Which work of an expert asks for consent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Asker {
+    /// A conversation.
+    Conversation,
+    /// The process of this name.
+    Process(String),
+}
+
+impl Asker {
+    /// The process, if it is one.
+    pub fn process(&self) -> Option<&str> {
+        match self {
+            Self::Conversation => None,
+            Self::Process(name) => Some(name),
+        }
+    }
+
+    /// The kind, for programs.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Conversation => "conversation",
+            Self::Process(_) => "process",
+        }
+    }
+}
+
+impl fmt::Display for Asker {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.kind())?;
+        self.process().map_or(Ok(()), |name| write!(out, " {name}"))
+    }
+}
+
 /// How a run deals with approvals.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -57,6 +93,9 @@ pub struct ApprovalRules {
     /// Tools that only propose something: the model learns when one is rejected, whatever else a rejection does.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub proposals: BTreeSet<String>,
+    /// What its requests say of who asks. Only the runs of experts say so, and those of older versions do not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asker: Option<Asker>,
 }
 
 /// The calls of one reply that need consent, as the person is shown them and as they will run.
@@ -73,6 +112,9 @@ pub struct ApprovalRequest {
     /// What follows then: only where that is an escalation does a later decision count.
     #[serde(default)]
     pub on_timeout: OnTimeout,
+    /// Who asks, where that is an expert. Requests of older versions do not say so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asker: Option<Asker>,
 }
 
 /// What was decided about a request. Calls that are not named as approved are rejected.
@@ -119,4 +161,23 @@ pub(super) fn request_id(seed: u64, number: usize) -> String {
     let number = u64::try_from(number).unwrap_or(u64::MAX);
     let mixed = (seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     format!("{:012x}", (mixed ^ (mixed >> 29)) & 0xffff_ffff_ffff)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_and_rules_of_older_versions_do_not_say_who_asks() {
+        let old = r#"{"id": "a", "calls": [], "reason": "why", "expires": null}"#;
+        let request: ApprovalRequest = serde_json::from_str(old).unwrap();
+        assert_eq!((request.reason.as_str(), request.asker), ("why", None));
+        let rules: ApprovalRules = serde_json::from_str(r#"{"timeout": 5, "on_timeout": "reject"}"#).unwrap();
+        assert_eq!((rules.timeout, rules.asker), (Some(5), None));
+        for asker in [Asker::Conversation, Asker::Process("lend".into())] {
+            let request = ApprovalRequest { asker: Some(asker), ..ApprovalRequest::default() };
+            let text = serde_json::to_string(&request).unwrap();
+            assert_eq!(serde_json::from_str::<ApprovalRequest>(&text).unwrap(), request);
+        }
+    }
 }

@@ -89,7 +89,9 @@ async fn list(store: &Store) -> Result<String, String> {
     let line = |row: &ApprovalRow| {
         let request: ApprovalRequest = serde_json::from_str(&row.body).unwrap_or_default();
         let calls = request.calls.iter().map(|call| format!("{} {}", call.name, call.arguments));
-        one_line(&format!("{}  {}  {}", row.id, row.agent, calls.collect::<Vec<_>>().join("; ")), LONGEST)
+        let asker = request.asker.as_ref().map(|asker| format!("  {asker}")).unwrap_or_default();
+        let calls = calls.collect::<Vec<_>>().join("; ");
+        one_line(&format!("{}  {}{asker}  {calls}", row.id, row.agent), LONGEST)
     };
     if rows.is_empty() {
         return Ok("nothing waits for consent".to_owned());
@@ -105,7 +107,7 @@ async fn find(store: &Store, id: &str) -> Result<ApprovalRow, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::RequestedCall;
+    use crate::agent::{Asker, RequestedCall};
     use crate::store::{Append, ApprovalChange, NewRun, OperatorKey, Status, StoreConfig};
 
     async fn waiting(dir: &std::path::Path) -> Arc<Store> {
@@ -122,6 +124,7 @@ mod tests {
                 ..RequestedCall::default()
             };
             let request = ApprovalRequest {
+                asker: (id == "two").then_some(Asker::Conversation),
                 id: id.into(),
                 calls: vec![call],
                 reason: "why".into(),
@@ -149,6 +152,7 @@ mod tests {
         let (operator, nobody, guesser) = (with(Some("sk-anna")), with(None), with(Some("sk-mine")));
         let listed = nobody.obey(Wanted::Show(None)).await.unwrap();
         assert!(listed.contains("one  expert/desk  crm__move") && !listed.contains('\u{1b}'), "{listed}");
+        assert!(listed.contains("two  expert/desk  conversation  crm__move"), "{listed}");
         let shown = nobody.obey(Wanted::Show(Some("one".into()))).await.unwrap();
         assert!(shown.contains("\"reason\": \"why\"") && !shown.contains('\u{1b}'), "{shown}");
         for wanted in [Wanted::Approve(Some("one".into())), Wanted::Reject(Some("one".into()))] {

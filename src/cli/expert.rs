@@ -7,6 +7,7 @@ mod installed;
 mod learn;
 mod queue;
 mod registry;
+mod remove;
 mod run;
 mod update;
 mod validate;
@@ -67,7 +68,7 @@ pub(super) enum ExpertCommand {
         /// Where the operations are: mcp, gateway or local
         #[arg(long = "type", id = "kind", value_name = "TYPE", default_value = "mcp", value_parser = ["mcp", "gateway", "local"])]
         kind: String,
-        /// The name that an operation has there, if it differs: OPERATION=NAME
+        /// The name that an operation has there, if it differs; `OPERATION=` removes it, and names that you do not mention stay
         #[arg(long = "operation", value_name = "OPERATION=NAME")]
         operations: Vec<String>,
         /// Remove the binding instead
@@ -137,13 +138,16 @@ pub(super) enum ExpertCommand {
         #[arg(long)]
         yes: bool,
     },
-    /// Remove an installed expert; its data stays unless you add --purge.
+    /// Remove an installed expert; says what becomes of its open work, and asks you first. Its data and bindings stay unless you add --purge.
     Remove {
         /// The expert
         name: String,
-        /// Also delete its state, working data and learnings
+        /// Also delete its state, working data, learnings and bindings
         #[arg(long)]
         purge: bool,
+        /// Consent to the removal; without a terminal it is needed for --purge and if there is open work
+        #[arg(long)]
+        yes: bool,
     },
     /// Queue an event of a trigger by hand, also one that was queued before.
     Fire {
@@ -199,7 +203,9 @@ pub(super) fn expert(flags: Configured, command: ExpertCommand) -> Result<(), Fa
                 consent,
             )
         }
-        ExpertCommand::Remove { name, purge } => installed::remove(&flags.load(None)?.settings, &name, purge),
+        ExpertCommand::Remove { name, purge, yes } => {
+            remove::remove(&flags.load(None)?.settings, &name, remove::Wanted { purge, yes })
+        }
         ExpertCommand::Fire { name, trigger, payload } => {
             fire::fire(&flags.load(None)?, &name, &trigger, payload.as_deref())
         }

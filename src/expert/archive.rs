@@ -1,9 +1,12 @@
 //! Unpacks an untrusted archive: tar, gzipped tar or zip. Only regular files below the directory come out, within limits on their number
-//! and size. Links, devices and paths that leave the directory are refused, not skipped. Called by `source`.
+//! and size. Links, devices and paths that leave the directory are refused, not skipped; what file managers and archivers add is skipped.
+//! Called by `source`.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
+
+use super::library::is_clutter;
 
 /// The most files an archive may have.
 const MOST_FILES: usize = 2_000;
@@ -50,6 +53,9 @@ impl Target<'_> {
         for entry in archive.entries().map_err(broken)? {
             let entry = entry.map_err(broken)?;
             let path = entry.path().map_err(broken)?.into_owned();
+            if is_clutter_inside(&path) {
+                continue;
+            }
             match entry.header().entry_type() {
                 kind if kind.is_file() || kind == tar::EntryType::Continuous => self.file(&path, entry)?,
                 kind if kind.is_dir() || kind.is_pax_global_extensions() => {}
@@ -66,6 +72,9 @@ impl Target<'_> {
         for index in 0..archive.len() {
             let entry = archive.by_index(index).map_err(broken)?;
             let path = PathBuf::from(entry.name().map_err(broken)?.into_owned());
+            if is_clutter_inside(&path) {
+                continue;
+            }
             if entry.is_file() && !entry.is_symlink() {
                 self.file(&path, entry)?;
             } else if !entry.is_dir() {
@@ -78,8 +87,7 @@ impl Target<'_> {
     /// Writes one file. The sizes that the archive states are not trusted.
     fn file(&mut self, path: &Path, source: impl Read) -> Result<(), String> {
         let shown = super::visible(&path.display().to_string());
-        let inside = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
-        if !inside || path.to_str().is_none_or(|text| text.contains('\\')) {
+        if !is_inside(path) || path.to_str().is_none_or(|text| text.contains('\\')) {
             return Err(format!("its file {shown} would be written outside of the package"));
         }
         self.files += 1;
@@ -101,6 +109,15 @@ impl Target<'_> {
         }
         Ok(())
     }
+}
+
+fn is_inside(path: &Path) -> bool {
+    path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
+}
+
+/// Whether a path in the package is that of a file which a file manager or an archiver added, such as `__MACOSX/._expert.yaml`.
+fn is_clutter_inside(path: &Path) -> bool {
+    is_inside(path) && path.iter().any(|part| part.to_str().is_some_and(is_clutter))
 }
 
 fn refused(path: &Path) -> String {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::library::{Library, digest};
+use super::library::{Library, NameClaim, digest, preferred};
 use super::manifest::Trigger;
 use super::package::{Package, load};
 use super::{MANIFEST, diagnostic};
@@ -77,7 +77,7 @@ pub struct Current {
     pub generation: u64,
     /// The experts.
     pub experts: BTreeMap<String, Arc<Snapshot>>,
-    /// Whether a folder holds a package that has no loadable version.
+    /// Whether a folder holds a package that has no loadable version, or several folders hold one name and none of them is used.
     pub has_unloaded: bool,
 }
 
@@ -199,22 +199,44 @@ impl Catalog {
         kept
     }
 
-    /// If two packages have the same name, the first folder's is in service.
+    /// Of several packages with the same name, one is in service at most.
     fn publish(&self, folders: &BTreeMap<PathBuf, Folder>) {
-        let mut experts: BTreeMap<String, Arc<Snapshot>> = BTreeMap::new();
+        let mut by_name: BTreeMap<&str, Vec<&Arc<Snapshot>>> = BTreeMap::new();
         for snapshot in folders.values().filter_map(|folder| folder.snapshot.as_ref()) {
-            let entry = experts.entry(snapshot.name().to_owned());
-            let first = entry.or_insert_with(|| Arc::clone(snapshot));
-            if !Arc::ptr_eq(first, snapshot) {
-                tracing::error!(
-                    target: "respool::expert", expert = snapshot.name(), folder = %snapshot.directory.display(), used = %first.directory.display(),
-                    "two folders hold an expert of the same name: give one another name, or remove it"
-                );
+            by_name.entry(snapshot.name()).or_default().push(snapshot);
+        }
+        let (mut experts, mut has_unloaded) = (BTreeMap::new(), false);
+        for (name, snapshots) in by_name {
+            match self.chosen(name, &snapshots) {
+                Some(snapshot) => drop(experts.insert(name.to_owned(), Arc::clone(snapshot))),
+                None => has_unloaded = true,
             }
         }
+        has_unloaded |= folders.values().any(|folder| folder.snapshot.is_none());
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        let has_unloaded = folders.values().any(|folder| folder.snapshot.is_none());
         *current = Arc::new(Current { generation: current.generation + 1, experts, has_unloaded });
+    }
+
+    /// The snapshot that is in service under a name.
+    fn chosen<'s>(&self, name: &str, snapshots: &[&'s Arc<Snapshot>]) -> Option<&'s Arc<Snapshot>> {
+        if let [only] = snapshots {
+            return Some(only);
+        }
+        let claim = |snapshot: &&Arc<Snapshot>| {
+            let folder = snapshot.folder();
+            NameClaim { is_recorded: self.library.is_recorded(&folder), folder }
+        };
+        let claims: Vec<NameClaim> = snapshots.iter().map(claim).collect();
+        let used = preferred(name, &claims);
+        let folder = |index: usize| claims[index].folder.as_str();
+        let is_unused = |index: &usize| used.is_none_or(|(used, _)| used != *index);
+        let unused: Vec<&str> = (0..claims.len()).filter(is_unused).map(folder).collect();
+        tracing::error!(
+            target: "respool::expert", expert = name, used = used.map_or("none", |(index, _)| folder(index)), unused = unused.join(", "),
+            why = used.map_or("respool can choose neither by an installation nor by the folder's name", |(_, why)| why),
+            "several folders hold an expert of the same name: remove all but one, or give the others another name"
+        );
+        used.map(|(index, _)| snapshots[index])
     }
 
     /// Takes changes into service until `stop`; `changed` is called after each.
@@ -354,12 +376,31 @@ mod tests {
         assert_eq!(version(&catalog, "sales").as_deref(), Some("1.1.0"));
     }
 
+    /// The order of the folders' names decided, so a copy that was made by hand could take an installed expert's place.
     #[test]
-    fn of_two_folders_with_one_name_the_first_is_used() {
-        let dir = tempfile::tempdir().unwrap();
-        write(dir.path(), "a", "sales", "1.0.0");
-        write(dir.path(), "b", "sales", "2.0.0");
-        assert_eq!(version(&Catalog::open(dir.path()), "sales").as_deref(), Some("1.0.0"));
+    fn of_two_folders_with_one_name_the_installed_one_is_used_or_the_one_with_the_name_or_neither() {
+        let check = |folders: &[&str], recorded: &[&str], expected: Option<&str>| {
+            let dir = tempfile::tempdir().unwrap();
+            for folder in folders {
+                write(dir.path(), folder, "sales", "1.0.0");
+            }
+            fs::create_dir_all(dir.path().join(".respool")).unwrap();
+            for folder in recorded {
+                let record =
+                    r#"{"source": "s", "version": "1.0.0", "digest": "d", "installed": 0, "mark": "m"}"#;
+                fs::write(dir.path().join(format!(".respool/{folder}.json")), record).unwrap();
+                fs::write(dir.path().join(folder).join(".installed-by-respool"), "m").unwrap();
+            }
+            let catalog = Catalog::open(dir.path());
+            let used = catalog.get("sales").map(|snapshot| snapshot.folder());
+            assert_eq!(used.as_deref(), expected, "{folders:?} {recorded:?}");
+            assert_eq!(catalog.current().has_unloaded, expected.is_none(), "{folders:?} {recorded:?}");
+        };
+        check(&["a", "sales", "z"], &["z"], Some("z"));
+        check(&["a", "sales"], &[], Some("sales"));
+        check(&["a", "sales"], &["a", "sales"], Some("sales"));
+        check(&["a", "b"], &[], None);
+        check(&["a", "b", "sales"], &["a", "b"], None);
     }
 
     /// Bindings are the user's: those in the package's folder count only if respool installed it, those beside it take precedence, and a

@@ -382,7 +382,18 @@ fn check_trigger_of(
 }
 
 fn check_scratchpad(process: &Process, report: &mut FileReport<'_>) {
-    let Some(scratchpad) = process.scratchpad.as_ref().filter(|_| process.inputs.is_complete) else { return };
+    let Some(scratchpad) = &process.scratchpad else { return };
+    if path::has_open_brace(&scratchpad.value) {
+        let message = format!(
+            "the scratchpad \"{}\" has a `{{` without its `}}`, so no input is filled in there",
+            scratchpad.value
+        );
+        let help = "close the braces around the input's name, such as scratch/triage-{message_id}.md";
+        report.add(Code::UnknownInput, scratchpad.at, message, help);
+    }
+    if !process.inputs.is_complete {
+        return;
+    }
     let mut seen = HashSet::new();
     for name in path::placeholders(&scratchpad.value).into_iter().filter(|name| seen.insert(*name)) {
         if let Some(near) = unknown_input(&[process], name) {

@@ -201,7 +201,7 @@ impl Process {
             path: path.to_owned(),
             name: fields.required_name(NameKind::Other("a process"), "triage-mail"),
             description: fields.required_text("description", "what it does, in one line").value,
-            trigger: fields.text("trigger"),
+            trigger: fields.reference("trigger"),
             inputs: values(&mut fields, "inputs", false),
             outputs: values(&mut fields, "outputs", true),
             functions: fields.texts("functions"),
@@ -459,7 +459,7 @@ pub(super) fn note_escape(path: &Spanned<String>, report: &mut FileReport<'_>) -
 }
 
 fn scratchpad(fields: &mut Fields<'_, '_, '_>) -> Option<Spanned<String>> {
-    let path = fields.text("scratchpad")?;
+    let path = fields.reference("scratchpad")?;
     if note_escape(&path, fields.report) {
         return None;
     }

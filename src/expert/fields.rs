@@ -129,6 +129,12 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         if self.is_repeated("name") { Spanned::new(String::new(), name.at) } else { name }
     }
 
+    /// An optional text that refers to something by name. One that is written twice is checked as a text, and then read as absent: it is
+    /// not known which of the two is meant.
+    pub fn reference(&mut self, name: &'static str) -> Option<Spanned<String>> {
+        self.text(name).filter(|_| !self.is_repeated(name))
+    }
+
     /// An optional text.
     pub fn text(&mut self, name: &'static str) -> Option<Spanned<String>> {
         let node = self.value(name)?;

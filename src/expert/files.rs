@@ -2,7 +2,7 @@
 //! opened, and nothing is executed. Called by `package`.
 
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, OpenOptions, OpenOptionsExt};
@@ -16,6 +16,11 @@ pub(super) enum Unreadable {
     NotAFile,
     /// A link leads out of the package.
     Escapes,
+    /// A link leads out of the package and back into it, or it is absolute.
+    Detour {
+        /// Whether it is absolute.
+        is_absolute: bool,
+    },
     /// It is larger than this many bytes.
     TooLarge(u64),
     /// The system refused.
@@ -25,6 +30,7 @@ pub(super) enum Unreadable {
 /// A package's directory.
 pub(super) struct PackageDir {
     dir: Dir,
+    path: PathBuf,
 }
 
 impl PackageDir {
@@ -33,7 +39,7 @@ impl PackageDir {
     /// # Errors
     /// What the system says.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self { dir: Dir::open_ambient_dir(path, ambient_authority())? })
+        Ok(Self { dir: Dir::open_ambient_dir(path, ambient_authority())?, path: path.to_owned() })
     }
 
     /// Whether there is such a regular file.
@@ -46,6 +52,31 @@ impl PackageDir {
     /// # Errors
     /// Why it was not read.
     pub(super) fn read(&self, path: &str, most: u64) -> Result<Vec<u8>, Unreadable> {
+        self.bytes(path, most).map_err(|why| match why {
+            Unreadable::Escapes if self.ends_inside(path) => {
+                Unreadable::Detour { is_absolute: self.has_absolute_link(path) }
+            }
+            why => why,
+        })
+    }
+
+    /// Whether a path ends inside the package when all links are followed. Nothing is opened.
+    fn ends_inside(&self, path: &str) -> bool {
+        let end = self.path.join(path).canonicalize();
+        end.ok().zip(self.path.canonicalize().ok()).is_some_and(|(end, root)| end.starts_with(root))
+    }
+
+    /// Whether the first link on a path is absolute.
+    fn has_absolute_link(&self, path: &str) -> bool {
+        let mut place = self.path.clone();
+        let links = path.split('/').filter_map(|part| {
+            place.push(part);
+            place.read_link().ok()
+        });
+        links.map(|target| target.is_absolute()).next().unwrap_or_default()
+    }
+
+    fn bytes(&self, path: &str, most: u64) -> Result<Vec<u8>, Unreadable> {
         let metadata = self.dir.metadata(path).map_err(reason)?;
         if !metadata.is_file() {
             return Err(Unreadable::NotAFile);

@@ -64,38 +64,127 @@ pub struct Installed {
     pub loaded: Loaded,
     /// Where it came from, if respool installed it.
     pub record: Option<Record>,
+    /// The expert's name. Of an installed package that does not load, it is the name under which it was installed.
+    pub name: Option<String>,
+    /// Which other folders hold an expert of the same name, which of them is used, and why.
+    pub name_conflict: Option<String>,
 }
 
 impl Installed {
+    /// The name of the expert whose data, bindings and work are its own. A folder that is not used has only what goes by its own name.
+    pub fn owner(&self) -> String {
+        let is_unused = self.name_conflict.is_some() && self.loaded.package.is_none();
+        self.name.clone().filter(|_| !is_unused).unwrap_or_else(|| self.folder())
+    }
+
     /// The name of its folder, which also names its data.
     pub fn folder(&self) -> String {
         self.directory.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 }
 
-/// Rejects the package in every further folder with the same expert name, and says why.
-fn refuse_repeated(all: &mut [Installed]) {
-    let mut seen: BTreeMap<String, String> = BTreeMap::new();
-    for one in all {
-        let folder = one.folder();
-        let Some(package) = &one.loaded.package else { continue };
-        let name = package.manifest.name.clone();
-        if let Some(first) = seen.get(&name.value) {
-            let message = format!(
-                "the folder {first} holds an expert named \"{}\" too, and that one is used",
-                name.value
-            );
-            one.loaded.package = None;
+/// What a removal deleted and what it kept.
+#[derive(Debug)]
+pub struct Removal {
+    /// The folder that is deleted.
+    pub directory: PathBuf,
+    /// The user's bindings, which apply when the expert is installed again.
+    pub kept_bindings: Option<PathBuf>,
+}
+
+/// A folder with an expert whose name another folder's expert has as well.
+#[derive(Debug)]
+pub(super) struct NameClaim {
+    pub(super) folder: String,
+    /// Whether respool installed it.
+    pub(super) is_recorded: bool,
+}
+
+/// Which of the folders with one expert name is used, and why; `None` if none of them is. The order on the disk decides nothing.
+pub(super) fn preferred(name: &str, claims: &[NameClaim]) -> Option<(usize, &'static str)> {
+    let recorded: Vec<usize> =
+        claims.iter().enumerate().filter(|(_, claim)| claim.is_recorded).map(|(index, _)| index).collect();
+    if let [only] = recorded.as_slice() {
+        return Some((*only, "respool installed it"));
+    }
+    let is_candidate = |claim: &NameClaim| recorded.is_empty() || claim.is_recorded;
+    let named = claims.iter().position(|claim| claim.folder == name && is_candidate(claim));
+    named.map(|index| (index, "the folder has the expert's name"))
+}
+
+/// Of several folders with the same expert name one is used at most; the package of the others is rejected with the reason.
+fn settle_names(all: &mut [Installed], is_recorded: impl Fn(&str) -> bool) {
+    let mut by_name: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (index, one) in all.iter().enumerate() {
+        by_name.entry(one.name.clone().unwrap_or_default()).or_default().push(index);
+    }
+    for (name, indexes) in by_name.into_iter().filter(|(name, indexes)| !name.is_empty() && indexes.len() > 1)
+    {
+        let claims: Vec<NameClaim> = indexes
+            .iter()
+            .map(|index| {
+                let folder = all[*index].folder();
+                NameClaim { is_recorded: is_recorded(&folder), folder }
+            })
+            .collect();
+        let used = preferred(&name, &claims);
+        for (claim, index) in indexes.into_iter().enumerate() {
+            let (conflict, help) = conflict(&name, &claims, claim, used);
+            let one = &mut all[index];
+            one.name_conflict = Some(conflict.clone());
+            if used.is_some_and(|(used, _)| used == claim) {
+                continue;
+            }
+            let Some(package) = one.loaded.package.take() else { continue };
             one.loaded.diagnostics.push(Diagnostic {
                 severity: Severity::Error,
                 code: Code::DuplicateName,
                 file: MANIFEST.to_owned(),
-                at: Some(name.at),
-                message,
-                help: "remove one of the two, or give it another name".to_owned(),
+                at: Some(package.manifest.name.at),
+                message: conflict,
+                help,
             });
-        } else {
-            seen.insert(name.value, folder);
+        }
+    }
+}
+
+/// What is said of one of several folders with the same expert name, and what to do.
+fn conflict(
+    name: &str,
+    claims: &[NameClaim],
+    this: usize,
+    used: Option<(usize, &'static str)>,
+) -> (String, String) {
+    let others = claims.iter().enumerate().filter(|(index, _)| *index != this);
+    let others: Vec<&str> = others.map(|(_, claim)| claim.folder.as_str()).collect();
+    let others = others.join(", ");
+    let folder = &claims[this].folder;
+    match used {
+        Some((used, why)) if used == this => {
+            let text = format!(
+                "an expert named \"{name}\" is also in: {others}; the folder {folder} is used, because {why}"
+            );
+            (text, String::new())
+        }
+        Some((used, why)) => {
+            let used = &claims[used].folder;
+            let text =
+                format!("the folder {used} also holds an expert named \"{name}\" and is used, because {why}");
+            (
+                text,
+                format!(
+                    "remove this folder with `respool expert remove {folder}`, or give its expert another name"
+                ),
+            )
+        }
+        None => {
+            let text = format!(
+                "an expert named \"{name}\" is also in: {others}; none of these folders is used, because respool can choose neither by an installation nor by the folder's name"
+            );
+            let help = format!(
+                "remove all but one with `respool expert remove FOLDER`, or rename the folder to use to {name}"
+            );
+            (text, help)
         }
     }
 }
@@ -184,7 +273,7 @@ impl Library {
         Ok(())
     }
 
-    /// All packages in the directory, by folder name. The second of two with the same expert name does not load.
+    /// All packages in the directory, by folder name. Of several with the same expert name one loads at most.
     ///
     /// # Errors
     /// When the directory cannot be read.
@@ -199,7 +288,7 @@ impl Library {
             |path: &Path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         let packages = folders.into_iter().filter(|path| !is_hidden(path) && path.join(MANIFEST).exists());
         let mut all = packages.map(|directory| self.installed(directory)).collect::<io::Result<Vec<_>>>()?;
-        refuse_repeated(&mut all);
+        settle_names(&mut all, |folder| self.is_recorded(folder));
         Ok(all)
     }
 
@@ -207,7 +296,12 @@ impl Library {
         let loaded = load(&directory)?;
         let folder = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let record = self.record(&folder).filter(|record| self.is_marked(&folder, record) != Some(false));
-        Ok(Installed { directory, loaded, record })
+        let kept = || record.as_ref().and_then(|_| self.kept(&folder));
+        let name = match &loaded.package {
+            Some(package) => Some(package.manifest.name.value.clone()),
+            None => kept().map(|package| package.manifest.name.value),
+        };
+        Ok(Installed { directory, loaded, record, name, name_conflict: None })
     }
 
     /// The expert of this name. One that does not load is known by the name of its folder.
@@ -222,13 +316,23 @@ impl Library {
             one.loaded.package.as_ref().is_some_and(|package| package.manifest.name.value == name)
         });
         let by_folder = || all.iter().position(|one| one.loaded.package.is_none() && one.folder() == name);
-        let found = by_name.or_else(by_folder).map(|index| all.swap_remove(index));
-        found.ok_or_else(|| {
-            let dir = self.dir.display();
-            format!(
-                "no expert {name:?} is installed in {dir}; `respool expert list` shows the installed experts"
-            )
-        })
+        let found = by_name.or_else(by_folder);
+        let found = found.map(|index| all.swap_remove(index));
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        let holders: Vec<String> =
+            all.iter().filter(|one| one.name.as_deref() == Some(name)).map(Installed::folder).collect();
+        if !holders.is_empty() {
+            return Err(format!(
+                "no expert {name:?} is used, because several folders hold one: {}; `respool expert validate FOLDER` says what to do",
+                holders.join(", ")
+            ));
+        }
+        let dir = self.dir.display();
+        Err(format!(
+            "no expert {name:?} is installed in {dir}; `respool expert list` shows the installed experts"
+        ))
     }
 
     /// Installs a package that loaded.
@@ -239,7 +343,9 @@ impl Library {
         let name = package.manifest.name.value.as_str();
         check_name(name)?;
         let place = self.dir.join(name);
-        let other = self.get(name).map(|installed| installed.directory).ok();
+        let all = self.list().map_err(|error| format!("{} cannot be read: {error}", self.dir.display()))?;
+        let other = all.into_iter().find(|one| one.name.as_deref() == Some(name));
+        let other = other.map(|installed| installed.directory);
         if let Some(there) = other.or_else(|| place.exists().then_some(place)) {
             return Err(format!("{} is there already; use `respool expert update {name}`", there.display()));
         }
@@ -347,7 +453,7 @@ impl Library {
 
     /// Whether respool wrote this folder. A folder put in the place of an installed one does not have its mark. Where the record is
     /// of an earlier build, the files must be those that were installed.
-    fn is_recorded(&self, folder: &str) -> bool {
+    pub(super) fn is_recorded(&self, folder: &str) -> bool {
         let Some(record) = self.record(folder) else { return false };
         self.is_marked(folder, &record).unwrap_or_else(|| {
             let loaded = load(&self.dir.join(folder)).ok();
@@ -385,22 +491,58 @@ impl Library {
         (digest(&package.files) == wanted).then_some(package)
     }
 
-    /// Removes an expert.
+    /// Removes an expert's package. Unless `with_bindings`, the user's bindings stay, for the case that it is installed again.
     ///
     /// # Errors
-    /// When there is none, or it cannot be removed.
-    pub fn remove(&self, name: &str, _: &Lock) -> Result<(), String> {
-        let folder = self.get(name)?.folder();
-        let snapshots = self.dir.join(OWN).join("snapshots").join(&folder);
+    /// When it cannot be removed.
+    pub fn remove(&self, installed: &Installed, with_bindings: bool, _: &Lock) -> Result<Removal, String> {
+        let (folder, name) = (installed.folder(), installed.owner());
+        let failed = |error: io::Error| format!("{name} cannot be removed: {error}");
+        let kept_bindings = if with_bindings {
+            self.bindings_beside(installed)
+                .iter()
+                .try_for_each(|path| remove_with_empty_folder(path))
+                .map_err(failed)?;
+            None
+        } else {
+            self.keep_bindings(&folder, &name).map_err(failed)?
+        };
         let gone = |result: io::Result<()>| match result {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(format!("{name} cannot be removed: {error}"))
-            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
             _ => Ok(()),
         };
-        gone(remove(&self.dir.join(&folder)))?;
+        gone(remove(&installed.directory))?;
         gone(fs::remove_file(self.record_path(&folder)))?;
-        gone(fs::remove_dir_all(snapshots))
+        gone(fs::remove_dir_all(self.dir.join(OWN).join("snapshots").join(&folder)))?;
+        Ok(Removal { directory: installed.directory.clone(), kept_bindings })
+    }
+
+    /// The bindings files of an expert that are beside the directory of experts.
+    pub fn bindings_beside(&self, installed: &Installed) -> Vec<PathBuf> {
+        let (folder, name) = (installed.folder(), installed.owner());
+        let of_name = (!self.is_of_another(&name, &folder)).then_some(name);
+        let names: BTreeSet<String> = of_name.into_iter().chain([folder]).collect();
+        names.into_iter().map(|name| self.own_bindings(&name)).filter(|path| path.is_file()).collect()
+    }
+
+    /// Whether the bindings under a name are those of another folder.
+    fn is_of_another(&self, name: &str, folder: &str) -> bool {
+        name != folder && self.dir.join(name).exists()
+    }
+
+    /// Copies the user's bindings from a folder that is about to be deleted to where they apply to the expert of this name.
+    fn keep_bindings(&self, folder: &str, name: &str) -> io::Result<Option<PathBuf>> {
+        let beside = self.own_bindings(if self.is_of_another(name, folder) { folder } else { name });
+        if beside.is_file() {
+            return Ok(Some(beside));
+        }
+        let (inside, own) = (self.dir.join(folder).join(BINDINGS), self.own_bindings(folder));
+        if own.is_file() || !self.is_recorded(folder) || !inside.is_file() {
+            return Ok(own.is_file().then_some(own));
+        }
+        fs::create_dir_all(beside.parent().unwrap_or(&self.dir))?;
+        write_atomically(&beside, &fs::read(inside)?)?;
+        Ok(Some(beside))
     }
 
     /// The package as it was last installed into a folder, from its snapshot.
@@ -524,6 +666,21 @@ fn remove(path: &Path) -> io::Result<()> {
     if fs::symlink_metadata(path)?.is_symlink() { fs::remove_file(path) } else { fs::remove_dir_all(path) }
 }
 
+/// Removes a file, and its folder if nothing else is in it.
+fn remove_with_empty_folder(path: &Path) -> io::Result<()> {
+    fs::remove_file(path)?;
+    match path.parent().map(fs::remove_dir) {
+        Some(Err(error)) if error.kind() != io::ErrorKind::DirectoryNotEmpty => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a file or folder of this name was made by a file manager or an archiver, and is neither the package's nor the user's.
+pub(super) fn is_clutter(name: &str) -> bool {
+    const CLUTTER: [&str; 4] = [".DS_Store", "Thumbs.db", "desktop.ini", "__MACOSX"];
+    name.starts_with("._") || CLUTTER.iter().any(|clutter| name.eq_ignore_ascii_case(clutter))
+}
+
 /// Whether a path names a file that is in an installed package's folder but never part of the package. Some file systems do not
 /// distinguish capital letters.
 pub(super) fn is_reserved(path: &str) -> bool {
@@ -544,6 +701,9 @@ fn has_other_files(directory: &Path, files: &BTreeMap<String, String>) -> bool {
         for entry in entries {
             let Ok(entry) = entry else { return true };
             let path = entry.path();
+            if entry.file_name().to_str().is_some_and(is_clutter) {
+                continue;
+            }
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 open.push(path);
                 continue;

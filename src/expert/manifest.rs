@@ -293,14 +293,17 @@ impl Trigger {
     fn read(mut fields: Fields<'_, '_, '_>) -> Self {
         let name = fields.required_name(NameKind::Other("a trigger"), "new_mail");
         let kind = trigger_kind(&mut fields);
-        let process = fields.required_text("process", "the name of a process");
+        let mut process = fields.required_text("process", "the name of a process");
+        if fields.is_repeated("process") {
+            process.value.clear();
+        }
         let mut trigger = Self {
             at: name.at,
             name,
             kind,
             process,
             preset: fields.text("preset"),
-            requires_tool: fields.text("requires_tool"),
+            requires_tool: fields.reference("requires_tool"),
             expr: fields.text("expr"),
             zone: fields.text("tz"),
             dedupe_key: KeyField::read(&mut fields, "dedupe_key"),
@@ -376,7 +379,8 @@ fn trigger_kind(fields: &mut Fields<'_, '_, '_>) -> Option<TriggerKind> {
         fields.missing("type", &TriggerKind::NAMES.join(", "));
         return None;
     }
-    fields.word("type", TriggerKind::NAMES).map(|kind| kind.value)
+    let kind = fields.word("type", TriggerKind::NAMES);
+    kind.filter(|_| !fields.is_repeated("type")).map(|kind| kind.value)
 }
 
 fn read_mapping(fields: &mut Fields<'_, '_, '_>) -> Vec<(Spanned<String>, String)> {

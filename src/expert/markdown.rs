@@ -85,9 +85,36 @@ fn cut(text: &str) -> Cut<'_> {
     Cut::Unclosed
 }
 
+/// The mark that opens a fenced code block, such as ```` ``` ````, and what follows it in its line.
+fn fence(line: &str) -> Option<(&str, &str)> {
+    let text = line.trim_start_matches(' ');
+    let mark = text.chars().next().filter(|mark| matches!(mark, '`' | '~'))?;
+    let rest = text.trim_start_matches(mark);
+    let fence = &text[..text.len() - rest.len()];
+    let is_fence = line.len() - text.len() <= 3 && fence.len() >= 3 && !(mark == '`' && rest.contains('`'));
+    is_fence.then_some((fence, rest))
+}
+
+/// The lines of a text that are outside of fenced code blocks (`CommonMark` 0.31, 4.5).
+fn lines_outside_code(body: &str) -> impl Iterator<Item = &str> {
+    let mut open: Option<&str> = None;
+    body.lines().filter(move |line| {
+        let found = fence(line);
+        match (open, found) {
+            (None, Some((fence, _))) => open = Some(fence),
+            (None, None) => return true,
+            (Some(opening), Some((fence, rest))) if fence.starts_with(opening) && rest.trim().is_empty() => {
+                open = None;
+            }
+            (Some(_), _) => {}
+        }
+        false
+    })
+}
+
 /// The first heading of a text, without its `#` marks.
 pub(super) fn first_heading(body: &str) -> Option<&str> {
-    let heading = body.lines().find_map(|line| {
+    let heading = lines_outside_code(body).find_map(|line| {
         let rest = line.trim_start_matches('#');
         (rest.len() < line.len() && rest.starts_with(' '))
             .then(|| rest.trim().trim_end_matches('#').trim_end())
@@ -124,6 +151,17 @@ mod tests {
     fn headings_and_steps() {
         assert_eq!(first_heading("text\n# Price list #\n"), Some("Price list"));
         assert_eq!(first_heading("#hashtag\n"), None);
+        for fenced in [
+            "```sh\n# a comment\n```\n# Prices\n",
+            "~~~\n# one\n```\n# two\n~~~\n# Prices\n",
+            "  ````\n```\n# one\n````` \n# Prices\n",
+            "``` not `a` fence\n# Prices\n",
+            "    ```\n# Prices\n",
+            "```\n``` not its end\n# one\n```\n# Prices\n",
+        ] {
+            assert_eq!(first_heading(fenced), Some("Prices"), "{fenced}");
+        }
+        assert_eq!(first_heading("```\n# never closed\n"), None);
         assert_eq!(steps("- [ ] one\n  * [x] two\n- three\n- [ ]four"), ["one", "two", "four"]);
     }
 }

@@ -71,7 +71,7 @@ pub use hook_secrets::{HookSecrets, SecretPlace};
 pub use hooks::{Accepted, Hook, HookError, Hooks, fire};
 pub use invocation::{Invocation, InvocationLane, Origin};
 pub use learning::{LearningEntry, LearningError, LearningFiles, PACKAGE_SCOPE};
-pub use library::{BINDINGS, Installed, Library, Lock, Plan, Record, digest};
+pub use library::{BINDINGS, Installed, Library, Lock, Plan, Record, Removal, digest};
 pub use manifest::{
     Components, Concurrency, KeyField, Manifest, ModeField, Trigger, TriggerKind, TriggerSession,
 };

@@ -253,6 +253,16 @@ impl Reader {
 
     fn unreadable(&mut self, path: &str, written: &Spanned<String>, why: &Unreadable) {
         let (code, message, help) = match why {
+            Unreadable::Missing if written.value.trim().is_empty() => (
+                Code::MissingFile,
+                "a path is empty here".to_owned(),
+                "write the path of a file, or remove the entry",
+            ),
+            Unreadable::Missing if path.is_empty() => (
+                Code::NotAFile,
+                format!("{} is the folder of the package itself", written.value),
+                "name a file, not a folder",
+            ),
             Unreadable::Missing => {
                 (Code::MissingFile, format!("there is no file {path}"), "make it, or correct the path")
             }
@@ -265,6 +275,18 @@ impl Reader {
                 Code::PathEscape,
                 format!("{path} is a link that leaves the package"),
                 "copy the file into the package",
+            ),
+            Unreadable::Detour { is_absolute: true } => (
+                Code::PathEscape,
+                format!(
+                    "{path} is reached by an absolute link; its target is inside the package only in this place"
+                ),
+                "make it a relative link, which also works in a copy of the package",
+            ),
+            Unreadable::Detour { is_absolute: false } => (
+                Code::PathEscape,
+                format!("{path} is reached by a link that leaves the package and comes back into it"),
+                "make it a link that stays inside the package",
             ),
             Unreadable::TooLarge(most) => {
                 let message =
@@ -281,6 +303,11 @@ impl Reader {
     }
 
     fn decoded(&mut self, path: &str, bytes: Vec<u8>) -> Option<String> {
+        if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+            let message = "the file is UTF-16, but it must be UTF-8";
+            self.report.file(path).add(Code::NotUtf8, At::TOP, message, "save it as UTF-8");
+            return None;
+        }
         match String::from_utf8(bytes) {
             Ok(text) => Some(normalized(&text)),
             Err(error) => {

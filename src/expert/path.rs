@@ -78,6 +78,11 @@ pub(super) fn placeholders(pattern: &str) -> Vec<&str> {
     parts.filter_map(|rest| rest.split_once('}').map(|(name, _)| name)).collect()
 }
 
+/// Whether a `{` of a pattern has no `}` after it before the next one.
+pub(super) fn has_open_brace(pattern: &str) -> bool {
+    pattern.split('{').skip(1).any(|rest| !rest.contains('}'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,5 +126,10 @@ mod tests {
     fn placeholders_are_the_names_in_braces() {
         assert_eq!(placeholders("scratch/{a}-{b}.md"), ["a", "b"]);
         assert_eq!(placeholders("scratch/{a.md"), Vec::<&str>::new());
+        for (pattern, is_open) in
+            [("{a}-{b}", false), ("a}", false), ("{a", true), ("{a}{", true), ("{a{b}", true)]
+        {
+            assert_eq!(has_open_brace(pattern), is_open, "{pattern}");
+        }
     }
 }

@@ -159,6 +159,50 @@ fn bytes_that_are_not_utf8_are_named_with_their_line() {
     }
 }
 
+/// Editors on Windows save "Unicode" this way.
+#[test]
+fn a_file_in_utf_16_is_named_as_such() {
+    let utf_16 = |text: &str, order: fn(u16) -> [u8; 2]| -> Vec<u8> {
+        std::iter::once(0xfeff).chain(text.encode_utf16()).flat_map(order).collect()
+    };
+    for order in [u16::to_le_bytes, u16::to_be_bytes] {
+        for path in [MANIFEST, "orchestrator.md", "functions/find-book.md"] {
+            let package = package_of(&[]);
+            let target = package.path().join("package").join(path);
+            let text = fs::read_to_string(&target).unwrap();
+            fs::write(target, utf_16(&text, order)).unwrap();
+            let found = load_in(package.path()).diagnostics;
+            assert_eq!(differences(&found, &format!("error not-utf8 {path}:1 UTF-16")), Vec::<String>::new());
+        }
+    }
+}
+
+#[test]
+fn an_absolute_link_into_the_package_is_named_as_such() {
+    let check = |target: &Path, word: &str| {
+        let package = with_knowledge(b"text");
+        let file = package.path().join("package/knowledge/k.md");
+        fs::remove_file(&file).unwrap();
+        symlink(package.path().join(target), file).unwrap();
+        let found = load_in(package.path()).diagnostics;
+        let expected = format!("error path-escape expert.yaml:9 {word}");
+        assert_eq!(differences(&found, &expected), Vec::<String>::new());
+    };
+    check(Path::new("package/README.md"), "absolute");
+    check(Path::new("package/../package/README.md"), "absolute");
+    check(Path::new("base.md"), "leaves");
+}
+
+/// Nothing of a value that is written a second time is checked, so the message says so.
+#[test]
+fn a_key_that_is_written_twice_says_which_of_the_two_was_checked() {
+    let found =
+        manifest_findings("learning: {enabled: true}\nspec: '1.0'\nlearning: {enabled: 3, nonsense: 1}\n");
+    let repeated = found.iter().find(|one| one.code == Code::DuplicateKey).unwrap();
+    assert!(repeated.message.contains("only the first one, in line 1, was checked"), "{}", repeated.message);
+    assert!(found.iter().all(|one| one.at.is_none_or(|at| at.line != 3) || one.code == Code::DuplicateKey));
+}
+
 #[test]
 fn a_mark_and_crlf_change_nothing() {
     let package = package_of(&[]);

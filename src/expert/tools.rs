@@ -16,7 +16,7 @@ use super::outputs;
 use super::package::Package;
 use super::policy::{OnTimeout, Tier};
 use super::workspace::Workspace;
-use crate::agent::{self, ApprovalRules, EndsRun, OnRejection, Supervision};
+use crate::agent::{self, ApprovalRules, Asker, EndsRun, OnRejection, Supervision};
 use crate::tools::{Approver, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
 
 /// Ends a process with its results.
@@ -34,8 +34,23 @@ pub(super) const LEARN: &str = "propose_learning";
 pub(super) enum Role {
     /// A conversation with the expert.
     Conversation,
-    /// A process with these declared outputs.
-    Process(Vec<Parameter>),
+    /// A process.
+    Process {
+        /// Its name.
+        name: String,
+        /// Its declared outputs.
+        outputs: Vec<Parameter>,
+    },
+}
+
+impl Role {
+    /// Who asks a person for consent.
+    pub(super) fn asker(&self) -> Asker {
+        match self {
+            Self::Conversation => Asker::Conversation,
+            Self::Process { name, .. } => Asker::Process(name.clone()),
+        }
+    }
 }
 
 /// The tools of one run.
@@ -87,7 +102,9 @@ impl ExpertTools {
 
     /// Wrong outputs are sent back once; after that, the process ends with the correct ones.
     fn finish(&self, arguments: &Map<String, Value>) -> Result<String, String> {
-        let Role::Process(declared) = &self.role else { return Err("no process is run here".to_owned()) };
+        let Role::Process { outputs: declared, .. } = &self.role else {
+            return Err("no process is run here".to_owned());
+        };
         let checked = outputs::check(declared, arguments.get("outputs"));
         if !checked.problems.is_empty() && !self.has_corrected.swap(true, Ordering::Relaxed) {
             return Err(format!(
@@ -193,7 +210,7 @@ fn learning_of(arguments: &Map<String, Value>) -> LearningEntry {
 }
 
 fn process_tools(role: &Role) -> Vec<ToolSpec> {
-    let Role::Process(declared) = role else { return Vec::new() };
+    let Role::Process { outputs: declared, .. } = role else { return Vec::new() };
     let text = |description: &str| json!({"type": "string", "description": description});
     let summary = text("What was found and done, in a few sentences for a person");
     let finish = json!({"summary": summary, "outputs": outputs::strict_schema(declared)});
@@ -241,7 +258,8 @@ pub(super) fn supervision(
     role: &Role,
     is_dry: bool,
 ) -> Supervision {
-    let is_process = matches!(role, Role::Process(_));
+    let asker = role.asker();
+    let is_process = asker.process().is_some();
     let (mut tiers, mut ends_run) = (BTreeMap::new(), BTreeMap::new());
     for (name, tier) in operations.tiers_by_name() {
         tiers.insert(name.clone(), tier_of(if is_dry { Tier::Auto } else { tier }));
@@ -250,7 +268,7 @@ pub(super) fn supervision(
         }
     }
     let learning = &package.manifest.learning;
-    let mut rules = approval_rules(package, is_process);
+    let mut rules = approval_rules(package, asker);
     if learning.enabled {
         // In a dry run it goes to a copy.
         let tier = if is_dry { Tier::Auto } else { learning.approval };
@@ -270,8 +288,9 @@ pub(super) fn supervision(
 }
 
 /// How a run of the package handles approvals.
-pub(super) fn approval_rules(package: &Package, is_process: bool) -> ApprovalRules {
+pub(super) fn approval_rules(package: &Package, asker: Asker) -> ApprovalRules {
     let policy = &package.manifest.policy;
+    let is_process = asker.process().is_some();
     ApprovalRules {
         timeout: policy.timeout.as_ref().map(|timeout| millis(timeout.length())),
         on_timeout: match policy.on_timeout {
@@ -280,6 +299,7 @@ pub(super) fn approval_rules(package: &Package, is_process: bool) -> ApprovalRul
         },
         on_rejection: if is_process { OnRejection::EndRun } else { OnRejection::TellModel },
         proposals: BTreeSet::new(),
+        asker: Some(asker),
     }
 }
 
@@ -318,7 +338,7 @@ mod tests {
         let files = Arc::new(Workspace::new(&dir.join("root"), Arc::clone(&package), "s", &[]));
         files.prepare().unwrap();
         let operations = Operations::new(&package, Arc::default(), false);
-        let role = Role::Process(Vec::new());
+        let role = Role::Process { name: "lend".to_owned(), outputs: Vec::new() };
         let supervision = supervision(&package, &operations, &role, false);
         (ExpertTools::new(&package, operations, Arc::clone(&files), role), files, supervision)
     }

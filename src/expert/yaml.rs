@@ -188,12 +188,21 @@ impl<'a> Reader<'a, '_, '_> {
             if is_blank {
                 value.at = key.at;
             }
+            if key.value == "<<" && matches!(value.value, Value::Map(_) | Value::List(_)) {
+                let message = "`<<` is a merge key, which is not part of the format; it is ignored";
+                let help = "write the fields of the other map out in this one";
+                self.report.add(Code::UnknownKey, key.at, message, help);
+                continue;
+            }
             if let Some(first) = seen.get(&key.value) {
-                if let Some(entry) = entries.get_mut(*first) {
-                    entry.is_repeated = true;
-                }
-                let message = format!("the key \"{}\" is written twice in this map", key.value);
-                self.report.add(Code::DuplicateKey, key.at, message, "remove one of the two");
+                let Some(entry) = entries.get_mut(*first) else { continue };
+                entry.is_repeated = true;
+                let message = format!(
+                    "the key \"{}\" is written twice in this map; only the first one, in line {}, was checked",
+                    key.value, entry.key.at.line
+                );
+                let help = "remove one of the two; if the second one stays, its value is checked then";
+                self.report.add(Code::DuplicateKey, key.at, message, help);
             } else {
                 seen.insert(key.value.clone(), entries.len());
                 entries.push(Entry { key, value, is_repeated: false });

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use respool::agent::{
-    Agent, AgentRequest, ApprovalRequest, ApprovalRules, ChildRuns, DecideError, Decision, EndsRun, Executor,
-    OfferedTool, OnRejection, OnTimeout, Outcome, RequestedCall, RunOptions, Setup, Supervision, Tier,
-    WatchEvent, WorkEnd,
+    Agent, AgentRequest, ApprovalRequest, ApprovalRules, Asker, ChildRuns, DecideError, Decision, EndsRun,
+    Executor, OfferedTool, OnRejection, OnTimeout, Outcome, RequestedCall, RunOptions, Setup, Supervision,
+    Tier, WatchEvent, WorkEnd,
 };
 use respool::store::{ApprovalState, ClaimRequest, ClaimScope, NewEntry, Queue as _, Status};
 use serde_json::{Value, json};
@@ -165,7 +165,7 @@ async fn a_request_that_nobody_answers_is_rejected_or_escalated() {
             timeout: Some(1),
             on_timeout,
             on_rejection: OnRejection::EndRun,
-            proposals: std::collections::BTreeSet::new(),
+            ..ApprovalRules::default()
         };
         let agent = supervised(&respool, confirms(&["exec"], rules));
         let (run, waits) = serve(&respool, &agent).await;
@@ -475,18 +475,23 @@ async fn an_operator_decides_by_the_command_line_and_the_server_goes_on() {
     let fake = fake(&[replies::calls(&[EXEC, READ]), replies::text("Half of it.")]).await;
     let tools = echoing();
     let respool = with_keys(&fake, &tools, state.path()).await;
-    let agent = supervised(&respool, confirms(&["exec", "read"], ApprovalRules::default()));
+    let rules = ApprovalRules { asker: Some(Asker::Process("send".into())), ..ApprovalRules::default() };
+    let agent = supervised(&respool, confirms(&["exec", "read"], rules));
     let (run, waits) = serve(&respool, &agent).await;
     let request = awaited(waits);
     let config = state.path().join("respool.toml");
     std::fs::write(&config, format!("{}[[upstream]]\nurl = \"{}\"\n", head(state.path()), fake.url()))
         .unwrap();
     let (listed, ..) = command(&config, &["list"], None).await;
-    assert!(listed.starts_with(&request.id) && listed.contains("  helper\n    exec {"), "{listed}");
+    assert!(
+        listed.starts_with(&request.id) && listed.contains("  helper  process send\n    exec {"),
+        "{listed}"
+    );
     assert!(listed.ends_with("\n    read {\"path\": \"a.txt\"}\n"), "{listed}");
     assert_eq!(command(&config, &["list", "--expert", "other"], None).await.0, "");
     let (shown, ..) = command(&config, &["show", &request.id], None).await;
     assert!(shown.contains("send it") && shown.contains(&run), "{shown}");
+    assert!(shown.contains("\"asker\": \"process\"") && shown.contains("\"process\": \"send\""), "{shown}");
     for (key, expected) in [(None, "needs an operator's key"), (Some("sk-one"), "is not one of")] {
         let (_, problem, is_done) = command(&config, &["approve", &request.id], key).await;
         assert!(!is_done && problem.contains(expected), "{problem}");

@@ -158,7 +158,7 @@ fn an_expert_is_installed_listed_shown_and_removed() {
     assert!(it.done(&["remove", "lending-desk"]).contains("What it kept stays"));
     assert!(state.exists() && !it.path("experts/lending-desk").exists());
     it.install();
-    it.done(&["remove", "lending-desk", "--purge"]);
+    it.done(&["remove", "lending-desk", "--purge", "--yes"]);
     assert!(!state.exists());
     assert!(it.refused(&["remove", "lending-desk"]).contains("no expert \"lending-desk\""));
 }
@@ -168,12 +168,7 @@ fn an_expert_is_installed_listed_shown_and_removed() {
 fn a_package_that_was_put_there_by_hand_is_an_expert_too() {
     let it = Installation::new();
     write_package(&it.path("experts/clone-of-desk"));
-    write_package(&it.path("experts/second-clone"));
-    let text = it.done(&["list"]);
-    assert!(text.contains("lending-desk  0.1.0") && text.contains("second-clone  does not load"), "{text}");
-    assert!(
-        it.refused(&["validate", "second-clone"]).contains("the folder clone-of-desk holds an expert named")
-    );
+    assert!(it.done(&["list"]).contains("lending-desk  0.1.0"));
     assert!(
         it.refused(&["install", it.path("source").to_str().unwrap()])
             .contains("clone-of-desk is there already")
@@ -186,7 +181,136 @@ fn a_package_that_was_put_there_by_hand_is_an_expert_too() {
     it.done(&["update", "lending-desk", source.to_str().unwrap(), "--force"]);
     assert!(fs::read_to_string(it.path("experts/clone-of-desk/expert.yaml")).unwrap().contains("0.1.1"));
     it.done(&["remove", "lending-desk"]);
-    assert!(!it.path("experts/clone-of-desk").exists() && it.path("experts/second-clone").exists());
+    assert!(!it.path("experts/clone-of-desk").exists());
+}
+
+/// The first folder by its name was used, whatever respool had installed.
+#[test]
+fn of_folders_with_one_name_the_installed_one_is_used_and_the_others_are_told_why_not() {
+    let it = Installation::new();
+    it.install();
+    write_package(&it.path("experts/a-copy"));
+    let listed = it.done(&["list"]);
+    let used = "the folder lending-desk is used, because respool installed it";
+    assert!(listed.contains("lending-desk  0.1.0") && listed.contains(used), "{listed}");
+    assert!(listed.contains("a-copy  is not used: the folder lending-desk also holds"), "{listed}");
+    assert!(it.done(&["validate", "lending-desk"]).contains(used));
+    assert!(it.refused(&["validate", "a-copy"]).contains("is used, because respool installed it"));
+    let json: Value =
+        serde_json::from_str(it.done(&["list", "--format", "json"]).split("\nExperts in").next().unwrap())
+            .unwrap();
+    assert_eq!((&json[0]["loads"], &json[1]["loads"]), (&Value::Bool(false), &Value::Bool(true)));
+
+    fs::write(it.path("experts/lending-desk/expert.yaml"), "spec: [").unwrap();
+    assert!(
+        it.done(&["list"]).contains("a-copy  is not used"),
+        "a copy does not replace a broken installation"
+    );
+    let removed = it.done(&["remove", "lending-desk"]);
+    assert!(removed.contains("experts/lending-desk"), "{removed}");
+    write_package(&it.path("experts/b-copy"));
+    let listed = it.done(&["list"]);
+    assert!(listed.contains("a-copy  is not used") && listed.contains("b-copy  is not used"), "{listed}");
+    assert!(it.refused(&["show", "lending-desk"]).contains("several folders hold one: a-copy, b-copy"));
+    assert!(
+        it.refused(&["install", it.path("source").to_str().unwrap()]).contains("a-copy is there already")
+    );
+    it.done(&["remove", "a-copy"]);
+    assert!(it.done(&["list"]).contains("lending-desk  0.1.0"));
+    write_package(&it.path("experts/lending-desk"));
+    assert!(it.done(&["list"]).contains("because the folder has the expert's name"));
+}
+
+#[test]
+fn removal_keeps_bindings_for_the_next_installation_unless_all_is_purged() {
+    let it = Installation::new();
+    it.edit("expert.yaml", "components:", "requires: {tools: [shell]}\ncomponents:");
+    it.install();
+    it.done(&["bind", "lending-desk", "shell", "--type", "gateway"]);
+    let beside = it.path("expert-config/lending-desk/bindings.yaml");
+    let removed = it.done(&["remove", "lending-desk"]);
+    assert!(
+        removed.contains("experts/lending-desk") && removed.contains(beside.to_str().unwrap()),
+        "{removed}"
+    );
+    assert!(fs::read_to_string(&beside).unwrap().contains("type: gateway"));
+    assert!(it.install().contains("Its bindings from before are in"));
+    assert!(!it.run(&["validate", "lending-desk"]).1.contains("it is not bound"));
+
+    fs::create_dir_all(it.path("workspace/expert-state/lending-desk/state")).unwrap();
+    let refused = it.refused(&["remove", "lending-desk", "--purge"]);
+    assert!(refused.contains("--yes"), "{refused}");
+    for path in [
+        "experts/lending-desk",
+        "workspace/expert-state/lending-desk",
+        "expert-config/lending-desk/bindings.yaml",
+    ] {
+        assert!(
+            it.path(path).exists() && refused.contains(it.path(path).to_str().unwrap()),
+            "{path}: {refused}"
+        );
+    }
+    it.done(&["remove", "lending-desk", "--purge", "--yes"]);
+    for path in ["experts/lending-desk", "workspace/expert-state/lending-desk", "expert-config/lending-desk"]
+    {
+        assert!(!it.path(path).exists(), "{path}");
+    }
+}
+
+/// A package's author could have written the file.
+#[test]
+fn removal_of_a_clone_keeps_no_bindings_that_came_with_it() {
+    let it = Installation::new();
+    write_package(&it.path("experts/clone"));
+    fs::write(it.path("experts/clone/bindings.yaml"), "tools: {}\n").unwrap();
+    it.done(&["remove", "lending-desk"]);
+    assert!(!it.path("expert-config").exists() && !it.path("experts/clone").exists());
+}
+
+#[test]
+fn a_further_bind_adds_to_the_names_of_operations() {
+    let it = Installation::new();
+    it.edit("expert.yaml", "components:", "requires: {tools: [shelf]}\ncomponents:");
+    it.install();
+    let bind = |server: &str, operations: &[&str]| {
+        let operations = operations.iter().flat_map(|one| ["--operation", *one]);
+        it.done(&["bind", "lending-desk", "shelf", server].into_iter().chain(operations).collect::<Vec<_>>())
+    };
+    bind("books", &["find=search", "move=put"]);
+    let shown = bind("books", &["find=lookup"]);
+    assert!(shown.contains("  find = lookup\n  move = put\n"), "{shown}");
+    assert!(shown.contains("--operation OPERATION="), "{shown}");
+    let shown = bind("books", &["move="]);
+    assert!(shown.contains("find = lookup") && !shown.contains("move ="), "{shown}");
+    assert!(bind("books", &[]).contains("find = lookup"));
+    assert!(!bind("other-books", &[]).contains("find ="), "the names are those of the other server");
+    it.refused(&["bind", "lending-desk", "shelf", "books", "--operation", "=search"]);
+}
+
+#[test]
+fn files_of_file_managers_and_archivers_are_neither_installed_nor_in_the_way() {
+    let it = Installation::new();
+    let regular = tar::EntryType::Regular;
+    let mut archive = tar_of_source(&it, "desk/");
+    for clutter in
+        ["__MACOSX/desk/._expert.yaml", "desk/.DS_Store", "desk/functions/Thumbs.db", "desk/._README.md"]
+    {
+        tar_entry(&mut archive, clutter, regular, b"x");
+    }
+    tar_entry(&mut archive, "__MACOSX/link", tar::EntryType::Symlink, b"");
+    fs::write(it.path("a.tar"), archive.into_inner().unwrap()).unwrap();
+    it.done(&["install", it.path("a.tar").to_str().unwrap()]);
+    let folder = it.path("experts/lending-desk");
+    assert!(!folder.join(".DS_Store").exists() && !folder.join("__MACOSX").exists());
+
+    fs::create_dir(folder.join("__MACOSX")).unwrap();
+    for clutter in
+        [".DS_Store", "functions/.DS_Store", "Thumbs.db", "desktop.ini", "._README.md", "__MACOSX/x"]
+    {
+        fs::write(folder.join(clutter), "x").unwrap();
+    }
+    it.edit("expert.yaml", "version: \"0.1.0\"", "version: \"0.1.1\"");
+    it.done(&["update", "lending-desk", it.path("source").to_str().unwrap()]);
 }
 
 /// Whoever wrote the package may have written a `bindings.yaml` in it, and so could bind the user's tools.
@@ -611,6 +735,15 @@ fn a_trigger_is_fired_by_hand_and_an_entry_is_learnt() {
         assert!(fired.contains("queued: lending-desk runs lend"), "{fired}");
     }
     assert!(installation.done(&["fire", "lending-desk", "daily"]).contains("queued"));
+    let refused = installation.refused(&["remove", "lending-desk"]);
+    assert!(
+        refused.contains("invocations that wait in the queue: 3. They wait until")
+            && refused.contains("--yes"),
+        "{refused}"
+    );
+    assert!(installation.path("experts/lending-desk").exists());
+    installation.done(&["remove", "lending-desk", "--yes"]);
+    installation.done(&["install", source.to_str().unwrap()]);
     for (arguments, expected) in [
         (["fire", "lending-desk", "order", "--payload", "{"], "the payload is not JSON"),
         (["fire", "lending-desk", "order", "--payload", "7"], "neither a JSON object nor a list"),

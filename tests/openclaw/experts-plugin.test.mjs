@@ -14,7 +14,7 @@ async function command(t) {
     const id = request.url.split("/")[3] ?? "ab12";
     const deals = { long: `${"x".repeat(4_000)}\u202eand the end`, wide: `${"😀".repeat(1_600)} and all the rest ${"😀".repeat(600)}` };
     const deal = deals[id] ?? "secret";
-    const approval = { id, agent: "expert/desk", state: "waiting", calls: [{ tool: "crm__move", arguments: { deal } }], reason: "why" };
+    const approval = { id, agent: "expert/desk", asker: "process", process: "lend", state: "waiting", calls: [{ tool: "crm__move", arguments: { deal } }], reason: "why" };
     const answers = { "/v1/approvals": { data: [approval] }, "/v1/outbox": { data: [{ id: "i1", kind: "result", body: "secret" }] } };
     const decided = request.method === "POST" ? { approved: ["c1"] } : approval;
     reply.end(JSON.stringify(answers[request.url] ?? decided));
@@ -49,7 +49,7 @@ test("the command asks for the scope that lets OpenClaw name owners", async (t) 
 test("owners, and clients that decide about approvals, see and decide", async (t) => {
   const { asked, run } = await command(t);
   for (const context of [{ senderIsOwner: true }, { gatewayClientScopes: ["operator.approvals"] }, { gatewayClientScopes: ["operator.admin"] }]) {
-    assert.match(await run("", context), /crm__move/);
+    assert.match(await run("", context), /expert\/desk {2}process "lend"\n {2}crm__move/);
     assert.match(await run("outbox", context), /i1 {2}result/);
     assert.match(await run("approve ab12", context), /^(Not approved yet.*\n.*\n.*secret|ab12 is approved)/);
     assert.equal(await run("approve ab12", context), "ab12 is approved.");

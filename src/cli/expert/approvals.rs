@@ -100,7 +100,8 @@ async fn list(store: &Store, expert: Option<&str>) -> Result<(), Failure> {
     for row in waiting(store, expert).await? {
         let request: ApprovalRequest = serde_json::from_str(&row.body).unwrap_or_default();
         let expires = row.expires.map(|at| format!("  expires {}", time(at))).unwrap_or_default();
-        say(&flat(&format!("{}  {}  {}{expires}", row.id, time(row.requested), row.agent)));
+        let asker = request.asker.as_ref().map(|asker| format!("  {asker}")).unwrap_or_default();
+        say(&flat(&format!("{}  {}  {}{asker}{expires}", row.id, time(row.requested), row.agent)));
         for call in &request.calls {
             say(&flat(&format!("    {} {}", call.name, call.arguments)));
         }

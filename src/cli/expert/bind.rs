@@ -1,5 +1,7 @@
 //! `respool expert bind`: writes which of the user's tools implements an abstract tool of an expert.
 
+use std::collections::BTreeMap;
+
 use crate::cli::Failure;
 use crate::cli::say::{say, say_aside};
 use crate::config::Loaded;
@@ -34,7 +36,7 @@ pub(super) fn bind(config: &Loaded, name: &str, wanted: &Wanted) -> Result<(), F
     if wanted.unbind {
         bindings.tools.remove(&wanted.tool);
     } else {
-        let binding = binding(wanted)?;
+        let binding = binding(wanted, bindings.tools.get(&wanted.tool))?;
         if binding.kind == BindingType::Mcp && !config.settings.tools.mcp.contains_key(&binding.server) {
             say_aside(&format!(
                 "warning: there is no [tools.mcp.{}] in the configuration yet",
@@ -51,8 +53,19 @@ pub(super) fn bind(config: &Loaded, name: &str, wanted: &Wanted) -> Result<(), F
         visible(&wanted.tool),
         if wanted.unbind { "is not bound any more" } else { "is bound" }
     ));
+    say_operations(&bindings, &wanted.tool);
     super::registry::refresh(&config.settings.experts);
     Ok(())
+}
+
+/// Lists the operations of a tool that have another name there.
+fn say_operations(bindings: &Bindings, tool: &str) {
+    let operations = bindings.tools.get(tool).map(|binding| &binding.operations);
+    let Some(operations) = operations.filter(|operations| !operations.is_empty()) else { return };
+    for (operation, own) in operations {
+        say(&format!("  {} = {}", visible(operation), visible(own)));
+    }
+    say("To remove one of these names: --operation OPERATION=");
 }
 
 fn is_required(package: &Package, name: &str, tool: &str) -> Result<(), Failure> {
@@ -68,7 +81,8 @@ fn is_required(package: &Package, name: &str, tool: &str) -> Result<(), Failure>
     Err(Failure::Failed(format!("{name} requires no tool {tool:?}: {known}")))
 }
 
-fn binding(wanted: &Wanted) -> Result<Binding, Failure> {
+/// The binding that is wanted. Names of operations that were given before stay while the tool is bound to the same server.
+fn binding(wanted: &Wanted, before: Option<&Binding>) -> Result<Binding, Failure> {
     let kind = match wanted.kind.as_str() {
         "gateway" => BindingType::Gateway,
         "local" => BindingType::Local,
@@ -79,11 +93,19 @@ fn binding(wanted: &Wanted) -> Result<Binding, Failure> {
             "name the MCP server that stands for the tool: NAME of [tools.mcp.NAME]".to_owned(),
         ));
     }
-    let pair = |text: &String| {
-        let (operation, own) =
-            text.split_once('=').ok_or_else(|| format!("{text:?} is not OPERATION=NAME"))?;
-        Ok((operation.to_owned(), own.to_owned()))
+    let server = wanted.server.clone().unwrap_or_default();
+    let mut operations = match before {
+        Some(before) if before.kind == kind && before.server == server => before.operations.clone(),
+        _ => BTreeMap::new(),
     };
-    let operations = wanted.operations.iter().map(pair).collect::<Result<_, String>>()?;
-    Ok(Binding { kind, server: wanted.server.clone().unwrap_or_default(), operations })
+    for text in &wanted.operations {
+        match text.split_once('=') {
+            Some((operation, "")) if !operation.is_empty() => drop(operations.remove(operation)),
+            Some((operation, own)) if !operation.is_empty() => {
+                drop(operations.insert(operation.to_owned(), own.to_owned()));
+            }
+            _ => return Err(Failure::Failed(format!("{text:?} is not OPERATION=NAME"))),
+        }
+    }
+    Ok(Binding { kind, server, operations })
 }

@@ -1,21 +1,17 @@
-//! `respool expert install, list, show, remove`.
+//! `respool expert install, list, show`.
 
 use crate::cli::say::{say, say_aside, say_piece};
-use std::fs;
-use std::io::ErrorKind;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use super::OutputFormat;
 use crate::cli::Failure;
-use crate::cli::serve::runtime;
 use crate::config::Settings;
 use crate::expert::{
     ExpertsConfig, HookSecrets, Installed, LEARNS_ALONE, Library, Package, SecretPlace, Source, Tier,
     Trigger, TriggerKind, learns_alone, prepare_state, resolved, visible,
 };
-use crate::store::{GoneClocks, Queue as _, Store};
 
 /// Characters of a trigger's name that must be escaped in a path.
 const PATH_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
@@ -32,9 +28,18 @@ pub(super) fn install(experts: &ExpertsConfig, source: &str) -> Result<(), Failu
     let name = &package.manifest.name.value;
     say(&format!("Installed {name} {} in {}.", visible(&record.version), library.dir().join(name).display()));
     say_piece(&abilities(&package));
+    say_kept_bindings(&library, name);
     state_files(experts, None, &package)?;
     super::registry::refresh(experts);
     Ok(())
+}
+
+/// Says which bindings of an earlier installation apply.
+fn say_kept_bindings(library: &Library, name: &str) {
+    let beside = library.get(name).map(|installed| library.bindings_beside(&installed)).unwrap_or_default();
+    if let Some(path) = beside.first() {
+        say(&format!("Its bindings from before are in {}.", path.display()));
+    }
 }
 
 /// Creates and updates the expert's state files.
@@ -72,13 +77,18 @@ fn folder(installed: &Installed) -> String {
 }
 
 fn line(installed: &Installed) -> String {
+    let conflict = installed.name_conflict.as_deref().map(visible);
     match &installed.loaded.package {
         Some(package) => {
             let manifest = &package.manifest;
             let (name, version) = (&manifest.name.value, visible(&manifest.version.value));
-            format!("{name}  {version}  {}", one_line(&manifest.description.value))
+            let conflict = conflict.map(|conflict| format!("\n    {conflict}")).unwrap_or_default();
+            format!("{name}  {version}  {}{conflict}", one_line(&manifest.description.value))
         }
-        None => format!("{}  does not load: respool expert validate {0}", folder(installed)),
+        None => match conflict {
+            Some(conflict) => format!("{}  is not used: {conflict}", folder(installed)),
+            None => format!("{}  does not load: respool expert validate {0}", folder(installed)),
+        },
     }
 }
 
@@ -92,6 +102,7 @@ fn as_json(installed: &Installed) -> Value {
         "name": manifest.map_or_else(|| folder(installed), |manifest| manifest.name.value.clone()),
         "directory": installed.directory.display().to_string(),
         "loads": manifest.is_some(),
+        "name_conflict": installed.name_conflict,
         "version": manifest.map(|manifest| &manifest.version.value),
         "description": manifest.map(|manifest| &manifest.description.value),
         "source": installed.record.as_ref().map(|record| &record.source),
@@ -170,42 +181,4 @@ fn abilities(package: &Package) -> String {
     }
     let shown = lines.into_iter().filter(|(_, text)| !text.is_empty());
     shown.map(|(label, text)| format!("{label}: {}\n", one_line(&text))).collect::<Vec<_>>().concat()
-}
-
-pub(super) fn remove(settings: &Settings, name: &str, purge: bool) -> Result<(), Failure> {
-    let experts = &settings.experts;
-    let library = Library::new(&experts.dir);
-    library.remove(name, &library.lock()?)?;
-    super::registry::refresh(experts);
-    if let Err(error) = forget_clocks(settings, name) {
-        say_aside(&format!(
-            "If {name} is installed again within an hour, its cron triggers may make up for missed times: {error}"
-        ));
-    }
-    let state = experts.state_of(name);
-    if !purge {
-        let kept = if state.exists() {
-            format!(" What it kept stays in {}.", state.display())
-        } else {
-            String::new()
-        };
-        say(&format!("Removed {name}.{kept}"));
-        return Ok(());
-    }
-    match fs::remove_dir_all(&state) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(Failure::Failed(format!("{name} is removed, but {} is not: {error}", state.display())))
-        }
-        _ => {
-            say(&format!("Removed {name} and what it kept."));
-            Ok(())
-        }
-    }
-}
-
-/// An expert that is installed again later has missed nothing in between.
-fn forget_clocks(settings: &Settings, name: &str) -> Result<(), String> {
-    let store = Store::open(&settings.store).map_err(|error| error.0)?;
-    let gone = GoneClocks::OfQueue(name.to_owned());
-    runtime()?.block_on(store.forget_clocks(gone)).map_err(|error| error.0)
 }

@@ -28,6 +28,7 @@ pub(super) fn named(config: &Configuration, name: &str, format: OutputFormat) ->
         return directory(Path::new(name), format);
     }
     let installed = Library::new(&config.settings.experts.dir).get(name)?;
+    let conflict = installed.name_conflict.as_deref().map(expert::visible);
     if installed.loaded.package.is_none() {
         return print(&installed.loaded, format);
     }
@@ -37,10 +38,12 @@ pub(super) fn named(config: &Configuration, name: &str, format: OutputFormat) ->
         OutputFormat::Json => {
             let mut out = as_json(&installed.loaded);
             out["binding"] = found;
+            out["name_conflict"] = installed.name_conflict.into();
             say(&format!("{out:#}"));
         }
         OutputFormat::Text => {
             say_piece(&format!("{}{}", findings(&installed.loaded), summary(&installed.loaded)));
+            conflict.iter().for_each(|conflict| say(&format!("warn: {conflict}")));
             say_piece(&checklist(&found));
         }
     }

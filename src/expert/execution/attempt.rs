@@ -260,7 +260,10 @@ impl<'a> Attempt<'a> {
     pub(super) fn plan(&self, settled: Vec<crate::agent::SettledCall>) -> RunPlan<'_> {
         RunPlan {
             session: self.session(),
-            role: Role::Process(self.process.outputs.items.clone()),
+            role: Role::Process {
+                name: self.process.name.value.clone(),
+                outputs: self.process.outputs.items.clone(),
+            },
             context: self.context(),
             timeout: self.execution.timeout.as_ref().map_or(RUN_TIMEOUT, crate::expert::Length::length),
             settled,

@@ -1,0 +1,237 @@
+//! `respool expert remove`: says what becomes of an expert's open work and which folders are deleted, asks, and removes the expert.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+use crate::cli::Failure;
+use crate::cli::say::{say, say_aside};
+use crate::cli::serve::runtime;
+use crate::config::Settings;
+use crate::expert::{Installed, Library, MODEL_PREFIX};
+use crate::store::{
+    ApprovalRow, ApprovalState, EntryState, GoneClocks, MessageFilter, Queue as _, Store, StoreError,
+};
+
+/// The most rows of each kind that are counted.
+const MOST: usize = 10_000;
+
+/// What the command line asks for.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    /// Its own data and its bindings are deleted as well.
+    pub(super) purge: bool,
+    /// Nobody is asked.
+    pub(super) yes: bool,
+}
+
+pub(super) fn remove(settings: &Settings, name: &str, wanted: Wanted) -> Result<(), Failure> {
+    let experts = &settings.experts;
+    let library = Library::new(&experts.dir);
+    let lock = library.lock()?;
+    let installed = library.get(name)?;
+    let name = installed.owner();
+    let open = open_work(settings, &name);
+    open.iter().for_each(|line| say(line));
+    let purged = if wanted.purge { purged(settings, &library, &installed, &name) } else { Vec::new() };
+    if wanted.purge {
+        let deleted = [std::slice::from_ref(&installed.directory), &purged].concat();
+        say("Removing it with --purge deletes:");
+        deleted.iter().for_each(|path| say(&format!("  {}", path.display())));
+    }
+    let needs_consent = wanted.purge || !open.is_empty();
+    if needs_consent && !wanted.yes && !super::asks_yes(&format!("Remove {name}?")) {
+        return Err(Failure::Failed(format!(
+            "{name} was not removed: this needs a yes. Write --yes to consent"
+        )));
+    }
+    let removal = library.remove(&installed, wanted.purge, &lock)?;
+    super::registry::refresh(experts);
+    if let Err(error) = forget_clocks(settings, &name) {
+        say_aside(&format!(
+            "If {name} is installed again within an hour, its cron triggers may make up for missed times: {error}"
+        ));
+    }
+    let mut kept = String::new();
+    if let Some(path) = removal.kept_bindings {
+        kept = format!("{kept} Its bindings stay in {}.", path.display());
+    }
+    let state = experts.state_of(&name);
+    if wanted.purge {
+        delete(&state, &name)?;
+        kept.push_str(" What it kept is deleted.");
+    } else if state.exists() {
+        kept = format!("{kept} What it kept stays in {}.", state.display());
+    }
+    say(&format!("Removed {name}: deleted {}.{kept}", removal.directory.display()));
+    Ok(())
+}
+
+/// What `--purge` deletes besides the package.
+fn purged(settings: &Settings, library: &Library, installed: &Installed, name: &str) -> Vec<PathBuf> {
+    let state = settings.experts.state_of(name);
+    let state = state.exists().then_some(state);
+    state.into_iter().chain(library.bindings_beside(installed)).collect()
+}
+
+fn delete(state: &std::path::Path, name: &str) -> Result<(), Failure> {
+    match fs::remove_dir_all(state) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(Failure::Failed(format!("{name} is removed, but {} is not: {error}", state.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What an expert has to do yet: a line for each kind, with what becomes of it. Empty if there is nothing.
+fn open_work(settings: &Settings, name: &str) -> Vec<String> {
+    if !Store::is_present(&settings.store) {
+        return Vec::new();
+    }
+    let counted = Store::open(&settings.store)
+        .map_err(|error| error.0)
+        .and_then(|store| runtime()?.block_on(OpenWork::count(&store, name)).map_err(|error| error.0));
+    match counted {
+        Ok(open) => open.lines(name),
+        Err(error) => {
+            vec![format!("The open work of {name} is not known: the store cannot be read: {error}")]
+        }
+    }
+}
+
+/// How much of each kind of work is open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct OpenWork {
+    waiting: usize,
+    in_progress: usize,
+    held: usize,
+    approvals: usize,
+    dead_letters: usize,
+    undelivered: usize,
+}
+
+impl OpenWork {
+    async fn count(store: &Store, name: &str) -> Result<Self, StoreError> {
+        let entries = async |state| store.entries(Some(name), state, MOST).await.map(|rows| rows.len());
+        let agent = format!("{MODEL_PREFIX}{name}");
+        let is_own = |row: &&ApprovalRow| {
+            let rest = row.agent.strip_prefix(&agent);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let filter = MessageFilter { expert: Some(name.to_owned()), ..MessageFilter::default() };
+        let messages = store.messages(filter, MOST).await?;
+        Ok(Self {
+            waiting: entries(EntryState::Waiting).await?,
+            in_progress: entries(EntryState::Claimed).await?,
+            held: entries(EntryState::Held).await?,
+            approvals: store.approvals(ApprovalState::Waiting, MOST).await?.iter().filter(is_own).count(),
+            dead_letters: entries(EntryState::DeadLetter).await?,
+            undelivered: messages.iter().filter(|row| row.delivered.is_none()).count(),
+        })
+    }
+
+    fn lines(&self, name: &str) -> Vec<String> {
+        let again = format!("until {name} is installed again");
+        let same = format!("once {name} is installed again in the same version");
+        let kinds = [
+            (
+                self.waiting,
+                "invocations that wait in the queue",
+                format!("They wait {again}; `respool expert cancel ID` ends one."),
+            ),
+            (
+                self.in_progress,
+                "invocations in progress",
+                format!("`respool serve` finishes them; one that is interrupted waits {again}."),
+            ),
+            (
+                self.held,
+                "invocations that wait for a person",
+                format!("They continue {same}; with another version they become dead letters."),
+            ),
+            (
+                self.approvals,
+                "requests for approval",
+                format!("They can still be decided; approved calls are made {same}."),
+            ),
+            (self.dead_letters, "dead letters", format!("They stay; one that is replayed waits {again}.")),
+            (
+                self.undelivered,
+                "undelivered messages",
+                "They stay in the outbox and are still delivered.".to_owned(),
+            ),
+        ];
+        let open = kinds.into_iter().filter(|(count, ..)| *count > 0);
+        open.map(|(count, kind, what_follows)| format!("{name} has {kind}: {count}. {what_follows}"))
+            .collect()
+    }
+}
+
+/// An expert that is installed again later has missed nothing in between.
+fn forget_clocks(settings: &Settings, name: &str) -> Result<(), String> {
+    let store = Store::open(&settings.store).map_err(|error| error.0)?;
+    let gone = GoneClocks::OfQueue(name.to_owned());
+    runtime()?.block_on(store.forget_clocks(gone)).map_err(|error| error.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{
+        Append, ApprovalChange, ClaimRequest, EntryEnd, NewEntry, NewMessage, NewRun, Status, StoreConfig,
+    };
+
+    /// Queues an entry and claims it.
+    async fn claimed(store: &Store, queue: &str, id: &str) -> crate::store::EntryLease {
+        let entry =
+            NewEntry { id: id.into(), queue: queue.into(), payload: "{}".into(), ..NewEntry::default() };
+        store.enqueue(entry, 5).await.unwrap();
+        let queues = vec![queue.to_owned()];
+        let request = ClaimRequest { queues, most: 1, now: 10, until: 1_000, ..ClaimRequest::default() };
+        store.claim_entries(request).await.unwrap().remove(0).lease
+    }
+
+    /// A run that waits for a person's consent.
+    async fn asking(store: &Store, agent: &str) {
+        let run = format!("run of {agent}");
+        let new = NewRun { id: run.clone(), agent: agent.into(), ..NewRun::default() };
+        store.begin(new).await.unwrap();
+        let requested = ApprovalChange::Requested { id: agent.into(), expires: None, body: "{}".into() };
+        let status = Append::status(&run, Store::FIRST_EPOCH, 9, Status::AwaitingApproval);
+        let append = Append { approval: Some(requested), ..status };
+        assert!(!store.append(append).await.unwrap().lost);
+    }
+
+    #[tokio::test]
+    async fn all_open_work_of_an_expert_is_counted_and_nothing_of_another_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = StoreConfig { state_dir: dir.path().to_owned(), ..StoreConfig::default() };
+        let store = Store::open(&config).unwrap();
+        assert_eq!(OpenWork::count(&store, "desk").await.unwrap().lines("desk"), Vec::<String>::new());
+        for (index, queue) in ["desk", "desk2"].into_iter().enumerate() {
+            let lease = claimed(&store, queue, &format!("held {index}")).await;
+            assert!(store.hold(&lease, "a person is asked".into()).await.unwrap());
+            let lease = claimed(&store, queue, &format!("dead {index}")).await;
+            assert!(store.complete(&lease, EntryEnd::DeadLetter, "it failed".into(), 11).await.unwrap());
+            claimed(&store, queue, &format!("claimed {index}")).await;
+            let waiting =
+                NewEntry { id: format!("waiting {index}"), queue: queue.into(), ..NewEntry::default() };
+            store.enqueue(waiting, 5).await.unwrap();
+            let message = NewMessage {
+                id: format!("m{index}"),
+                expert: queue.into(),
+                kind: "result".into(),
+                ..NewMessage::default()
+            };
+            store.post(message, 5).await.unwrap();
+        }
+        for agent in ["expert/desk", "expert/desk/find", "expert/desk2", "desk"] {
+            asking(&store, agent).await;
+        }
+        let open = OpenWork::count(&store, "desk").await.unwrap();
+        let expected =
+            OpenWork { waiting: 1, in_progress: 1, held: 1, approvals: 2, dead_letters: 1, undelivered: 1 };
+        assert_eq!(open, expected);
+        assert_eq!(open.lines("desk").len(), 6);
+    }
+}
