@@ -1,10 +1,14 @@
 //! How many tokens the next prompt has. gpt-oss's prompts are counted as its server counts them; those of other models are
 //! estimated to the high side. What a server said of a prompt corrects what stands for it, so that only what is new since
-//! then is a guess. Each message is counted once. Pure. Used by `run`.
+//! then is a guess. Each message is counted once, and what many runs have in common once for all of them. Pure but for that. Used by
+//! `run`.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
+use std::num::NonZeroUsize;
+use std::sync::{LazyLock, Mutex, PoisonError};
 
+use lru::LruCache;
 use serde_json::Value;
 
 use super::budget::estimate;
@@ -21,6 +25,12 @@ const PLAUSIBLE: (u64, u64) = (400_000, 4_000_000);
 const FRAME: u64 = 5;
 /// An image; servers make 250 to 3,000 tokens of one.
 const IMAGE: u64 = 1_500;
+
+/// A part with fewer tokens is counted anew in each run.
+const SHARED: u64 = 400;
+/// The parts of prompts that runs have in common, such as their tools: what gpt-oss makes of them, by their hash.
+static COUNTED: LazyLock<Mutex<LruCache<u64, u64>>> =
+    LazyLock::new(|| Mutex::new(LruCache::new(NonZeroUsize::new(512).unwrap_or(NonZeroUsize::MIN))));
 
 /// The prompt that was weighed last, part by part, and what the server's counts taught.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,7 +66,8 @@ impl Weights {
         let before = std::mem::take(&mut self.parts);
         let (mut known, mut fresh) = (0, 0);
         let mut add = |hash: u64, count: &dyn Fn() -> u64| {
-            let new = || Part { tokens: count(), is_known: false };
+            let tokens = || if is_harmony { counted_once(hash, count) } else { count() };
+            let new = || Part { tokens: tokens(), is_known: false };
             let part = before.get(&hash).copied().unwrap_or_else(new);
             *(if part.is_known { &mut known } else { &mut fresh }) += part.tokens;
             self.parts.insert(hash, part);
@@ -89,6 +100,18 @@ fn hash(part: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     part.hash(&mut hasher);
     hasher.finish()
+}
+
+fn counted_once(hash: u64, count: &dyn Fn() -> u64) -> u64 {
+    let counted = || COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(tokens) = counted().get(&hash) {
+        return *tokens;
+    }
+    let tokens = count();
+    if tokens >= SHARED {
+        counted().put(hash, tokens);
+    }
+    tokens
 }
 
 fn harmony(message: &Value) -> u64 {

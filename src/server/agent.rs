@@ -204,7 +204,7 @@ impl RunReply {
 
     fn rest(&self, sink: &mut ChatSink, ended: &WorkReport, head: Head) -> Bytes {
         if let Some(error) = ended.error() {
-            return respond::failed_tail(&self.errors.apply(error), &self.record);
+            return respond::failed_tail(&self.errors.in_stream(error), &self.record);
         }
         let mut out = Vec::new();
         sink.write_reply(self.reply(ended, head), &mut out);

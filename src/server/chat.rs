@@ -357,7 +357,7 @@ impl ReplySource {
 
     fn failed(&mut self, error: ApiError) -> Bytes {
         self.stage = Stage::Over;
-        respond::failed_tail(&self.errors.apply(error), &self.record)
+        respond::failed_tail(&self.errors.in_stream(error), &self.record)
     }
 }
 

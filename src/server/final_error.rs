@@ -2,7 +2,7 @@
 //! reads the true cause.
 //!
 //! OpenClaw repeats 5xx, 408 and 429 for a minute or longer, and tries its fallback model only afterwards; after a 422 it does
-//! so at once (measured, docs/openclaw.md). opencode repeats an error by its words. Codex understands a stream that fails, Claude Code a status of 500 with
+//! so at once (measured, docs/openclaw.md). opencode repeats an error by its words, aider all but a bad request. Codex understands a stream that fails, Claude Code a status of 500 with
 //! `x-should-retry: false` (docs/clients.md). Other clients get the true status, and `x-should-retry: false`. How an API writes
 //! an error is `translate`'s. Pure. Every route of `server` uses it where an error leaves.
 
@@ -17,6 +17,10 @@ use crate::wire::{ApiError, Cause, ErrorCode};
 
 /// The status that ends a turn in OpenClaw without a repeat.
 const FINAL: u16 = 422;
+/// The only status that ends one in aider.
+const BAD_REQUEST: u16 = 400;
+/// By these words in its text, `LiteLLM` takes an error in a stream for a bad request.
+const BAD_REQUEST_FOR_LITELLM: &str = "invalid_request_error";
 
 /// Which form errors take for one client.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,8 +49,21 @@ impl ErrorForm {
             ClientProgram::OpenClaw => for_openclaw(error),
             ClientProgram::OldOpenClaw => for_old_openclaw(error),
             ClientProgram::Opencode => for_opencode(error),
+            // On the other APIs their status is enough.
+            ClientProgram::QwenCode | ClientProgram::AiSdk if self.wire == Wire::Chat => for_opencode(error),
+            ClientProgram::Aider => for_aider(error),
             _ => error,
         }
+    }
+
+    /// The error with the words that the client gets in a stream of chunks that has begun.
+    #[must_use]
+    pub(super) fn in_stream(self, error: ApiError) -> ApiError {
+        let mut error = self.apply(error);
+        if self.program() == ClientProgram::Aider && error.status == BAD_REQUEST {
+            error.message = format!("{} ({BAD_REQUEST_FOR_LITELLM})", error.message);
+        }
+        error
     }
 
     /// The applied error as an HTTP reply. `request_id`: Anthropic's clients read it in the body.
@@ -111,7 +128,13 @@ fn for_old_openclaw(error: ApiError) -> ApiError {
     error
 }
 
-/// A final error in a form that opencode does not repeat. An overflow stays, because opencode shortens the conversation after it.
+/// A final error in a form that aider does not repeat.
+fn for_aider(error: ApiError) -> ApiError {
+    let shown = for_opencode(error);
+    if shown.status == FINAL { ApiError { status: BAD_REQUEST, ..shown } } else { shown }
+}
+
+/// A final error in a form that opencode does not repeat, nor Qwen Code and programs made with the AI SDK. An overflow stays, because opencode shortens the conversation after it.
 fn for_opencode(error: ApiError) -> ApiError {
     let may_pass = matches!(error.status, 408 | 409 | 429 | 500..);
     let is_kept = matches!(error.code, Some(ErrorCode::ShuttingDown | ErrorCode::ContextLengthExceeded));
@@ -185,6 +208,31 @@ mod tests {
         let cause = UpstreamError::from_answer("box", 500, "CUDA error: an illegal memory access");
         let shown = for_opencode(cause.with_efforts(3, Duration::ZERO)).message;
         assert_eq!(shown, "upstream `box` failed: CUDA error: an illegal memory access (asked 3 times)");
+    }
+
+    #[test]
+    fn aider_gets_final_errors_as_bad_requests_and_others_by_words_too() {
+        let cause = UpstreamError::from_answer("box", 429, "Too many requests");
+        let busy = cause.with_efforts(3, Duration::from_secs(8));
+        let shown = |program, wire| {
+            let form = ErrorForm { program, wire, ..ErrorForm::default() };
+            let error = form.in_stream(busy.clone());
+            (error.status, error.message)
+        };
+        let text = "the model server `box` is busy (asked 3 times; respool waited 8 s for it)";
+        assert_eq!(shown(ClientProgram::Aider, Wire::Chat), (400, format!("{text} (invalid_request_error)")));
+        for program in [ClientProgram::QwenCode, ClientProgram::AiSdk, ClientProgram::Opencode] {
+            assert_eq!(shown(program, Wire::Chat), (422, text.to_owned()));
+        }
+        assert_eq!(
+            shown(ClientProgram::AiSdk, Wire::Responses).0,
+            429,
+            "its status is changed where it leaves"
+        );
+        let form = ErrorForm { program: ClientProgram::Aider, ..ErrorForm::default() };
+        let overflow =
+            ApiError::new(400, ErrorCode::ContextLengthExceeded, "This model's maximum context length is 1.");
+        assert_eq!(form.apply(overflow.clone()), overflow);
     }
 
     #[test]
@@ -307,6 +355,7 @@ mod tests {
             ("Qwen Code", ClientProgram::QwenCode),
             ("AI SDK", ClientProgram::AiSdk),
             ("opencode", ClientProgram::Opencode),
+            ("aider", ClientProgram::Aider),
         ];
         let wires = [("chat", Wire::Chat), ("responses", Wire::Responses), ("messages", Wire::Messages)];
         let mut table = String::new();

@@ -23,6 +23,8 @@ pub enum ClientProgram {
     AiSdk,
     /// opencode: it repeats an error by its words, for more than a minute, whatever its status and headers (measured on 1.18.33).
     Opencode,
+    /// aider: it repeats everything but a bad request for more than a minute (measured on 0.86.2, which asks through `LiteLLM`).
+    Aider,
     /// A run of respool's own.
     Agent,
 }
@@ -44,6 +46,13 @@ const OLD_OPENCLAW: [&str; 2] = [
     "You are a context summarization assistant. Your task is to read a conversation between a user and an AI coding assistant,",
 ];
 
+/// How the system prompts of aider's edit, ask and architect modes begin. Its headers are those of `OpenAI`'s library.
+const AIDER: [&str; 3] = [
+    "Act as an expert software developer",
+    "Act as an expert code analyst",
+    "Act as an expert architect engineer",
+];
+
 impl ClientProgram {
     /// The program behind a chat completion. OpenClaw is known by how its first system or developer message begins, not by
     /// words that a conversation may quote.
@@ -54,6 +63,7 @@ impl ClientProgram {
         match (begins(&OPENCLAW), begins(&OLD_OPENCLAW)) {
             (true, _) => Self::OpenClaw,
             (_, true) => Self::OldOpenClaw,
+            _ if begins(&AIDER) => Self::Aider,
             _ => Self::Other,
         }
     }
@@ -89,7 +99,7 @@ impl ClientProgram {
     /// True for agents, which read a reply's prompt tokens as the size of the conversation and compact it by them: of several attempts
     /// only the last prompt counts.
     pub fn reads_prompt_as_context(self) -> bool {
-        self != Self::Other
+        !matches!(self, Self::Other | Self::Aider)
     }
 }
 
@@ -139,6 +149,8 @@ mod tests {
             );
         }
         assert_eq!(program(&json!([{"role": "developer", "content": old}])), ClientProgram::OldOpenClaw);
+        let aider = "Act as an expert software developer.\nAlways use best practices when coding.";
+        assert_eq!(program(&json!([{"role": "system", "content": aider}])), ClientProgram::Aider);
         for messages in [
             json!([{"role": "user", "content": new}]),
             json!([{"role": "system", "content": "Help."}, {"role": "user", "content": old}]),

@@ -68,7 +68,11 @@ impl Worker {
         if !is_begun && self.hand_to_main_session(claimed, &invocation).await? {
             return Ok(());
         }
-        let (earlier, facts) = match self.history(claimed, &invocation).await {
+        // What has not begun has no history.
+        let history = async {
+            if is_begun { self.history(claimed, &invocation).await } else { Ok((Vec::new(), None)) }
+        };
+        let (earlier, facts) = match history.await {
             Ok(history) => history,
             Err(FactsError::Store(error)) => return Err(error),
             Err(error @ FactsError::Unreadable(_)) => {

@@ -98,8 +98,11 @@ impl Worker {
     }
 
     async fn drain(self: &Arc<Self>) {
+        let mut has_new = false;
         loop {
-            let claimed = self.claim().await.inspect_err(|error| self.log_failure(error)).unwrap_or_default();
+            let claimed = self.claim(has_new).await;
+            let claimed = claimed.inspect_err(|error| self.log_failure(error)).unwrap_or_default();
+            has_new = false;
             let has_more = !claimed.is_empty();
             for one in claimed {
                 self.begin(one);
@@ -107,7 +110,7 @@ impl Worker {
             if !has_more {
                 tokio::select! {
                     () = self.stirred.notified() => {}
-                    () = self.store.wait_for_entry() => {}
+                    () = self.store.wait_for_entry() => has_new = true,
                     // Other processes add entries too.
                     () = tokio::time::sleep(LOOK_EVERY) => {}
                 }
@@ -122,14 +125,15 @@ impl Worker {
         }
     }
 
-    async fn claim(&self) -> Result<Vec<Claimed>, StoreError> {
+    /// `has_new`: this process has just queued something.
+    async fn claim(&self, has_new: bool) -> Result<Vec<Claimed>, StoreError> {
         let queues = self.experts.ready_queues(self.goal.as_ref().map(|goal| goal.expert.as_str()));
         let most = self.free.available_permits();
         if queues.is_empty() || most == 0 {
             return Ok(Vec::new());
         }
         // Looking is cheap; claiming is a commit.
-        let is_due = self.store.next_due(queues.clone()).await?.is_some_and(|due| due <= now());
+        let is_due = has_new || self.store.next_due(queues.clone()).await?.is_some_and(|due| due <= now());
         self.is_failure_logged.store(false, Ordering::Relaxed);
         if !is_due {
             return Ok(Vec::new());
