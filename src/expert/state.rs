@@ -29,6 +29,9 @@ pub fn prepare(root: &Path, old: Option<&Package>, new: &Package) -> io::Result<
     let mut written = Vec::new();
     for (path, text) in templates(new) {
         let target = root.join(&path);
+        if old.is_none() && fs::metadata(&target).is_ok() {
+            continue;
+        }
         match fs::read(&target) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => make(&target, text)?,
             Err(error) => return Err(error),

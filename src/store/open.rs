@@ -19,6 +19,9 @@ const FILE: &str = "respool.db";
 pub(super) const BUSY: Duration = Duration::from_secs(5);
 /// The write-ahead log's file is cut to this once its content is in the database, in bytes.
 const LARGEST_LOG: u32 = 4 << 20;
+/// After so many pages the log's content is moved to the database, which waits for the disk twice. The same pages are written again and
+/// again, and each is moved once.
+const LOG_PAGES: u32 = 4_000;
 /// A database up to this size is read whole before it is used, in bytes: that takes some ten milliseconds.
 const LARGEST_READ: u64 = 16 << 20;
 /// So many statements are kept prepared: more than there are. With fewer, each would be parsed anew by the time that it is needed again.
@@ -193,6 +196,7 @@ fn connection(path: &Path) -> Result<Connection, Fault> {
     }
     connection.pragma_update(None, "synchronous", "normal")?;
     connection.pragma_update(None, "journal_size_limit", LARGEST_LOG)?;
+    connection.pragma_update(None, "wal_autocheckpoint", LOG_PAGES)?;
     // What is deleted is overwritten where that costs nothing; the pages that are free go back to the disk.
     connection.pragma_update(None, "secure_delete", "fast")?;
     connection.pragma_update(None, "foreign_keys", true)?;
