@@ -153,7 +153,7 @@ impl Driver {
                 },
                 Step::Act(action) => action,
             };
-            let done = action.clone();
+            let done = action.without_prompt();
             match self.until_stopped(run, action).await {
                 Some(ActionEnd::Event(kind)) => {
                     self.record(run, kind.clone()).await;

@@ -36,6 +36,23 @@ pub enum Action {
     Pause(u64),
 }
 
+impl Action {
+    /// The same, without the conversation that a model call sends.
+    pub(super) fn without_prompt(&self) -> Self {
+        match self {
+            Self::CallModel(ModelStep { purpose, max_tokens, within, .. }) => Self::CallModel(ModelStep {
+                purpose: *purpose,
+                messages: Vec::new(),
+                tools: Vec::new(),
+                format: None,
+                max_tokens: *max_tokens,
+                within: *within,
+            }),
+            other => other.clone(),
+        }
+    }
+}
+
 /// A model call to make.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelStep {

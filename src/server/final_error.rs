@@ -215,7 +215,7 @@ mod tests {
         let cause = UpstreamError::from_answer("box", 429, "Too many requests");
         let busy = cause.with_efforts(3, Duration::from_secs(8));
         let shown = |program, wire| {
-            let form = ErrorForm { program, wire, ..ErrorForm::default() };
+            let form = ErrorForm { wire, program, ..ErrorForm::default() };
             let error = form.in_stream(busy.clone());
             (error.status, error.message)
         };
