@@ -27,6 +27,12 @@ use crate::tools::{Sources, ToolSet};
 /// Prefix of an expert's model name.
 pub const MODEL_PREFIX: &str = "expert/";
 
+/// True for the agent of an expert, and for those of its isolated functions (`expert/NAME/FUNCTION`).
+pub fn is_agent_of(agent: &str, expert: &str) -> bool {
+    let rest = agent.strip_prefix(MODEL_PREFIX).and_then(|agent| agent.strip_prefix(expert));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 /// How often the gateway is checked for reachability.
 const GATEWAY_EVERY: Duration = Duration::from_secs(5);
 /// How often unneeded packages are looked for, and their minimum age: a run may be about to begin with one.

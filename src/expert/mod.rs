@@ -64,7 +64,7 @@ pub use delivery::{MessageKind, message_json};
 pub use diagnostic::{At, Code, Diagnostic, Severity, Spanned, visible};
 pub use duration::Length;
 pub use execution::{DryRun, Goal, Worker};
-pub use experts::{Expert, Experts, MODEL_PREFIX};
+pub use experts::{Expert, Experts, MODEL_PREFIX, is_agent_of};
 pub use fields::Listing;
 pub use grants::{LEARNS_ALONE, VersionStep, learns_alone};
 pub use hook_secrets::{HookSecrets, SecretPlace};

@@ -11,6 +11,7 @@ use crate::agent::{ApprovalRequest, Decision, OPERATOR_KEY, operator_name, recor
 use crate::cli::Failure;
 use crate::cli::serve::runtime;
 use crate::config::Loaded;
+use crate::expert::is_agent_of;
 use crate::store::{ApprovalRow, ApprovalState, Store};
 
 /// The most requests that are read.
@@ -90,9 +91,8 @@ async fn by(store: &Store) -> Result<String, String> {
 
 async fn waiting(store: &Store, expert: Option<&str>) -> Result<Vec<ApprovalRow>, String> {
     let rows = store.approvals(ApprovalState::Waiting, MOST).await.map_err(|error| error.0)?;
-    let is_theirs = |row: &ApprovalRow| {
-        expert.is_none_or(|name| row.agent == name || row.agent == format!("expert/{name}"))
-    };
+    let is_theirs =
+        |row: &ApprovalRow| expert.is_none_or(|name| row.agent == name || is_agent_of(&row.agent, name));
     Ok(rows.into_iter().filter(is_theirs).collect())
 }
 

@@ -8,7 +8,7 @@ use crate::cli::Failure;
 use crate::cli::say::{say, say_aside};
 use crate::cli::serve::runtime;
 use crate::config::Settings;
-use crate::expert::{Installed, Library, MODEL_PREFIX};
+use crate::expert::{Installed, Library, is_agent_of};
 use crate::store::{
     ApprovalRow, ApprovalState, EntryState, GoneClocks, MessageFilter, Queue as _, Store, StoreError,
 };
@@ -113,11 +113,7 @@ struct OpenWork {
 impl OpenWork {
     async fn count(store: &Store, name: &str) -> Result<Self, StoreError> {
         let entries = async |state| store.entries(Some(name), state, MOST).await.map(|rows| rows.len());
-        let agent = format!("{MODEL_PREFIX}{name}");
-        let is_own = |row: &&ApprovalRow| {
-            let rest = row.agent.strip_prefix(&agent);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
+        let is_own = |row: &&ApprovalRow| is_agent_of(&row.agent, name);
         let filter = MessageFilter { expert: Some(name.to_owned()), ..MessageFilter::default() };
         let messages = store.messages(filter, MOST).await?;
         Ok(Self {
