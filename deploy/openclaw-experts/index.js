@@ -26,11 +26,11 @@ async function ask(settings, method, path, body) {
 
 const callsOf = (approval) => approval.calls.map((call) => `${call.tool} ${plain(call.arguments)}`).join("\n  ");
 
-const askerOf = (approval) => (approval.asker ? `  ${approval.asker}${approval.process ? ` ${plain(approval.process)}` : ""}` : "");
+const requesterOf = (approval) => (approval.requester ? `  ${approval.requester}${approval.process ? ` ${plain(approval.process)}` : ""}` : "");
 
 function listed(approvals) {
   if (!approvals.length) return "Nothing waits for consent.";
-  const line = (approval) => `${approval.id}  ${approval.agent}${askerOf(approval)}\n  ${short(callsOf(approval), 400)}`;
+  const line = (approval) => `${approval.id}  ${approval.agent}${requesterOf(approval)}\n  ${short(callsOf(approval), 400)}`;
   return `${approvals.map(line).join("\n")}\nThe whole request: /experts show ID`;
 }
 
@@ -53,7 +53,7 @@ function showPage(approval, number) {
   if (!shown.has(approval.id)) shown.set(approval.id, new Set());
   shown.get(approval.id).add(number);
   const more = number < pages.length ? `\nNext: /experts show ${approval.id} ${number + 1}` : "";
-  return `${approval.id}  ${approval.agent}${askerOf(approval)}  ${approval.state}  page ${number} of ${pages.length}\n  ${pages[number - 1]}${more}`;
+  return `${approval.id}  ${approval.agent}${requesterOf(approval)}  ${approval.state}  page ${number} of ${pages.length}\n  ${pages[number - 1]}${more}`;
 }
 
 /** The first page that was not shown. What stands in the chat beside it was written by a model. */

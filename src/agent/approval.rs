@@ -48,14 +48,14 @@ pub enum OnRejection {
 /// Which work of an expert asks for consent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Asker {
+pub enum Requester {
     /// A conversation.
     Conversation,
     /// The process of this name.
     Process(String),
 }
 
-impl Asker {
+impl Requester {
     /// The process, if it is one.
     pub fn process(&self) -> Option<&str> {
         match self {
@@ -73,7 +73,7 @@ impl Asker {
     }
 }
 
-impl fmt::Display for Asker {
+impl fmt::Display for Requester {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(self.kind())?;
         self.process().map_or(Ok(()), |name| write!(out, " {name}"))
@@ -95,7 +95,7 @@ pub struct ApprovalRules {
     pub proposals: BTreeSet<String>,
     /// What its requests say of who asks. Only the runs of experts say so, and those of older versions do not.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub asker: Option<Asker>,
+    pub requester: Option<Requester>,
 }
 
 /// The calls of one reply that need consent, as the person is shown them and as they will run.
@@ -114,7 +114,7 @@ pub struct ApprovalRequest {
     pub on_timeout: OnTimeout,
     /// Who asks, where that is an expert. Requests of older versions do not say so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub asker: Option<Asker>,
+    pub requester: Option<Requester>,
 }
 
 /// What was decided about a request. Calls that are not named as approved are rejected.
@@ -171,11 +171,11 @@ mod tests {
     fn requests_and_rules_of_older_versions_do_not_say_who_asks() {
         let old = r#"{"id": "a", "calls": [], "reason": "why", "expires": null}"#;
         let request: ApprovalRequest = serde_json::from_str(old).unwrap();
-        assert_eq!((request.reason.as_str(), request.asker), ("why", None));
+        assert_eq!((request.reason.as_str(), request.requester), ("why", None));
         let rules: ApprovalRules = serde_json::from_str(r#"{"timeout": 5, "on_timeout": "reject"}"#).unwrap();
-        assert_eq!((rules.timeout, rules.asker), (Some(5), None));
-        for asker in [Asker::Conversation, Asker::Process("lend".into())] {
-            let request = ApprovalRequest { asker: Some(asker), ..ApprovalRequest::default() };
+        assert_eq!((rules.timeout, rules.requester), (Some(5), None));
+        for requester in [Requester::Conversation, Requester::Process("lend".into())] {
+            let request = ApprovalRequest { requester: Some(requester), ..ApprovalRequest::default() };
             let text = serde_json::to_string(&request).unwrap();
             assert_eq!(serde_json::from_str::<ApprovalRequest>(&text).unwrap(), request);
         }

@@ -43,7 +43,7 @@ mod weights;
 pub use active::RunOptions;
 pub use activity::{Activity, Observer};
 pub use agents::{Agents, DecideError, OPERATOR_KEY, operator_name, record_decision};
-pub use approval::{ApprovalRequest, ApprovalRules, Asker, Decision, OnRejection, OnTimeout, Tier};
+pub use approval::{ApprovalRequest, ApprovalRules, Decision, OnRejection, OnTimeout, Requester, Tier};
 pub use budget::Tokens;
 pub use call::{CallOutcome, RequestedCall, ToolEnd};
 pub use config::{AgentConfig, OnDisconnect, Parser, Progress, ReadFirst};

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::approval::{ApprovalRequest, Asker, Decision};
+use super::approval::{ApprovalRequest, Decision, Requester};
 use super::call::RequestedCall;
 use super::event::EventKind;
 use super::run::Run;
@@ -67,7 +67,7 @@ pub fn approval(request: &ApprovalRequest) -> Value {
     let calls: Vec<Value> = request.calls.iter().map(requested_call).collect();
     json!({
         "id": request.id, "calls": calls, "reason": request.reason,
-        "asker": request.asker.as_ref().map(Asker::kind), "process": request.asker.as_ref().and_then(Asker::process),
+        "requester": request.requester.as_ref().map(Requester::kind), "process": request.requester.as_ref().and_then(Requester::process),
         "expires": request.expires.map(|millis| millis / 1_000),
     })
 }

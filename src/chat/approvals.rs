@@ -89,9 +89,10 @@ async fn list(store: &Store) -> Result<String, String> {
     let line = |row: &ApprovalRow| {
         let request: ApprovalRequest = serde_json::from_str(&row.body).unwrap_or_default();
         let calls = request.calls.iter().map(|call| format!("{} {}", call.name, call.arguments));
-        let asker = request.asker.as_ref().map(|asker| format!("  {asker}")).unwrap_or_default();
+        let requester =
+            request.requester.as_ref().map(|requester| format!("  {requester}")).unwrap_or_default();
         let calls = calls.collect::<Vec<_>>().join("; ");
-        one_line(&format!("{}  {}{asker}  {calls}", row.id, row.agent), LONGEST)
+        one_line(&format!("{}  {}{requester}  {calls}", row.id, row.agent), LONGEST)
     };
     if rows.is_empty() {
         return Ok("nothing waits for consent".to_owned());
@@ -107,7 +108,7 @@ async fn find(store: &Store, id: &str) -> Result<ApprovalRow, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::{Asker, RequestedCall};
+    use crate::agent::{RequestedCall, Requester};
     use crate::store::{Append, ApprovalChange, NewRun, OperatorKey, Status, StoreConfig};
 
     async fn waiting(dir: &std::path::Path) -> Arc<Store> {
@@ -124,7 +125,7 @@ mod tests {
                 ..RequestedCall::default()
             };
             let request = ApprovalRequest {
-                asker: (id == "two").then_some(Asker::Conversation),
+                requester: (id == "two").then_some(Requester::Conversation),
                 id: id.into(),
                 calls: vec![call],
                 reason: "why".into(),

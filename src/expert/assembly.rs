@@ -168,7 +168,7 @@ impl Experts {
             package: Arc::clone(&package),
             bound: Arc::clone(&expert.bound),
             root,
-            asker: role.asker(),
+            requester: role.requester(),
             is_process: matches!(role, Role::Process { .. }),
             settled: settled.clone(),
             is_dry,

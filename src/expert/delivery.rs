@@ -150,7 +150,11 @@ pub(super) async fn deliver(experts: Arc<Experts>, store: Arc<Store>, shutdown: 
 
 async fn one(gateway: &ToolSet, store: &Store, row: MessageRow) {
     let id = row.message.id.clone();
-    let sent = if is_settled(store, &row.message).await { Ok(()) } else { send(gateway, &row.message).await };
+    let sent = if is_no_longer_waiting(store, &row.message).await {
+        Ok(())
+    } else {
+        send(gateway, &row.message).await
+    };
     let done = match sent {
         Ok(()) => store.message_delivered(&id, now()).await,
         Err(why) => {
@@ -166,7 +170,7 @@ async fn one(gateway: &ToolSet, store: &Store, row: MessageRow) {
 }
 
 /// True for a request that nobody has to decide about any more.
-async fn is_settled(store: &Store, message: &NewMessage) -> bool {
+async fn is_no_longer_waiting(store: &Store, message: &NewMessage) -> bool {
     if message.kind != MessageKind::Approval.as_str() {
         return false;
     }
@@ -241,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_that_was_decided_is_not_sent() {
+    async fn a_request_that_was_decided_waits_no_longer() {
         let dir = tempfile::tempdir().unwrap();
         let store =
             Store::open(&StoreConfig { state_dir: dir.path().to_owned(), ..StoreConfig::default() }).unwrap();
@@ -255,10 +259,13 @@ mod tests {
             let (expert, entry, process) = ("sales".into(), "e1".into(), "triage".into());
             Message { id: "m".into(), expert, entry, process, kind, body: body.clone() }.into_row()
         };
-        assert!(!is_settled(&store, &message(MessageKind::Approval)).await);
+        assert!(!is_no_longer_waiting(&store, &message(MessageKind::Approval)).await);
         assert!(store.decide("approval-1", "approved".into(), 6, LateDecision::Counts).await.unwrap());
-        assert!(is_settled(&store, &message(MessageKind::Approval)).await);
-        assert!(!is_settled(&store, &message(MessageKind::Draft)).await, "this one is not a request");
+        assert!(is_no_longer_waiting(&store, &message(MessageKind::Approval)).await);
+        assert!(
+            !is_no_longer_waiting(&store, &message(MessageKind::Draft)).await,
+            "this one is not a request"
+        );
     }
 
     #[test]

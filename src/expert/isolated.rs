@@ -25,8 +25,8 @@ use super::tools::{ESCALATE, approval_rules, escalate_tool, spec, tier_of};
 use super::trigger::fenced_json;
 use super::{path, policy};
 use crate::agent::{
-    Agent, AgentRequest, Asker, ChildRuns, EndsRun, Executor, Notices, OfferedTool, Outcome, RequestedCall,
-    SettledCall, Setup, Supervision, Tier,
+    Agent, AgentRequest, ChildRuns, EndsRun, Executor, Notices, OfferedTool, Outcome, RequestedCall,
+    Requester, SettledCall, Setup, Supervision, Tier,
 };
 use crate::tools::{Approver, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
 
@@ -57,7 +57,7 @@ pub(super) struct IsolatedFunctions {
     /// The expert's files: what was learnt for a function is shown ahead of it.
     pub(super) root: PathBuf,
     /// Who asks a person for consent.
-    pub(super) asker: Asker,
+    pub(super) requester: Requester,
     /// The calling run executes a process: it fails when a server does, and a person may be asked to decide.
     pub(super) is_process: bool,
     /// What earlier attempts of the same work have done.
@@ -118,7 +118,7 @@ impl IsolatedFunctions {
         ends_run.extend([FINISH_FUNCTION, ESCALATE].map(|name| (name.to_owned(), EndsRun::OnSuccess)));
         Supervision {
             tiers,
-            rules: approval_rules(&self.package, self.asker.clone()),
+            rules: approval_rules(&self.package, self.requester.clone()),
             ends_run,
             settled: self.settled.clone(),
             calls_once: self.is_process,

@@ -25,6 +25,8 @@ use super::{MANIFEST, name};
 
 /// The user's file in a package's directory; it is never taken from a source.
 pub const BINDINGS: &str = "bindings.yaml";
+/// The user's bindings of an expert that was removed.
+const REMOVED_BINDINGS: &str = "bindings.removed.yaml";
 /// The file in an installed package's folder that shows that respool wrote it: it has the same random text as the record.
 const MARK: &str = ".installed-by-respool";
 /// The folder with respool's own records about the experts.
@@ -68,13 +70,32 @@ pub struct Installed {
     pub name: Option<String>,
     /// Which other folders hold an expert of the same name, which of them is used, and why.
     pub name_conflict: Option<String>,
+    /// No other folder is used for its name.
+    is_chosen: bool,
 }
 
 impl Installed {
     /// The name of the expert whose data, bindings and work are its own. A folder that is not used has only what goes by its own name.
     pub fn owner(&self) -> String {
-        let is_unused = self.name_conflict.is_some() && self.loaded.package.is_none();
-        self.name.clone().filter(|_| !is_unused).unwrap_or_else(|| self.folder())
+        self.name.clone().filter(|_| self.is_chosen).unwrap_or_else(|| self.folder())
+    }
+
+    /// The folder that is used for its name once this one is gone, if it is used now and there is another one.
+    pub fn successor(&self, library: &Library) -> Option<String> {
+        let name = self.name.as_ref().filter(|_| self.is_chosen && self.name_conflict.is_some())?;
+        let all = library.list().ok()?;
+        let others: Vec<&Self> = all
+            .iter()
+            .filter(|one| one.name.as_ref() == Some(name) && one.directory != self.directory)
+            .collect();
+        let claims: Vec<NameClaim> = others
+            .iter()
+            .map(|one| NameClaim { folder: one.folder(), is_recorded: one.record.is_some() })
+            .collect();
+        match claims.as_slice() {
+            [only] => Some(only.folder.clone()),
+            claims => preferred(name, claims).map(|(index, _)| claims[index].folder.clone()),
+        }
     }
 
     /// The name of its folder, which also names its data.
@@ -88,7 +109,7 @@ impl Installed {
 pub struct Removal {
     /// The folder that is deleted.
     pub directory: PathBuf,
-    /// The user's bindings, which apply when the expert is installed again.
+    /// The file with the user's bindings.
     pub kept_bindings: Option<PathBuf>,
 }
 
@@ -132,7 +153,8 @@ fn settle_names(all: &mut [Installed], is_recorded: impl Fn(&str) -> bool) {
             let (conflict, help) = conflict(&name, &claims, claim, used);
             let one = &mut all[index];
             one.name_conflict = Some(conflict.clone());
-            if used.is_some_and(|(used, _)| used == claim) {
+            one.is_chosen = used.is_some_and(|(used, _)| used == claim);
+            if one.is_chosen {
                 continue;
             }
             let Some(package) = one.loaded.package.take() else { continue };
@@ -301,7 +323,7 @@ impl Library {
             Some(package) => Some(package.manifest.name.value.clone()),
             None => kept().map(|package| package.manifest.name.value),
         };
-        Ok(Installed { directory, loaded, record, name, name_conflict: None })
+        Ok(Installed { directory, loaded, record, name, name_conflict: None, is_chosen: true })
     }
 
     /// The expert of this name. One that does not load is known by the name of its folder.
@@ -522,7 +544,9 @@ impl Library {
         let (folder, name) = (installed.folder(), installed.owner());
         let of_name = (!self.is_of_another(&name, &folder)).then_some(name);
         let names: BTreeSet<String> = of_name.into_iter().chain([folder]).collect();
-        names.into_iter().map(|name| self.own_bindings(&name)).filter(|path| path.is_file()).collect()
+        let files = names.into_iter().map(|name| self.own_bindings(&name));
+        let files = files.flat_map(|path| [path.with_file_name(REMOVED_BINDINGS), path]);
+        files.filter(|path| path.is_file()).collect()
     }
 
     /// Whether the bindings under a name are those of another folder.
@@ -530,19 +554,27 @@ impl Library {
         name != folder && self.dir.join(name).exists()
     }
 
-    /// Copies the user's bindings from a folder that is about to be deleted to where they apply to the expert of this name.
+    /// Copies the user's bindings from a folder that is about to be deleted to a file that nobody reads: they were given to this package, and
+    /// another one may be installed under its name.
     fn keep_bindings(&self, folder: &str, name: &str) -> io::Result<Option<PathBuf>> {
-        let beside = self.own_bindings(if self.is_of_another(name, folder) { folder } else { name });
-        if beside.is_file() {
-            return Ok(Some(beside));
-        }
         let (inside, own) = (self.dir.join(folder).join(BINDINGS), self.own_bindings(folder));
-        if own.is_file() || !self.is_recorded(folder) || !inside.is_file() {
-            return Ok(own.is_file().then_some(own));
+        let used = if own.is_file() { own.clone() } else { inside };
+        if !used.is_file() || (used != own && !self.is_recorded(folder)) {
+            return Ok(None);
         }
-        fs::create_dir_all(beside.parent().unwrap_or(&self.dir))?;
-        write_atomically(&beside, &fs::read(inside)?)?;
-        Ok(Some(beside))
+        let kept = self.own_bindings(if self.is_of_another(name, folder) { folder } else { name });
+        let kept = kept.with_file_name(REMOVED_BINDINGS);
+        fs::create_dir_all(kept.parent().unwrap_or(&self.dir))?;
+        write_atomically(&kept, &fs::read(&used)?)?;
+        if used == own {
+            fs::remove_file(&own)?;
+        }
+        Ok(Some(kept))
+    }
+
+    /// The bindings that were kept when an expert of this name was removed. They apply once the user renames the file to `bindings.yaml`.
+    pub fn removed_bindings(&self, name: &str) -> Option<PathBuf> {
+        Some(self.own_bindings(name).with_file_name(REMOVED_BINDINGS)).filter(|path| path.is_file())
     }
 
     /// The package as it was last installed into a folder, from its snapshot.

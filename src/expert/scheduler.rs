@@ -142,12 +142,12 @@ impl Scheduler {
         {
             return Ok(looks.told);
         }
-        let set_back = self.queue.clock_is(now).await?;
+        let set_back = self.queue.correct_clock(now).await?;
         if let Some(by) = set_back {
             let minutes = by / 60_000;
             tracing::warn!(
                 target: "respool::expert", minutes,
-                "the system clock was set back: waiting work, approvals and deliveries are moved back by as much"
+                "the system clock was set back: the times of waiting work and deliveries are moved back by as much"
             );
         }
         if set_back.is_some() || self.watch.is_some_and(|looks| now < looks.last) {

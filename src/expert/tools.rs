@@ -16,7 +16,7 @@ use super::outputs;
 use super::package::Package;
 use super::policy::{OnTimeout, Tier};
 use super::workspace::Workspace;
-use crate::agent::{self, ApprovalRules, Asker, EndsRun, OnRejection, Supervision};
+use crate::agent::{self, ApprovalRules, EndsRun, OnRejection, Requester, Supervision};
 use crate::tools::{Approver, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
 
 /// Ends a process with its results.
@@ -45,10 +45,10 @@ pub(super) enum Role {
 
 impl Role {
     /// Who asks a person for consent.
-    pub(super) fn asker(&self) -> Asker {
+    pub(super) fn requester(&self) -> Requester {
         match self {
-            Self::Conversation => Asker::Conversation,
-            Self::Process { name, .. } => Asker::Process(name.clone()),
+            Self::Conversation => Requester::Conversation,
+            Self::Process { name, .. } => Requester::Process(name.clone()),
         }
     }
 }
@@ -258,8 +258,8 @@ pub(super) fn supervision(
     role: &Role,
     is_dry: bool,
 ) -> Supervision {
-    let asker = role.asker();
-    let is_process = asker.process().is_some();
+    let requester = role.requester();
+    let is_process = requester.process().is_some();
     let (mut tiers, mut ends_run) = (BTreeMap::new(), BTreeMap::new());
     for (name, tier) in operations.tiers_by_name() {
         tiers.insert(name.clone(), tier_of(if is_dry { Tier::Auto } else { tier }));
@@ -268,7 +268,7 @@ pub(super) fn supervision(
         }
     }
     let learning = &package.manifest.learning;
-    let mut rules = approval_rules(package, asker);
+    let mut rules = approval_rules(package, requester);
     if learning.enabled {
         // In a dry run it goes to a copy.
         let tier = if is_dry { Tier::Auto } else { learning.approval };
@@ -288,9 +288,9 @@ pub(super) fn supervision(
 }
 
 /// How a run of the package handles approvals.
-pub(super) fn approval_rules(package: &Package, asker: Asker) -> ApprovalRules {
+pub(super) fn approval_rules(package: &Package, requester: Requester) -> ApprovalRules {
     let policy = &package.manifest.policy;
-    let is_process = asker.process().is_some();
+    let is_process = requester.process().is_some();
     ApprovalRules {
         timeout: policy.timeout.as_ref().map(|timeout| millis(timeout.length())),
         on_timeout: match policy.on_timeout {
@@ -299,7 +299,7 @@ pub(super) fn approval_rules(package: &Package, asker: Asker) -> ApprovalRules {
         },
         on_rejection: if is_process { OnRejection::EndRun } else { OnRejection::TellModel },
         proposals: BTreeSet::new(),
-        asker: Some(asker),
+        requester: Some(requester),
     }
 }
 

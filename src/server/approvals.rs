@@ -38,9 +38,9 @@ enum Approve {
 }
 
 pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
-    let (record, asker) = (record(&app, &request, "GET /v1/approvals", "approvals"), operator(&request));
+    let (record, requester) = (record(&app, &request, "GET /v1/approvals", "approvals"), operator(&request));
     let listed = async {
-        asker?;
+        requester?;
         let rows = app.agents.approvals(MOST).await.map_err(store_failed)?;
         let rows: Vec<Value> = rows.iter().map(|(row, _)| report::approval_row(row)).collect();
         Ok(json!({"object": "list", "data": rows}))
@@ -49,9 +49,10 @@ pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
 }
 
 pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
-    let (record, asker) = (record(&app, &request, "GET /v1/approvals/{id}", "approvals"), operator(&request));
+    let (record, requester) =
+        (record(&app, &request, "GET /v1/approvals/{id}", "approvals"), operator(&request));
     let found = async {
-        asker?;
+        requester?;
         let store = app.agents.store().ok_or_else(|| unknown(&id))?;
         let row = store.approval(&id).await.map_err(store_failed)?.ok_or_else(|| unknown(&id))?;
         Ok(report::approval_row(&row))
@@ -60,10 +61,10 @@ pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request:
 }
 
 pub(super) async fn decide(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
-    let (record, asker) =
+    let (record, requester) =
         (record(&app, &request, "POST /v1/approvals/{id}", "approvals"), operator(&request));
     let decided = async {
-        let by = asker?;
+        let by = requester?;
         let store = app.agents.store().ok_or_else(|| unknown(&id))?;
         let row = store.approval(&id).await.map_err(store_failed)?.ok_or_else(|| unknown(&id))?;
         let asked: ApprovalRequest = serde_json::from_str(&row.body).map_err(|_| unknown(&id))?;

@@ -20,10 +20,10 @@ const MOST: usize = 1_000;
 
 /// The messages, the newest first; `?expert=NAME`, `?kind=KIND` and `?invocation=ID` choose some of them.
 pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
-    let (record, asker) = (record(&app, &request, "GET /v1/outbox", "outbox"), operator(&request));
+    let (record, requester) = (record(&app, &request, "GET /v1/outbox", "outbox"), operator(&request));
     let query = request.uri().query().unwrap_or_default().to_owned();
     let listed = async {
-        asker?;
+        requester?;
         let filter = filter(&query)?;
         let rows = store(&app)?.messages(filter, MOST).await.map_err(store_failed)?;
         let rows: Vec<Value> = rows.iter().map(message_json).collect();
@@ -33,9 +33,9 @@ pub(super) async fn list(State(app): State<App>, request: Request) -> Response {
 }
 
 pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
-    let (record, asker) = (record(&app, &request, "GET /v1/outbox/{id}", "outbox"), operator(&request));
+    let (record, requester) = (record(&app, &request, "GET /v1/outbox/{id}", "outbox"), operator(&request));
     let found = async {
-        asker?;
+        requester?;
         let row = store(&app)?.message(&id).await.map_err(store_failed)?;
         row.as_ref().map(message_json).ok_or_else(|| unknown(&id))
     };
@@ -44,9 +44,10 @@ pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request:
 
 /// Says that a message needs no delivery any more.
 pub(super) async fn done(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
-    let (record, asker) = (record(&app, &request, "POST /v1/outbox/{id}/done", "outbox"), operator(&request));
+    let (record, requester) =
+        (record(&app, &request, "POST /v1/outbox/{id}/done", "outbox"), operator(&request));
     let done = async {
-        asker?;
+        requester?;
         let store = store(&app)?;
         store.message_delivered(&id, now()).await.map_err(store_failed)?;
         let row = store.message(&id).await.map_err(store_failed)?;

@@ -5,9 +5,9 @@ use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 
 use super::numbers::signed;
 
-/// A message whose delivery nobody has tried for so long, in milliseconds, was posted while there was nobody to deliver to. Who can be
-/// delivered to from now on does not get what is long over.
-const FIRST_TRIED_WITHIN: u64 = 24 * 3_600_000;
+/// A message whose delivery nobody has tried for a week, in milliseconds, was posted while there was nobody to deliver to. Who can be
+/// delivered to from now on does not get what is long over; open requests for approval are not.
+const FIRST_TRIED_WITHIN: u64 = 7 * 24 * 3_600_000;
 
 /// A message to deliver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -99,7 +99,7 @@ pub(super) fn apply(change: &Transaction<'_>, what: &Change) -> rusqlite::Result
         Change::Claim { now, until, most } => {
             let query = format!(
                 "UPDATE outbox SET due = ?2, attempts = attempts + 1
-                 WHERE id IN (SELECT id FROM outbox WHERE delivered IS NULL AND due <= ?1 AND (attempts > 0 OR created > ?4)
+                 WHERE id IN (SELECT id FROM outbox WHERE delivered IS NULL AND due <= ?1 AND (attempts > 0 OR created > ?4 OR kind = 'approval')
                               ORDER BY due LIMIT ?3)
                  RETURNING {ROW}"
             );

@@ -118,18 +118,23 @@ mod tests {
 
     /// Whoever sets up a gateway later is not told of what was posted and decided weeks ago.
     #[tokio::test]
-    async fn what_nobody_tried_to_deliver_for_a_day_is_not_delivered() {
-        const DAY: u64 = 24 * 3_600_000;
+    async fn what_nobody_tried_to_deliver_for_a_week_is_not_delivered() {
+        const WEEK: u64 = 7 * 24 * 3_600_000;
         let dir = tempfile::tempdir().unwrap();
         let store =
             Store::open(&StoreConfig { state_dir: dir.path().to_owned(), ..StoreConfig::default() }).unwrap();
         assert!(store.post(message("tried"), 1_000).await.unwrap());
         assert_eq!(store.claim_messages(1_000, 2_000, 10).await.unwrap().len(), 1);
         assert!(store.post(message("old"), 1_000).await.unwrap());
+        assert!(store.post(NewMessage { kind: "approval".into(), ..message("asks") }, 1_000).await.unwrap());
         assert!(store.post(message("new"), 5_000).await.unwrap());
-        let claimed = store.claim_messages(DAY + 2_000, DAY + 3_000, 10).await.unwrap();
+        let claimed = store.claim_messages(WEEK + 2_000, WEEK + 3_000, 10).await.unwrap();
         let ids: Vec<&str> = claimed.iter().map(|row| row.message.id.as_str()).collect();
-        assert_eq!(ids, ["tried", "new"]);
+        assert_eq!(
+            ids,
+            ["tried", "asks", "new"],
+            "who delivers it finds out whether a request is still open"
+        );
         assert_eq!(store.message("old").await.unwrap().unwrap().delivered, None, "people still find it");
     }
 

@@ -5,10 +5,10 @@
 //! epoch changes nothing. Entries of one lane run one at a time, in the order in which they were accepted: the lane is held
 //! through retries and while a person is awaited. Called by `expert`.
 
+mod clock_rollback;
 mod clocks;
 mod plan;
 mod rows;
-mod set_back;
 
 use std::collections::BTreeSet;
 
@@ -155,7 +155,7 @@ pub trait Queue: Send + Sync {
 
     /// Says what time it is, in this process. When the system clock was set back since any process said so, what was to happen at a time
     /// is moved back by as much, and this is how much; else it would wait until the clock has caught up.
-    fn clock_is(&self, now: u64) -> BoxFuture<'_, Result<Option<u64>, StoreError>>;
+    fn correct_clock(&self, now: u64) -> BoxFuture<'_, Result<Option<u64>, StoreError>>;
 
     /// The last time for which a clock fired, in this process or another one. A clock that is seen for the first time has fired for `now`.
     fn clock_mark(&self, clock: &Clock, now: u64) -> BoxFuture<'_, Result<u64, StoreError>>;

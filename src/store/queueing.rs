@@ -26,9 +26,9 @@ impl Queue for Store {
         })
     }
 
-    fn clock_is(&self, now: u64) -> BoxFuture<'_, Result<Option<u64>, StoreError>> {
+    fn correct_clock(&self, now: u64) -> BoxFuture<'_, Result<Option<u64>, StoreError>> {
         Box::pin(async move {
-            let change = Change::ClockIs { now };
+            let change = Change::CorrectClock { now };
             Ok(self.ask(|answer| Job::Queue { change, answer }).await?.set_back)
         })
     }

@@ -46,11 +46,14 @@ const OLD_OPENCLAW: [&str; 2] = [
     "You are a context summarization assistant. Your task is to read a conversation between a user and an AI coding assistant,",
 ];
 
-/// How the system prompts of aider's edit, ask and architect modes begin. Its headers are those of `OpenAI`'s library.
-const AIDER: [&str; 3] = [
-    "Act as an expert software developer",
-    "Act as an expert code analyst",
-    "Act as an expert architect engineer",
+/// How the system prompts of aider's edit, ask and architect modes begin (0.86.2). Its headers are those of `OpenAI`'s library.
+const AIDER: [&str; 6] = [
+    "Act as an expert software developer.\nAlways use best practices when coding.\nRespect and use existing conventions",
+    "Act as an expert software developer.\nTake requests for changes to the supplied code.",
+    "Act as an expert software developer who edits source code.\n",
+    "Act as an expert software developer and make changes to source code.\n",
+    "Act as an expert code analyst.\nAnswer questions about the supplied code.",
+    "Act as an expert architect engineer and provide direction to your editor engineer.",
 ];
 
 impl ClientProgram {
@@ -149,7 +152,8 @@ mod tests {
             );
         }
         assert_eq!(program(&json!([{"role": "developer", "content": old}])), ClientProgram::OldOpenClaw);
-        let aider = "Act as an expert software developer.\nAlways use best practices when coding.";
+        let aider =
+            "Act as an expert software developer.\nTake requests for changes to the supplied code.\nIf";
         assert_eq!(program(&json!([{"role": "system", "content": aider}])), ClientProgram::Aider);
         for messages in [
             json!([{"role": "user", "content": new}]),

@@ -154,7 +154,11 @@ impl LiveTurn {
             };
             let fills_window = fills_window && reason == FinishReason::Length;
             let event = TurnEvent::Finish(TurnEnd { reason, usage, fills_window, kept });
-            out.push(ChoiceEvent { choice: *index, event, logprobs: choice.take_logprobs() });
+            out.push(ChoiceEvent {
+                choice: *index,
+                event,
+                logprobs: joined_logprobs(std::mem::take(&mut choice.logprobs)),
+            });
         }
     }
 
@@ -235,7 +239,9 @@ impl LiveTurn {
         }
         let shows_reasoning = self.rules.shows_reasoning;
         let choice = self.choice(index);
-        let logprobs = matches!(event, TurnEvent::Content(_)).then(|| choice.take_logprobs()).flatten();
+        let logprobs = matches!(event, TurnEvent::Content(_))
+            .then(|| joined_logprobs(std::mem::take(&mut choice.logprobs)))
+            .flatten();
         let leaves = match event {
             TurnEvent::Reasoning(_) => shows_reasoning,
             TurnEvent::Content(_) | TurnEvent::ToolCall(_) | TurnEvent::Refusal(_) => true,
@@ -255,9 +261,9 @@ impl LiveChoice {
         let Ok(delta) = Object::parse(delta) else { return events };
         let reasoning =
             ["reasoning", "reasoning_content"].iter().find_map(|key| delta.get(key).and_then(text_of));
-        for (field, text) in
-            [(Field::Reasoning, reasoning), (Field::Content, delta.get("content").and_then(text_of))]
-        {
+        let content = delta.get("content").and_then(text_of).filter(|text| !text.is_empty());
+        let reasons_only = reasoning.as_ref().is_some_and(|text| !text.is_empty()) && content.is_none();
+        for (field, text) in [(Field::Reasoning, reasoning), (Field::Content, content)] {
             if let Some(text) = text.filter(|text| !text.is_empty()) {
                 self.engine.push(field, &text, &mut events);
             }
@@ -266,7 +272,8 @@ impl LiveChoice {
             self.has_refused = true;
             events.push(TurnEvent::Refusal(text));
         }
-        if let Some(logprobs) = choice.get("logprobs") {
+        // Those of reasoning are nobody's: clients have them for the text alone.
+        if let Some(logprobs) = choice.get("logprobs").filter(|_| !reasons_only) {
             self.logprobs.push(pruned_logprobs(logprobs).into_owned());
         }
         for call in delta.get("tool_calls").and_then(array).unwrap_or_default() {
@@ -316,23 +323,6 @@ impl LiveChoice {
             *text = std::mem::take(&mut self.gap);
         }
         blank
-    }
-
-    /// The log probabilities that wait for a chunk, as one object.
-    fn take_logprobs(&mut self) -> Option<String> {
-        let waiting = std::mem::take(&mut self.logprobs);
-        if waiting.len() < 2 {
-            return waiting.into_iter().next();
-        }
-        let objects: Vec<Object<'_>> = waiting.iter().filter_map(|text| Object::parse(text).ok()).collect();
-        let entries = |key: &str| -> Vec<&str> {
-            objects.iter().filter_map(|object| object.get(key).and_then(array)).flatten().collect()
-        };
-        Some(format!(
-            r#"{{"content":[{}],"refusal":[{}]}}"#,
-            entries("content").join(","),
-            entries("refusal").join(",")
-        ))
     }
 
     /// Collects a native call, whose arguments come in pieces. A call is whole when the next one begins, or at the end.
@@ -385,6 +375,22 @@ fn keep_last(kept: &mut Vec<(String, String)>, object: &Object<'_>, keep: &[Stri
         kept.retain(|(known, _)| known != key);
         kept.push((key.clone(), value.to_owned()));
     }
+}
+
+/// Several objects of log probabilities as one.
+pub(super) fn joined_logprobs(waiting: Vec<String>) -> Option<String> {
+    if waiting.len() < 2 {
+        return waiting.into_iter().next();
+    }
+    let objects: Vec<Object<'_>> = waiting.iter().filter_map(|text| Object::parse(text).ok()).collect();
+    let entries = |key: &str| -> Vec<&str> {
+        objects.iter().filter_map(|object| object.get(key).and_then(array)).flatten().collect()
+    };
+    Some(format!(
+        r#"{{"content":[{}],"refusal":[{}]}}"#,
+        entries("content").join(","),
+        entries("refusal").join(",")
+    ))
 }
 
 #[cfg(test)]

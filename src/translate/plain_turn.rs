@@ -4,6 +4,7 @@
 //! Pure. Called by `reply_reader`.
 
 use super::fault::{Fault, Shows};
+use super::live::joined_logprobs;
 use crate::turn::{ChoiceEvent, FinishReason, KeptFields, ToolCall, TurnEnd, TurnEvent, Usage};
 use crate::wire::{
     Malformed, Object, array, decode_string, encode_string, pruned_logprobs, text_of, usage_from,
@@ -32,6 +33,8 @@ pub struct PlainTurn {
     /// The upstream's reason for the end, and whether it is the token limit.
     finished: Option<(FinishReason, bool)>,
     stop_sequence: Option<String>,
+    /// The log probabilities of tokens that are not whole characters yet.
+    logprobs: Vec<String>,
     usage: Option<Usage>,
     /// Native calls, whose arguments come in pieces: each with the index that the server gave it.
     calls: Vec<(Option<u64>, ToolCall)>,
@@ -87,11 +90,18 @@ impl PlainTurn {
         let Some(delta) = choice.get("delta").and_then(|delta| Object::parse(delta).ok()) else { return };
         let text = |key: &str| delta.get(key).and_then(text_of).unwrap_or_default();
         let reasoning = Some(text("reasoning_content")).filter(|text| !text.is_empty());
-        self.say(TurnEvent::Reasoning(reasoning.unwrap_or_else(|| text("reasoning"))), out);
+        let reasoning = reasoning.unwrap_or_else(|| text("reasoning"));
+        let reasons_nothing = reasoning.is_empty();
+        self.say(TurnEvent::Reasoning(reasoning), out);
+        let content = text("content");
+        let is_content = reasons_nothing || !content.is_empty();
+        if let Some(logprobs) = choice.get("logprobs").filter(|_| is_content) {
+            self.logprobs.push(pruned_logprobs(logprobs).into_owned());
+        }
         let said = out.len();
-        self.say(TurnEvent::Content(text("content")), out);
-        if let (Some(content), Some(logprobs)) = (out.get_mut(said), choice.get("logprobs")) {
-            content.logprobs = Some(pruned_logprobs(logprobs).into_owned());
+        self.say(TurnEvent::Content(content), out);
+        if let Some(content) = out.get_mut(said) {
+            content.logprobs = joined_logprobs(std::mem::take(&mut self.logprobs));
         }
         self.say(TurnEvent::Refusal(text("refusal")), out);
         let calls = delta.get("tool_calls").and_then(array).unwrap_or_default();

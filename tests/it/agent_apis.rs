@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::agents;
+use crate::live::LIVE;
 use crate::support::client::{Reply, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::other_wires::{self, Told};
@@ -91,6 +92,12 @@ async fn text_is_told_as_it_comes_and_collected_without_a_stream() {
     fake.finish();
 }
 
+/// The text of a response object.
+fn text_item(object: &Value) -> &Value {
+    let is_text = |item: &&Value| item["type"] == "message";
+    &object["output"].as_array().unwrap().iter().find(is_text).unwrap()["content"][0]
+}
+
 /// Streamed and whole, read at once or as it comes: what the deltas have is what the item has.
 #[tokio::test]
 async fn log_probabilities_reach_a_client_of_the_responses_api() {
@@ -107,9 +114,21 @@ async fn log_probabilities_reach_a_client_of_the_responses_api() {
         chunk["choices"][0]["logprobs"] = json!({"content": [of(token)]});
         frames[place] = replies::frame(&chunk);
     }
-    for (tools, script) in [(true, Script::json(200, &whole)), (false, Script::sse(frames))] {
+    // A token of reasoning is not the text's, and one that is not a whole character yet belongs to the text that follows.
+    let mut reasoning = replies::chunk(&json!({"reasoning": "Hm"}), None);
+    reasoning["choices"][0]["logprobs"] = json!({"content": [of("Hm")]});
+    let mut half = replies::chunk(&json!({"content": ""}), None);
+    half["choices"][0]["logprobs"] = json!({"content": [of("Hel")]});
+    let mut rest = replies::chunk(&json!({"content": "Hel"}), None);
+    rest["choices"][0]["logprobs"] = json!({"content": []});
+    frames.splice(1..2, [reasoning, half, rest].iter().map(replies::frame));
+    for (tools, settings, script) in [
+        (true, "", Script::json(200, &whole)),
+        (false, "", Script::sse(frames.clone())),
+        (true, LIVE, Script::sse(frames)),
+    ] {
         let fake = FakeVllm::always(script).await;
-        let respool = Respool::before(&fake).await;
+        let respool = Respool::with(&fake, settings).await;
         let wanted = |stream: bool| {
             let mut body = response_request(stream, tools);
             (body["include"], body["top_logprobs"]) = (json!(["message.output_text.logprobs"]), json!(1));
@@ -127,9 +146,9 @@ async fn log_probabilities_reach_a_client_of_the_responses_api() {
             deltas.iter().flat_map(|delta| delta["logprobs"].as_array().unwrap()).collect();
         assert_eq!(in_deltas, expected.as_array().unwrap().iter().collect::<Vec<_>>());
         assert_eq!(of_kind("response.output_text.done")[0]["logprobs"], expected);
-        assert_eq!(told.object["output"][0]["content"][0]["logprobs"], expected);
+        assert_eq!(text_item(&told.object)["logprobs"], expected);
         let object = post(&respool, "/v1/responses", &wanted(false)).await.json();
-        assert_eq!(object["output"][0]["content"][0]["logprobs"], expected);
+        assert_eq!(text_item(&object)["logprobs"], expected);
         for request in fake.requests() {
             let chat = request.json();
             assert_eq!((&chat["logprobs"], &chat["top_logprobs"]), (&json!(true), &json!(1)));

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use respool::agent::{
-    Agent, AgentRequest, ApprovalRequest, ApprovalRules, Asker, ChildRuns, DecideError, Decision, EndsRun,
-    Executor, OfferedTool, OnRejection, OnTimeout, Outcome, RequestedCall, RunOptions, Setup, Supervision,
+    Agent, AgentRequest, ApprovalRequest, ApprovalRules, ChildRuns, DecideError, Decision, EndsRun, Executor,
+    OfferedTool, OnRejection, OnTimeout, Outcome, RequestedCall, Requester, RunOptions, Setup, Supervision,
     Tier, WatchEvent, WorkEnd,
 };
 use respool::store::{ApprovalState, ClaimRequest, ClaimScope, NewEntry, Queue as _, Status};
@@ -475,7 +475,8 @@ async fn an_operator_decides_by_the_command_line_and_the_server_goes_on() {
     let fake = fake(&[replies::calls(&[EXEC, READ]), replies::text("Half of it.")]).await;
     let tools = echoing();
     let respool = with_keys(&fake, &tools, state.path()).await;
-    let rules = ApprovalRules { asker: Some(Asker::Process("send".into())), ..ApprovalRules::default() };
+    let rules =
+        ApprovalRules { requester: Some(Requester::Process("send".into())), ..ApprovalRules::default() };
     let agent = supervised(&respool, confirms(&["exec", "read"], rules));
     let (run, waits) = serve(&respool, &agent).await;
     let request = awaited(waits);
@@ -491,7 +492,10 @@ async fn an_operator_decides_by_the_command_line_and_the_server_goes_on() {
     assert_eq!(command(&config, &["list", "--expert", "other"], None).await.0, "");
     let (shown, ..) = command(&config, &["show", &request.id], None).await;
     assert!(shown.contains("send it") && shown.contains(&run), "{shown}");
-    assert!(shown.contains("\"asker\": \"process\"") && shown.contains("\"process\": \"send\""), "{shown}");
+    assert!(
+        shown.contains("\"requester\": \"process\"") && shown.contains("\"process\": \"send\""),
+        "{shown}"
+    );
     for (key, expected) in [(None, "needs an operator's key"), (Some("sk-one"), "is not one of")] {
         let (_, problem, is_done) = command(&config, &["approve", &request.id], key).await;
         assert!(!is_done && problem.contains(expected), "{problem}");

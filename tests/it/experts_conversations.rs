@@ -85,7 +85,7 @@ async fn drafts_requests_and_late_answers_of_a_conversation_are_in_the_outbox() 
     let waiting = respool.agents.approvals(10).await.unwrap();
     assert_eq!(first[1]["body"]["id"], json!(waiting[0].1.id));
     let row = report::approval_row(&waiting[0].0);
-    assert_eq!((&row["asker"], &row["process"]), (&json!("conversation"), &Value::Null), "{row}");
+    assert_eq!((&row["requester"], &row["process"]), (&json!("conversation"), &Value::Null), "{row}");
     respool.agents.decide(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
     until_done(store, &waiting[0].0.run).await;
     let all = told(store).await;

@@ -457,7 +457,7 @@ async fn consent_is_asked_survives_a_restart_and_holds_the_lane() {
     let waiting = respool.agents.approvals(10).await.unwrap();
     assert_eq!(waiting.len(), 1);
     let row = report::approval_row(&waiting[0].0);
-    assert_eq!((&row["asker"], &row["process"]), (&json!("process"), &json!("move-deal")), "{row}");
+    assert_eq!((&row["requester"], &row["process"]), (&json!("process"), &json!("move-deal")), "{row}");
     assert_eq!(waiting[0].1.calls[0].arguments, json!({"deal_id": "d-1", "stage": "4"}).to_string());
     respool.agents.decide(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
     let row = until(store, "i1", is_over).await;

@@ -14,7 +14,7 @@ async function command(t) {
     const id = request.url.split("/")[3] ?? "ab12";
     const deals = { long: `${"x".repeat(4_000)}\u202eand the end`, wide: `${"😀".repeat(1_600)} and all the rest ${"😀".repeat(600)}` };
     const deal = deals[id] ?? "secret";
-    const approval = { id, agent: "expert/desk", asker: "process", process: "lend", state: "waiting", calls: [{ tool: "crm__move", arguments: { deal } }], reason: "why" };
+    const approval = { id, agent: "expert/desk", requester: "process", process: "lend", state: "waiting", calls: [{ tool: "crm__move", arguments: { deal } }], reason: "why" };
     const answers = { "/v1/approvals": { data: [approval] }, "/v1/outbox": { data: [{ id: "i1", kind: "result", body: "secret" }] } };
     const decided = request.method === "POST" ? { approved: ["c1"] } : approval;
     reply.end(JSON.stringify(answers[request.url] ?? decided));

@@ -51,7 +51,7 @@ impl Run {
             reason: self.last_exchange().map(|it| it.content.clone()).unwrap_or_default(),
             expires: self.setup.approvals.timeout.map(|timeout| self.now.saturating_add(timeout)),
             on_timeout: self.setup.approvals.on_timeout,
-            asker: self.setup.approvals.asker.clone(),
+            requester: self.setup.approvals.requester.clone(),
         }
     }
 

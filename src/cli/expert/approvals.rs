@@ -100,8 +100,9 @@ async fn list(store: &Store, expert: Option<&str>) -> Result<(), Failure> {
     for row in waiting(store, expert).await? {
         let request: ApprovalRequest = serde_json::from_str(&row.body).unwrap_or_default();
         let expires = row.expires.map(|at| format!("  expires {}", time(at))).unwrap_or_default();
-        let asker = request.asker.as_ref().map(|asker| format!("  {asker}")).unwrap_or_default();
-        say(&flat(&format!("{}  {}  {}{asker}{expires}", row.id, time(row.requested), row.agent)));
+        let requester =
+            request.requester.as_ref().map(|requester| format!("  {requester}")).unwrap_or_default();
+        say(&flat(&format!("{}  {}  {}{requester}{expires}", row.id, time(row.requested), row.agent)));
         for call in &request.calls {
             say(&flat(&format!("    {} {}", call.name, call.arguments)));
         }

@@ -9,8 +9,8 @@ use super::OutputFormat;
 use crate::cli::Failure;
 use crate::config::Settings;
 use crate::expert::{
-    ExpertsConfig, HookSecrets, Installed, LEARNS_ALONE, Library, Package, SecretPlace, Source, Tier,
-    Trigger, TriggerKind, learns_alone, prepare_state, resolved, visible,
+    BINDINGS, ExpertsConfig, HookSecrets, Installed, LEARNS_ALONE, Library, Package, SecretPlace, Source,
+    Tier, Trigger, TriggerKind, learns_alone, prepare_state, resolved, visible,
 };
 
 /// Characters of a trigger's name that must be escaped in a path.
@@ -34,11 +34,14 @@ pub(super) fn install(experts: &ExpertsConfig, source: &str) -> Result<(), Failu
     Ok(())
 }
 
-/// Says which bindings of an earlier installation apply.
+/// Says where the bindings of an expert of this name are that was removed. Its package may have been another author's.
 fn say_kept_bindings(library: &Library, name: &str) {
-    let beside = library.get(name).map(|installed| library.bindings_beside(&installed)).unwrap_or_default();
-    if let Some(path) = beside.first() {
-        say(&format!("Its bindings from before are in {}.", path.display()));
+    if let Some(path) = library.removed_bindings(name) {
+        let used = path.with_file_name(BINDINGS);
+        let (path, used) = (path.display(), used.display());
+        say(&format!(
+            "Bindings of a removed expert of this name are in {path}. To use them: mv '{path}' '{used}'"
+        ));
     }
 }
 

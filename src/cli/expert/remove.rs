@@ -31,7 +31,10 @@ pub(super) fn remove(settings: &Settings, name: &str, wanted: Wanted) -> Result<
     let lock = library.lock()?;
     let installed = library.get(name)?;
     let name = installed.owner();
-    let open = open_work(settings, &name);
+    let mut open = open_work(settings, &name);
+    open.extend(installed.successor(&library).map(|folder| {
+        format!("The folder {folder} holds an expert of the same name. It is used from then on, with the data and the open work of {name}.")
+    }));
     open.iter().for_each(|line| say(line));
     let purged = if wanted.purge { purged(settings, &library, &installed, &name) } else { Vec::new() };
     if wanted.purge {
@@ -42,7 +45,7 @@ pub(super) fn remove(settings: &Settings, name: &str, wanted: Wanted) -> Result<
     let needs_consent = wanted.purge || !open.is_empty();
     if needs_consent && !wanted.yes && !super::asks_yes(&format!("Remove {name}?")) {
         return Err(Failure::Failed(format!(
-            "{name} was not removed: this needs a yes. Write --yes to consent"
+            "{name} was not removed, because nobody confirmed it. To confirm, run the command again with --yes"
         )));
     }
     let removal = library.remove(&installed, wanted.purge, &lock)?;
@@ -54,14 +57,14 @@ pub(super) fn remove(settings: &Settings, name: &str, wanted: Wanted) -> Result<
     }
     let mut kept = String::new();
     if let Some(path) = removal.kept_bindings {
-        kept = format!("{kept} Its bindings stay in {}.", path.display());
+        kept = format!("{kept} Its bindings are kept in {}.", path.display());
     }
     let state = experts.state_of(&name);
     if wanted.purge {
         delete(&state, &name)?;
-        kept.push_str(" What it kept is deleted.");
+        kept.push_str(" Its data and bindings were deleted.");
     } else if state.exists() {
-        kept = format!("{kept} What it kept stays in {}.", state.display());
+        kept = format!("{kept} Its data stays in {}.", state.display());
     }
     say(&format!("Removed {name}: deleted {}.{kept}", removal.directory.display()));
     Ok(())
@@ -88,13 +91,14 @@ fn open_work(settings: &Settings, name: &str) -> Vec<String> {
     if !Store::is_present(&settings.store) {
         return Vec::new();
     }
-    let counted = Store::open(&settings.store)
-        .map_err(|error| error.0)
-        .and_then(|store| runtime()?.block_on(OpenWork::count(&store, name)).map_err(|error| error.0));
+    let has_gateway = settings.tools.gateway.url.is_some();
+    let counted = Store::open(&settings.store).map_err(|error| error.0).and_then(|store| {
+        runtime()?.block_on(OpenWork::count(&store, name, has_gateway)).map_err(|error| error.0)
+    });
     match counted {
         Ok(open) => open.lines(name),
         Err(error) => {
-            vec![format!("The open work of {name} is not known: the store cannot be read: {error}")]
+            vec![format!("respool could not check for open work of {name}: {error}")]
         }
     }
 }
@@ -111,7 +115,8 @@ struct OpenWork {
 }
 
 impl OpenWork {
-    async fn count(store: &Store, name: &str) -> Result<Self, StoreError> {
+    /// `has_gateway`: messages are delivered, and not only kept.
+    async fn count(store: &Store, name: &str, has_gateway: bool) -> Result<Self, StoreError> {
         let entries = async |state| store.entries(Some(name), state, MOST).await.map(|rows| rows.len());
         let is_own = |row: &&ApprovalRow| is_agent_of(&row.agent, name);
         let filter = MessageFilter { expert: Some(name.to_owned()), ..MessageFilter::default() };
@@ -122,7 +127,7 @@ impl OpenWork {
             held: entries(EntryState::Held).await?,
             approvals: store.approvals(ApprovalState::Waiting, MOST).await?.iter().filter(is_own).count(),
             dead_letters: entries(EntryState::DeadLetter).await?,
-            undelivered: messages.iter().filter(|row| row.delivered.is_none()).count(),
+            undelivered: messages.iter().filter(|row| row.delivered.is_none() && has_gateway).count(),
         })
     }
 
@@ -203,7 +208,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let config = StoreConfig { state_dir: dir.path().to_owned(), ..StoreConfig::default() };
         let store = Store::open(&config).unwrap();
-        assert_eq!(OpenWork::count(&store, "desk").await.unwrap().lines("desk"), Vec::<String>::new());
+        let open = OpenWork::count(&store, "desk", true).await.unwrap();
+        assert_eq!(open.lines("desk"), Vec::<String>::new());
         for (index, queue) in ["desk", "desk2"].into_iter().enumerate() {
             let lease = claimed(&store, queue, &format!("held {index}")).await;
             assert!(store.hold(&lease, "a person is asked".into()).await.unwrap());
@@ -224,7 +230,12 @@ mod tests {
         for agent in ["expert/desk", "expert/desk/find", "expert/desk2", "desk"] {
             asking(&store, agent).await;
         }
-        let open = OpenWork::count(&store, "desk").await.unwrap();
+        assert_eq!(
+            OpenWork::count(&store, "desk", false).await.unwrap().undelivered,
+            0,
+            "the outbox is the delivery"
+        );
+        let open = OpenWork::count(&store, "desk", true).await.unwrap();
         let expected =
             OpenWork { waiting: 1, in_progress: 1, held: 1, approvals: 2, dead_letters: 1, undelivered: 1 };
         assert_eq!(open, expected);

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 /// The most mails in one request; OpenClaw sends 200 at most.
 const MOST_LETTERS: usize = 1_000;
 /// What may stand beside the mails, in bytes: each event has a copy of it.
-const MOST_BESIDE: usize = 64 << 10;
+const MAX_EXTRA_BYTES: usize = 64 << 10;
 
 /// The events of a payload.
 ///
@@ -33,9 +33,9 @@ pub(super) fn events(payload: Value) -> Result<Vec<Value>, String> {
         return Err(format!("`messages` has an entry that is not an object: {FORM}"));
     }
     let beside = Value::Object(fields.clone()).to_string().len();
-    if beside > MOST_BESIDE {
+    if beside > MAX_EXTRA_BYTES {
         return Err(format!(
-            "the fields beside `messages` have {beside} bytes, and {MOST_BESIDE} are the most: leave out what no trigger needs"
+            "the fields beside `messages` take {beside} bytes; the limit is {MAX_EXTRA_BYTES}. Remove fields that no trigger uses"
         ));
     }
     Ok(letters.into_iter().map(|letter| event(fields.clone(), letter)).collect())
@@ -111,7 +111,7 @@ mod tests {
         let many: Vec<Value> = (0..=MOST_LETTERS).map(|_| json!({})).collect();
         assert!(events(json!({"messages": many})).is_err());
         let beside = |bytes: usize| json!({"messages": [{"id": "m1"}], "account": "x".repeat(bytes)});
-        assert!(events(beside(MOST_BESIDE - 100)).is_ok() && events(beside(MOST_BESIDE)).is_err());
+        assert!(events(beside(MAX_EXTRA_BYTES - 100)).is_ok() && events(beside(MAX_EXTRA_BYTES)).is_err());
     }
 
     #[test]

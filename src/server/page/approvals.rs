@@ -60,7 +60,7 @@ fn approval(viewer: &Viewer, row: &ApprovalRow, asked: &ApprovalRequest) -> Mark
     let (action, about) = (format!("/ui/approvals/{}", row.id), format!("the calls of {}", row.agent));
     html! {
         section class="card" {
-            h2 { (row.agent) @if let Some(asker) = &asked.asker { " (" (visible(&asker.to_string())) ")" } " asks " (format::ago(row.requested, now())) }
+            h2 { (row.agent) @if let Some(requester) = &asked.requester { " (" (visible(&requester.to_string())) ")" } " asks " (format::ago(row.requested, now())) }
             @for call in &asked.calls { p { code { (visible(&call.name)) } } pre { (visible(&call.arguments)) } }
             @if !asked.reason.is_empty() { p { "The model's reason: " (visible(&asked.reason)) } }
             @if let Some(expires) = row.expires { p { "It times out in " (format::duration(Duration::from_millis(expires.saturating_sub(now())))) "." } }

@@ -6,8 +6,8 @@
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 
 use super::{
-    ClaimRequest, Claimed, Clock, Enqueued, EntryEnd, EntryLease, GoneClocks, LaneKey, NewEntry, clocks,
-    set_back,
+    ClaimRequest, Claimed, Clock, Enqueued, EntryEnd, EntryLease, GoneClocks, LaneKey, NewEntry,
+    clock_rollback, clocks,
 };
 use crate::store::numbers::signed;
 
@@ -30,7 +30,7 @@ pub(in crate::store) enum Change {
     GiveUp { entry: String, note: String, now: u64 },
     WatchClock { clock: Clock, now: u64 },
     ForgetClocks(GoneClocks),
-    ClockIs { now: u64 },
+    CorrectClock { now: u64 },
 }
 
 /// What came of a change.
@@ -164,9 +164,8 @@ pub(in crate::store) fn apply(change: &Transaction<'_>, what: &Change) -> rusqli
             clocks::mark(change, clock, *now).map(|mark| Changed { mark: Some(mark), ..Changed::default() })
         }
         Change::ForgetClocks(gone) => clocks::forget(change, gone).map(changed),
-        Change::ClockIs { now } => {
-            set_back::clock_is(change, *now).map(|set_back| Changed { set_back, ..Changed::default() })
-        }
+        Change::CorrectClock { now } => clock_rollback::correct_clock(change, *now)
+            .map(|set_back| Changed { set_back, ..Changed::default() }),
     }
 }
 

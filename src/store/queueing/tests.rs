@@ -466,7 +466,7 @@ async fn work_does_not_wait_until_a_clock_that_was_set_back_has_caught_up() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     let (now, ahead) = (100 * HOUR, 109 * HOUR);
-    assert_eq!(store.clock_is(ahead).await, Ok(None), "nobody has said the time before");
+    assert_eq!(store.correct_clock(ahead).await, Ok(None), "nobody has said the time before");
     let due = |id: &str, due: u64| NewEntry { due, ..entry(id, None) };
     for one in
         [due("held by a dead process", ahead), due("to be retried", ahead), due("for later", ahead + HOUR)]
@@ -483,7 +483,7 @@ async fn work_does_not_wait_until_a_clock_that_was_set_back_has_caught_up() {
     drop(store);
     let store = open(dir.path());
     assert_eq!(store.claim_entries(request(10, now)).await.unwrap(), [], "all of it is hours away");
-    assert_eq!(store.clock_is(now).await, Ok(Some(9 * HOUR)));
+    assert_eq!(store.correct_clock(now).await, Ok(Some(9 * HOUR)));
     assert_eq!(store.clock_mark(&clock, now).await, Ok(now));
     assert_eq!(store.claim_messages(now, now + 1_000, 10).await.unwrap().len(), 1);
     assert_eq!(store.entry("to be retried").await.unwrap().unwrap().due, now + 30_000);
@@ -497,7 +497,7 @@ async fn work_does_not_wait_until_a_clock_that_was_set_back_has_caught_up() {
     assert_eq!(ids(now + 1_000).await, ["held by a dead process"]);
     assert_eq!(ids(now + HOUR).await, ["held by a dead process", "to be retried", "for later"]);
 
-    assert_eq!(store.clock_is(now - 60_000).await, Ok(None), "so little is let be");
-    assert_eq!(store.clock_is(now - 2 * HOUR).await, Ok(Some(2 * HOUR - 60_000)));
+    assert_eq!(store.correct_clock(now - 60_000).await, Ok(None), "so little is let be");
+    assert_eq!(store.correct_clock(now - 2 * HOUR).await, Ok(Some(2 * HOUR - 60_000)));
     assert_eq!(store.clock_mark(&clock, now).await, Ok(now), "it does not fire for the same times again");
 }
