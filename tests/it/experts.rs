@@ -155,7 +155,7 @@ fn an_expert_is_installed_listed_shown_and_removed() {
 
     let state = it.path("workspace/expert-state/lending-desk/state");
     fs::create_dir_all(&state).unwrap();
-    assert!(it.done(&["remove", "lending-desk"]).contains("What it kept stays"));
+    assert!(it.done(&["remove", "lending-desk"]).contains("Its data stays in"));
     assert!(state.exists() && !it.path("experts/lending-desk").exists());
     it.install();
     it.done(&["remove", "lending-desk", "--purge", "--yes"]);
@@ -206,7 +206,9 @@ fn of_folders_with_one_name_the_installed_one_is_used_and_the_others_are_told_wh
         it.done(&["list"]).contains("a-copy  is not used"),
         "a copy does not replace a broken installation"
     );
-    let removed = it.done(&["remove", "lending-desk"]);
+    let refused = it.refused(&["remove", "lending-desk"]);
+    assert!(refused.contains("The folder a-copy holds an expert of the same name"), "{refused}");
+    let removed = it.done(&["remove", "lending-desk", "--yes"]);
     assert!(removed.contains("experts/lending-desk"), "{removed}");
     write_package(&it.path("experts/b-copy"));
     let listed = it.done(&["list"]);
