@@ -375,7 +375,6 @@ fn too_long(limit: Duration) -> String {
     )
 }
 
-/// What the store keeps of a run.
 /// Whether an action makes a call that must not be made twice, itself or in a child run.
 fn is_effect(action: &Action) -> bool {
     match action {
@@ -385,6 +384,7 @@ fn is_effect(action: &Action) -> bool {
     }
 }
 
+/// What the store keeps of a run.
 fn status_of(run: &Run) -> Status {
     match run.outcome() {
         _ if !run.awaited().is_empty() => Status::Suspended,

@@ -68,7 +68,7 @@ pub(super) enum ExpertCommand {
         /// Where the operations are: mcp, gateway or local
         #[arg(long = "type", id = "kind", value_name = "TYPE", default_value = "mcp", value_parser = ["mcp", "gateway", "local"])]
         kind: String,
-        /// The name that an operation has there, if it differs; `OPERATION=` removes it, and names that you do not mention stay
+        /// `OPERATION=NAME` sets the name that an operation has on the server; `OPERATION=` removes it; other names are kept
         #[arg(long = "operation", value_name = "OPERATION=NAME")]
         operations: Vec<String>,
         /// Remove the binding instead

@@ -233,7 +233,7 @@ impl Catalog {
         let unused: Vec<&str> = (0..claims.len()).filter(is_unused).map(folder).collect();
         tracing::error!(
             target: "respool::expert", expert = name, used = used.map_or("none", |(index, _)| folder(index)), unused = unused.join(", "),
-            why = used.map_or("respool can choose neither by an installation nor by the folder's name", |(_, why)| why),
+            why = used.map_or("respool did not install exactly one of these folders, and no folder has the expert's name", |(_, why)| why),
             "several folders hold an expert of the same name: remove all but one, or give the others another name"
         );
         used.map(|(index, _)| snapshots[index])

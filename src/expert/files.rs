@@ -17,10 +17,7 @@ pub(super) enum Unreadable {
     /// A link leads out of the package.
     Escapes,
     /// A link leads out of the package and back into it, or it is absolute.
-    Detour {
-        /// Whether it is absolute.
-        is_absolute: bool,
-    },
+    Detour,
     /// It is larger than this many bytes.
     TooLarge(u64),
     /// The system refused.
@@ -42,20 +39,13 @@ impl PackageDir {
         Ok(Self { dir: Dir::open_ambient_dir(path, ambient_authority())?, path: path.to_owned() })
     }
 
-    /// Whether there is such a regular file.
-    pub(super) fn is_file(&self, path: &str) -> bool {
-        self.dir.metadata(path).is_ok_and(|metadata| metadata.is_file())
-    }
-
     /// Reads a regular file of at most this many bytes. Its kind is checked before it is opened, because opening a pipe would block.
     ///
     /// # Errors
     /// Why it was not read.
     pub(super) fn read(&self, path: &str, most: u64) -> Result<Vec<u8>, Unreadable> {
         self.bytes(path, most).map_err(|why| match why {
-            Unreadable::Escapes if self.ends_inside(path) => {
-                Unreadable::Detour { is_absolute: self.has_absolute_link(path) }
-            }
+            Unreadable::Escapes if self.ends_inside(path) => Unreadable::Detour,
             why => why,
         })
     }
@@ -64,16 +54,6 @@ impl PackageDir {
     fn ends_inside(&self, path: &str) -> bool {
         let end = self.path.join(path).canonicalize();
         end.ok().zip(self.path.canonicalize().ok()).is_some_and(|(end, root)| end.starts_with(root))
-    }
-
-    /// Whether the first link on a path is absolute.
-    fn has_absolute_link(&self, path: &str) -> bool {
-        let mut place = self.path.clone();
-        let links = path.split('/').filter_map(|part| {
-            place.push(part);
-            place.read_link().ok()
-        });
-        links.map(|target| target.is_absolute()).next().unwrap_or_default()
     }
 
     fn bytes(&self, path: &str, most: u64) -> Result<Vec<u8>, Unreadable> {

@@ -201,7 +201,7 @@ fn conflict(
         }
         None => {
             let text = format!(
-                "an expert named \"{name}\" is also in: {others}; none of these folders is used, because respool can choose neither by an installation nor by the folder's name"
+                "an expert named \"{name}\" is also in: {others}; none of these folders is used: respool did not install exactly one of them, and no folder is named {name}"
             );
             let help = format!(
                 "remove all but one with `respool expert remove FOLDER`, or rename the folder to use to {name}"

@@ -122,14 +122,6 @@ struct Reader {
 
 impl Reader {
     fn package(&mut self) -> Option<Package> {
-        if !self.dir.is_file(README) {
-            let help = "say in README.md what the expert is for and what it needs";
-            self.report.file(MANIFEST).add_without_line(
-                Code::MissingReadme,
-                "the package has no README.md",
-                help,
-            );
-        }
         self.readme();
         let text = self.text(MANIFEST, &Spanned::new(MANIFEST.to_owned(), At::TOP), LARGEST_YAML)?;
         let mut report = self.report.file(MANIFEST);
@@ -138,14 +130,24 @@ impl Reader {
         Some(self.components(manifest))
     }
 
-    /// Adds the readme to the files. One that cannot be read is only reported as missing.
+    /// Adds the readme to the files. Without it the package still loads.
     fn readme(&mut self) {
-        let text =
-            self.dir.read(README, LARGEST_MARKDOWN).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-        if let Some(text) = text {
-            self.bytes += text.len() as u64;
-            self.files.insert(README.to_owned(), normalized(&text));
-        }
+        let (message, help) = match self.dir.read(README, LARGEST_MARKDOWN).map(String::from_utf8) {
+            Ok(Ok(text)) => {
+                self.bytes += text.len() as u64;
+                self.files.insert(README.to_owned(), normalized(&text));
+                return;
+            }
+            Ok(Err(_)) => ("README.md is not UTF-8, so it is left out", "save it as UTF-8"),
+            Err(Unreadable::Missing) => {
+                ("the package has no README.md", "say in README.md what the expert is for and what it needs")
+            }
+            Err(_) => (
+                "README.md cannot be read, so it is left out",
+                "make it a regular file of the package, of 1 MiB at most",
+            ),
+        };
+        self.report.file(MANIFEST).add_without_line(Code::MissingReadme, message, help);
     }
 
     fn components(&mut self, manifest: Manifest) -> Package {
@@ -276,17 +278,10 @@ impl Reader {
                 format!("{path} is a link that leaves the package"),
                 "copy the file into the package",
             ),
-            Unreadable::Detour { is_absolute: true } => (
+            Unreadable::Detour => (
                 Code::PathEscape,
-                format!(
-                    "{path} is reached by an absolute link; its target is inside the package only in this place"
-                ),
-                "make it a relative link, which also works in a copy of the package",
-            ),
-            Unreadable::Detour { is_absolute: false } => (
-                Code::PathEscape,
-                format!("{path} is reached by a link that leaves the package and comes back into it"),
-                "make it a link that stays inside the package",
+                format!("{path} goes through a link that breaks when the package is moved"),
+                "make it a relative link that stays inside the package",
             ),
             Unreadable::TooLarge(most) => {
                 let message =

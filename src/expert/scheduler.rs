@@ -39,8 +39,8 @@ pub type Held = Box<dyn Fn(&str) -> bool + Send + Sync>;
 struct Looks {
     since: u64,
     last: u64,
-    /// When the store was told the time.
-    told: u64,
+    /// When the time was last reported to the store.
+    reported_at: u64,
 }
 
 /// One clock.
@@ -101,7 +101,7 @@ impl Scheduler {
     /// # Errors
     /// When the store cannot be used; what could not be queued is due at the next check.
     pub async fn look(&mut self, now: u64) -> Result<usize, StoreError> {
-        let told = self.tell_time(now).await?;
+        let reported_at = self.report_time(now).await?;
         let since = match self.watch {
             Some(looks) if now.saturating_sub(looks.last) <= LONGEST_PAUSE => looks.since,
             _ => now,
@@ -130,17 +130,17 @@ impl Scheduler {
         for armed in self.clocks.values_mut().filter(is_past) {
             armed.next = armed.schedule.next_after(now);
         }
-        self.watch = Some(Looks { since, last: now, told });
+        self.watch = Some(Looks { since, last: now, reported_at });
         Ok(fired)
     }
 
-    /// Tells the store the time once in a while, and at once when the system clock was set back. Returns when it was last told.
-    async fn tell_time(&mut self, now: u64) -> Result<u64, StoreError> {
+    /// Reports the time to the store once in a while, and at once when the system clock was set back. Returns when it last did.
+    async fn report_time(&mut self, now: u64) -> Result<u64, StoreError> {
         if let Some(looks) = self.watch
             && now >= looks.last
-            && now - looks.told < LONGEST_PAUSE
+            && now - looks.reported_at < LONGEST_PAUSE
         {
-            return Ok(looks.told);
+            return Ok(looks.reported_at);
         }
         let set_back = self.queue.correct_clock(now).await?;
         if let Some(by) = set_back {

@@ -174,11 +174,17 @@ fn a_file_in_utf_16_is_named_as_such() {
             let found = load_in(package.path()).diagnostics;
             assert_eq!(differences(&found, &format!("error not-utf8 {path}:1 UTF-16")), Vec::<String>::new());
         }
+        let package = package_of(&[]);
+        fs::write(package.path().join("package").join("README.md"), utf_16("# Desk\n", order)).unwrap();
+        let loaded = load_in(package.path());
+        assert!(loaded.package.is_some() && !loaded.files.contains_key("README.md"));
+        let expected = format!("warn missing-readme {MANIFEST}:- UTF-8");
+        assert_eq!(differences(&loaded.diagnostics, &expected), Vec::<String>::new());
     }
 }
 
 #[test]
-fn an_absolute_link_into_the_package_is_named_as_such() {
+fn an_absolute_link_into_the_package_breaks_when_it_is_moved() {
     let check = |target: &Path, word: &str| {
         let package = with_knowledge(b"text");
         let file = package.path().join("package/knowledge/k.md");
@@ -188,8 +194,8 @@ fn an_absolute_link_into_the_package_is_named_as_such() {
         let expected = format!("error path-escape expert.yaml:9 {word}");
         assert_eq!(differences(&found, &expected), Vec::<String>::new());
     };
-    check(Path::new("package/README.md"), "absolute");
-    check(Path::new("package/../package/README.md"), "absolute");
+    check(Path::new("package/README.md"), "moved");
+    check(Path::new("package/../package/README.md"), "moved");
     check(Path::new("base.md"), "leaves");
 }
 
@@ -199,7 +205,7 @@ fn a_key_that_is_written_twice_says_which_of_the_two_was_checked() {
     let found =
         manifest_findings("learning: {enabled: true}\nspec: '1.0'\nlearning: {enabled: 3, nonsense: 1}\n");
     let repeated = found.iter().find(|one| one.code == Code::DuplicateKey).unwrap();
-    assert!(repeated.message.contains("only the first one, in line 1, was checked"), "{}", repeated.message);
+    assert!(repeated.message.contains("only the first, in line 1, was checked"), "{}", repeated.message);
     assert!(found.iter().all(|one| one.at.is_none_or(|at| at.line != 3) || one.code == Code::DuplicateKey));
 }
 

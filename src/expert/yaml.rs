@@ -198,10 +198,10 @@ impl<'a> Reader<'a, '_, '_> {
                 let Some(entry) = entries.get_mut(*first) else { continue };
                 entry.is_repeated = true;
                 let message = format!(
-                    "the key \"{}\" is written twice in this map; only the first one, in line {}, was checked",
+                    "the key \"{}\" is written twice in this map; only the first, in line {}, was checked",
                     key.value, entry.key.at.line
                 );
-                let help = "remove one of the two; if the second one stays, its value is checked then";
+                let help = "keep only one of them";
                 self.report.add(Code::DuplicateKey, key.at, message, help);
             } else {
                 seen.insert(key.value.clone(), entries.len());

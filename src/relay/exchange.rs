@@ -231,10 +231,10 @@ impl Exchange {
                         "the upstream is down: this request waits for it (`recovery.wait_for_upstream`)"
                     );
                 }
-                let mut coming: FuturesUnordered<_> =
+                let mut recoveries: FuturesUnordered<_> =
                     down.iter().map(|upstream| upstream.wait_until_up(until)).collect();
                 loop {
-                    match coming.next().await {
+                    match recoveries.next().await {
                         Some(true) => break true,
                         Some(false) => {}
                         None => break false,

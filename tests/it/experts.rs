@@ -742,8 +742,7 @@ fn a_trigger_is_fired_by_hand_and_an_entry_is_learnt() {
     assert!(installation.done(&["fire", "lending-desk", "daily"]).contains("queued"));
     let refused = installation.refused(&["remove", "lending-desk"]);
     assert!(
-        refused.contains("invocations that wait in the queue: 3. They wait until")
-            && refused.contains("--yes"),
+        refused.contains("in the queue: 3. They stay queued until") && refused.contains("--yes"),
         "{refused}"
     );
     assert!(installation.path("experts/lending-desk").exists());

@@ -133,29 +133,33 @@ impl OpenWork {
 
     fn lines(&self, name: &str) -> Vec<String> {
         let again = format!("until {name} is installed again");
-        let same = format!("once {name} is installed again in the same version");
+        let same = format!("when {name} is installed again in the same version");
         let kinds = [
             (
                 self.waiting,
-                "invocations that wait in the queue",
-                format!("They wait {again}; `respool expert cancel ID` ends one."),
+                "in the queue",
+                format!("They stay queued {again}; `respool expert cancel ID` cancels one."),
             ),
             (
                 self.in_progress,
-                "invocations in progress",
-                format!("`respool serve` finishes them; one that is interrupted waits {again}."),
+                "in progress",
+                format!("`respool serve` finishes them; an interrupted one stays queued {again}."),
             ),
             (
                 self.held,
-                "invocations that wait for a person",
+                "waiting for a person",
                 format!("They continue {same}; with another version they become dead letters."),
             ),
             (
                 self.approvals,
-                "requests for approval",
+                "open approvals",
                 format!("They can still be decided; approved calls are made {same}."),
             ),
-            (self.dead_letters, "dead letters", format!("They stay; one that is replayed waits {again}.")),
+            (
+                self.dead_letters,
+                "dead letters",
+                format!("They are kept; a replayed one stays queued {again}."),
+            ),
             (
                 self.undelivered,
                 "undelivered messages",
@@ -163,8 +167,7 @@ impl OpenWork {
             ),
         ];
         let open = kinds.into_iter().filter(|(count, ..)| *count > 0);
-        open.map(|(count, kind, what_follows)| format!("{name} has {kind}: {count}. {what_follows}"))
-            .collect()
+        open.map(|(count, kind, what_follows)| format!("{name}, {kind}: {count}. {what_follows}")).collect()
     }
 }
 
