@@ -126,7 +126,10 @@ fn system(setup: &Setup, with_tools: bool, neutral: Neutral) -> String {
         CallForm::Markers => MARKERS,
         CallForm::Plain => PLAIN,
     };
-    let how = how.replace("{tools}", &described(&setup.tools, neutral));
+    let how = match how {
+        "" => String::new(),
+        how => how.replace("{tools}", &described(&setup.tools, neutral)),
+    };
     let own = setup.system.as_deref().unwrap_or_default();
     [own.trim(), how.trim()].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("\n\n")
 }
