@@ -18,10 +18,10 @@ else
 fi
 # A static binary relocates itself. Packed, its relocations take 1.3 MB less; musl reads them since 1.2.4, which Rust has since 1.93.
 # Rust's own lld also keeps one of functions with the same code.
-link=()
+link=(-C strip=symbols)
 if [[ $target == *-linux-musl ]]; then
     minor=$(rustc --version | sed 's/^rustc 1\.\([0-9]*\)\..*/\1/')
-    [ "$minor" -lt 93 ] || link=(-C link-arg=-Wl,-z,pack-relative-relocs)
+    [ "$minor" -lt 93 ] || link+=(-C link-arg=-Wl,-z,pack-relative-relocs)
     lld=$(rustc --print sysroot)/lib/rustlib/$(rustc -vV | sed -n 's/^host: //p')/bin/gcc-ld
     [ ! -x "$lld/ld.lld" ] || link+=(-C "link-arg=-B$lld" -C link-arg=-fuse-ld=lld -C link-arg=-Wl,--icf=all)
 fi

@@ -19,3 +19,15 @@ pub(crate) fn client_for(url: &str, builder: ClientBuilder) -> Result<Client, St
         )
     })
 }
+
+/// The error and its causes, outermost first.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::config::{SinkConfig, SinkKind};
 use super::message::Message;
-use crate::http_client::client_for;
+use crate::http_client::{chain, client_for};
 use crate::observe::metrics;
 
 /// So many messages wait for one sink.
@@ -173,7 +173,7 @@ impl Sender {
 
     async fn answer(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, String> {
         // The address may hold a secret.
-        let reply = request.send().await.map_err(|error| error.without_url().to_string())?;
+        let reply = request.send().await.map_err(|error| chain(&error.without_url()))?;
         let status = reply.status();
         if status.is_success() { Ok(reply) } else { Err(format!("it answered HTTP {}", status.as_u16())) }
     }
@@ -208,7 +208,7 @@ impl Sender {
         }
         let body = json!({"tool": "message", "args": arguments});
         let reply = self.answer(self.authorized(self.client.post(endpoint)).json_body(&body)).await?;
-        let text = reply.text().await.map_err(|error| error.without_url().to_string())?;
+        let text = reply.text().await.map_err(|error| chain(&error.without_url()))?;
         // A tool that failed is answered with 200 too.
         let answer: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
         if answer["ok"] == false || answer["error"].is_object() {

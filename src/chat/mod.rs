@@ -45,7 +45,7 @@ use terminal::SavedTerminal;
 pub const SYSTEM_PROMPT: &str = include_str!("systematic_exploration_prompt.md");
 
 /// What the store calls the chat; no agent is called so.
-const NAME: &str = "respool chat";
+pub(crate) const NAME: &str = "respool chat";
 /// What is assumed of a model's window where nothing says otherwise, in tokens.
 const WINDOW: u64 = 128 * 1024;
 /// The most tokens of one reply; never more than a quarter of the window.

@@ -44,8 +44,23 @@ fn serves_experts(settings: &Settings) -> bool {
     experts.model.is_some() || experts.by_name.values().any(|expert| expert.model.is_some())
 }
 
-/// `serve` does not start in this case, unless the owner has confirmed the setting.
-pub(super) fn open_to_all(settings: &Settings) -> Vec<Unusable> {
+/// Why `serve` does not start.
+pub(super) fn unservable(settings: &Settings) -> Vec<Unusable> {
+    let server = &settings.server;
+    let lists = [
+        ("client_keys_env", &server.client_keys_env, &server.client_keys),
+        ("operator_keys_env", &server.operator_keys_env, &server.operator_keys),
+    ];
+    let missing = lists.into_iter().filter_map(|(key, variable, keys)| {
+        let variable = variable.as_ref().filter(|_| keys.is_empty())?;
+        let why = format!("the environment variable {variable} is not set or empty; set it, or remove this");
+        Some(Unusable::new(&[key], why))
+    });
+    missing.chain(open_to_all(settings)).collect()
+}
+
+/// Unless the owner has confirmed the setting.
+fn open_to_all(settings: &Settings) -> Vec<Unusable> {
     let server = &settings.server;
     let what = within_reach(settings).filter(|_| !server.allow_unauthenticated);
     let problem = |what| {
@@ -144,7 +159,7 @@ mod tests {
         let check = |rest: &str, refused: Option<&str>, warned: bool| {
             let file = FileText { path: "f".as_ref(), text: rest };
             let loaded = resolve(Some(file), &Environment::new(), &Flags::default()).unwrap();
-            let found = open_to_all(&loaded.settings);
+            let found = unservable(&loaded.settings);
             assert_eq!(found.is_empty(), refused.is_none(), "{rest} {found:?}");
             let problems = loaded.problems(found).to_string();
             assert!(problems.contains(refused.unwrap_or_default()), "{problems}");
@@ -164,5 +179,14 @@ mod tests {
         check(&format!("{open}client_keys = ['k']\n{key}{agent}"), None, false);
         check(&format!("listen = 'localhost:1'\n{key}{agent}"), None, false);
         check(open, None, false);
+        for list in ["client_keys_env", "operator_keys_env"] {
+            check(
+                &format!("{list} = 'V'\n"),
+                Some(&format!(
+                    "f:1: {list}: the environment variable V is not set or empty; set it, or remove this"
+                )),
+                false,
+            );
+        }
     }
 }

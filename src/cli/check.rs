@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::Failure;
-use super::advice::{Advice, advice, open_to_all};
+use super::advice::{Advice, advice, unservable};
 use super::say::{flat, say};
 use super::serve::{app, parts, runtime};
 use crate::config::{Loaded, Settings};
@@ -30,6 +30,7 @@ const TURN_WITHIN: Duration = Duration::from_mins(5);
 const PROBE_WITHIN: Duration = Duration::from_secs(10);
 
 const TOOL: &str = "respool_check";
+const CORRECT_URL: &str = "check that `url` is the base URL of an OpenAI-compatible server";
 
 /// Prints findings, and counts the failures among them.
 #[derive(Default)]
@@ -61,7 +62,7 @@ pub(super) fn check(loaded: &Loaded) -> Result<(), Failure> {
     let mut findings = Findings::default();
     say("configuration");
     match &loaded.file {
-        Some(path) => findings.ok(&format!("{} is valid", path.display())),
+        Some(path) => findings.ok(&format!("{} can be read", path.display())),
         None => findings.ok("no respool.toml found; defaults, environment and flags are valid"),
     }
     if let Some(file) = &loaded.unread {
@@ -73,7 +74,7 @@ pub(super) fn check(loaded: &Loaded) -> Result<(), Failure> {
             "add --config respool.toml, or move the file to ~/.config/respool",
         );
     }
-    for problem in loaded.problems(open_to_all(&loaded.settings)).iter() {
+    for problem in loaded.problems(unservable(&loaded.settings)).iter() {
         findings.fail(&format!("`serve` would not start: {problem}"), "docs/security.md explains why");
     }
     for Advice { text, todo } in advice(&loaded.settings) {
@@ -183,15 +184,16 @@ async fn models_of(upstream: &Upstream, findings: &mut Findings) -> Option<Vec<S
             return None;
         }
         status => {
-            findings.fail(
-                &format!("/v1/models answers HTTP {status}"),
-                "check that `url` is the base URL of an OpenAI-compatible server",
-            );
+            let todo = if status < 500 { CORRECT_URL } else { "look at the server's log" };
+            findings.fail(&format!("/v1/models answers HTTP {status}"), todo);
             return None;
         }
     }
     findings.ok(&format!("reachable in {} ms", began.elapsed().as_millis()));
-    let list: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let Ok(list) = serde_json::from_slice::<Value>(&body) else {
+        findings.fail("/v1/models answers with something other than JSON", CORRECT_URL);
+        return None;
+    };
     let models = list["data"].as_array().cloned().unwrap_or_default();
     if models.is_empty() {
         findings.fail("it lists no models", "load a model, or correct `url`");

@@ -162,15 +162,22 @@ async fn delete(store: &Store, id: &str) -> Result<(), String> {
 }
 
 async fn resume(loaded: &Loaded, id: &str) -> Result<(), Failure> {
-    drop(store(loaded).await?);
+    let stored = store(loaded).await?.run(id).await.map_err(|error| error.0)?;
     let stop = CancellationToken::new();
     let app = app(&loaded.settings, &stop).await.map_err(|found| loaded.problems(found))?;
+    let agent = stored.ok_or_else(|| unknown(id))?.row.agent;
+    if agent == crate::chat::NAME {
+        let what = "is a conversation of `respool chat`: continue it with `respool chat --continue`";
+        return Err(format!("{id} {what}").into());
+    }
     let of_expert = match &app.experts {
         Some(experts) => experts.resume(id).await,
         None => None,
     };
     let resumed = match of_expert {
         Some(resumed) => resumed,
+        // Without agents no store of runs is used.
+        None if app.agents.store().is_none() => Err(format!("its agent `{agent}` is not configured")),
         None => app.agents.resume(id).await,
     };
     let mut watch = resumed.map_err(|why| format!("the run {id} cannot be resumed: {why}"))?;

@@ -47,9 +47,9 @@ pub(super) fn runtime() -> Result<tokio::runtime::Runtime, String> {
 async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let settings = &loaded.settings;
     let seen = Stamp::of(loaded);
-    let open = advice::open_to_all(settings);
-    if !open.is_empty() {
-        return Err(loaded.problems(open).into());
+    let found = advice::unservable(settings);
+    if !found.is_empty() {
+        return Err(loaded.problems(found).into());
     }
     let stop = Stop::default();
     let parts = parts(settings, &stop.abort).await;

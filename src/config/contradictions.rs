@@ -105,6 +105,9 @@ impl Check<'_> {
 
     /// The keys of a list that is written here, or in a variable.
     fn keys_of(&mut self, list: &str, keys: &mut Vec<Secret>, variable: Option<&str>) {
+        let is_set = |name: &&str| self.environment.get(*name).is_some_and(|text| !text.trim().is_empty());
+        // Only `serve` needs them: without them it does not start (`cli::advice`).
+        let variable = variable.filter(|name| is_set(name) || !keys.is_empty());
         let mut all = (!keys.is_empty()).then(|| Secret::new(""));
         self.secret(&[], list, &mut all, variable);
         let Some(all) = all.filter(|_| keys.is_empty()) else { return };

@@ -48,8 +48,8 @@ struct Target<'a> {
 impl Target<'_> {
     fn tar(&mut self, source: impl Read) -> Result<(), String> {
         let mut archive = tar::Archive::new(source.take(MOST_DECOMPRESSED));
-        let broken =
-            |error: io::Error| format!("it is not a tar, tar.gz or zip archive, or it is cut: {error}");
+        // tar's own words quote the file.
+        let broken = |_: io::Error| "it is not a tar, tar.gz or zip archive, or it is cut".to_owned();
         for entry in archive.entries().map_err(broken)? {
             let entry = entry.map_err(broken)?;
             let path = entry.path().map_err(broken)?.into_owned();

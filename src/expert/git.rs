@@ -67,11 +67,13 @@ fn wait(mut child: Child, into: &Path) -> Result<(), String> {
     }
 }
 
-/// The last thing that git wrote.
+/// What git says was fatal, else the last thing that it wrote.
 fn last_words(child: Child) -> String {
     let output = child.wait_with_output().map(|output| output.stderr).unwrap_or_default();
     let text = String::from_utf8_lossy(&output);
-    let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("git failed without a word");
+    let said = || text.lines().filter(|line| !line.trim().is_empty());
+    let line = said().find(|line| line.starts_with("fatal: ")).or_else(|| said().next_back());
+    let line = line.unwrap_or("git failed without a word");
     super::visible(line)
 }
 

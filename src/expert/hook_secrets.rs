@@ -45,10 +45,13 @@ impl HookSecrets {
         match own.and_then(|expert| expert.hook_secret_env.get(trigger)) {
             Some(variable) => SecretPlace::Variable(variable.clone()),
             // A trigger's name may contain dots and spaces; the file's name must not lead elsewhere.
-            None => SecretPlace::File(
-                self.dir.join(encoded(expert)).join(encoded(trigger)).with_extension("secret"),
-            ),
+            None => SecretPlace::File(self.folder_of(expert).join(encoded(trigger)).with_extension("secret")),
         }
+    }
+
+    /// The folder of the secrets that were generated for an expert.
+    pub fn folder_of(&self, expert: &str) -> PathBuf {
+        self.dir.join(encoded(expert))
     }
 
     /// The secret of a hook; it is generated if there is none.

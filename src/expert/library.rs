@@ -226,6 +226,8 @@ pub struct Plan {
     pub loosened: Vec<String>,
     /// Whether the folder may hold changes made by hand, which would be lost.
     pub has_local_changes: bool,
+    /// Whether the folder's package does not load.
+    pub is_broken: bool,
     /// Files that are new, missing or different.
     pub changed: Vec<String>,
     /// The installed package.
@@ -398,7 +400,11 @@ impl Library {
             && installed.record.as_ref().is_some_and(|record| record.digest == digest(&old.files))
             && !has_other_files(&installed.directory, &old.files);
         let mark = installed.record.as_ref().and_then(|record| record.mark.clone()).unwrap_or_else(new_mark);
-        let previous = installed.record.clone().map(|record| Box::new(Record { previous: None, ..record }));
+        let previous = match installed.record.clone() {
+            // It is repaired, and goes back to what was there before.
+            Some(record) if record.digest == digest(&package.files) => record.previous,
+            record => record.map(|record| Box::new(Record { previous: None, ..record })),
+        };
         Ok(Plan {
             name: name.to_owned(),
             folder,
@@ -406,6 +412,7 @@ impl Library {
             versions: (old.manifest.version.value.clone(), package.manifest.version.value.clone()),
             loosened: grants::loosened(&old, &package),
             has_local_changes: !is_as_installed,
+            is_broken,
             changed: changed_files(&old.files, &package.files),
             record: record_of(&package, source, mark, previous),
             is_rollback: false,

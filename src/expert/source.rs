@@ -27,6 +27,9 @@ impl Source {
         if text.contains("://") || is_scp {
             return Ok(Self::Git(text.to_owned()));
         }
+        if text.is_empty() {
+            return Err("name a folder, an archive or a git URL".to_owned());
+        }
         let path = std::path::absolute(text).map_err(|error| format!("{text} is not a path: {error}"))?;
         Ok(Self::Path(path))
     }

@@ -40,7 +40,10 @@ pub struct ServerConfig {
 impl ServerConfig {
     /// True where clients need a key.
     pub fn asks_for_keys(&self) -> bool {
-        !(self.client_keys.is_empty() && self.operator_keys.is_empty() && self.client_keys_file.is_none())
+        !(self.client_keys.is_empty() && self.operator_keys.is_empty())
+            || self.client_keys_file.is_some()
+            || self.client_keys_env.is_some()
+            || self.operator_keys_env.is_some()
     }
 }
 

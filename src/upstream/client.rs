@@ -5,7 +5,6 @@
 //! future that makes one, closes the connection, and vLLM stops working on the request within a quarter of a second.
 //! Called by `relay` and `server`.
 
-use std::error::Error;
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -25,6 +24,7 @@ use super::health::Probes;
 use super::pool::{Pool, Unanswered};
 use super::state::UpstreamState;
 use super::window::Windows;
+use crate::http_client::chain;
 use crate::translate::Target;
 use crate::units::Secret;
 use crate::wire::{ErrorCode, Object};
@@ -571,16 +571,4 @@ fn bearer(key: &Secret, name: &str) -> Result<HeaderValue, String> {
 fn parse_version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.split('.');
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
-}
-
-/// The error and its causes, outermost first.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

@@ -33,6 +33,8 @@ pub struct Ledger {
     terms: RwLock<Arc<Terms>>,
     store: Option<Arc<UsageStore>>,
     state: Mutex<State>,
+    /// Held while rows are written.
+    flushing: tokio::sync::Mutex<()>,
     /// The requests under way.
     pub in_flight: Arc<InFlight>,
 }
@@ -85,7 +87,8 @@ impl Ledger {
     /// `store`: `None` where no rows are kept; budgets are counted all the same.
     pub fn new(terms: Terms, store: Option<Arc<UsageStore>>) -> Self {
         let terms = RwLock::new(Arc::new(terms));
-        Self { terms, store, state: Mutex::default(), in_flight: Arc::default() }
+        let (state, flushing) = (Mutex::default(), tokio::sync::Mutex::default());
+        Self { terms, store, state, flushing, in_flight: Arc::default() }
     }
 
     /// Rows are to be kept and cannot be: alerts and the page say so for as long as this process lives.
@@ -151,15 +154,16 @@ impl Ledger {
         while !stop.is_cancelled() {
             tokio::select! { () = stop.cancelled() => {}, () = tokio::time::sleep(EVERY) => {} }
             self.flush().await;
-            if cleared.is_none_or(|at| at.elapsed() >= CLEAR_EVERY) {
+            if !stop.is_cancelled() && cleared.is_none_or(|at| at.elapsed() >= CLEAR_EVERY) {
                 cleared = Some(Instant::now());
                 self.clear().await;
             }
         }
     }
 
-    /// Writes what waits.
+    /// Writes what waits. What is being written already is awaited.
     pub async fn flush(&self) {
+        let _alone = self.flushing.lock().await;
         let (rows, lost) = {
             let mut state = self.state();
             (std::mem::take(&mut state.waiting), std::mem::take(&mut state.lost))

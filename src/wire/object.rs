@@ -121,6 +121,16 @@ impl<'a> Object<'a> {
         self.raw(key) == Some("true")
     }
 
+    /// True when the value is `true`, or what servers take for it: those in Python read booleans like pydantic.
+    pub fn means_true(&self, key: &str) -> bool {
+        let meant = |raw: &str| {
+            let word = raw.trim_matches('"');
+            raw == "1.0"
+                || ["true", "1", "t", "y", "yes", "on"].iter().any(|known| word.eq_ignore_ascii_case(known))
+        };
+        self.raw(key).is_some_and(meant)
+    }
+
     /// True when the value is the literal `false`.
     pub fn is_false(&self, key: &str) -> bool {
         self.raw(key) == Some("false")
@@ -339,6 +349,26 @@ mod tests {
             (decode_string("7"), decode_string(r#""\q""#), decode_string(r#""\ud8""#)),
             (None, None, None)
         );
+    }
+
+    #[test]
+    fn servers_take_more_than_true_for_true() {
+        for (json, expected) in [
+            ("true", true),
+            (r#""true""#, true),
+            (r#""Yes""#, true),
+            ("1", true),
+            ("1.0", true),
+            ("false", false),
+            ("null", false),
+            (r#""false""#, false),
+            ("0", false),
+            ("2", false),
+            ("{}", false),
+        ] {
+            let text = format!(r#"{{"stream":{json}}}"#);
+            assert_eq!(Object::parse(&text).unwrap().means_true("stream"), expected, "{json}");
+        }
     }
 
     #[test]

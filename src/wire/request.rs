@@ -163,9 +163,9 @@ impl<'a> ChatRequest<'a> {
         self.object.string("model").unwrap_or_default()
     }
 
-    /// `stream: true`.
+    /// `stream: true`, or what vLLM takes for it, such as `"true"` and `1`.
     pub fn wants_stream(&self) -> bool {
-        self.object.is_true("stream")
+        self.object.means_true("stream")
     }
 
     /// `stream_options.include_usage: true`.

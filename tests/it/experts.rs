@@ -385,6 +385,11 @@ fn files_beside_the_package_and_a_package_that_does_not_load_need_force() {
     assert!(it.refused(&["update", "lending-desk"]).contains("put there by hand"));
     it.done(&["update", "lending-desk", "--force"]);
     assert!(it.installed("expert.yaml").contains("0.1.1"));
+    // The source is what was installed, and the folder is not.
+    fs::remove_file(it.path("experts/lending-desk/functions/find-book.md")).unwrap();
+    assert!(it.refused(&["update", "lending-desk"]).contains("put there by hand"));
+    it.done(&["update", "lending-desk", "--force"]);
+    assert!(it.installed("functions/find-book.md").contains("name: find-book"));
 }
 
 #[test]
@@ -762,10 +767,16 @@ fn a_trigger_is_fired_by_hand_and_an_entry_is_learnt() {
     assert!(installation.done(&learn).contains("Added to what lending-desk has learnt (find-book)."));
     let shown = installation.done(&["learn", "lending-desk", "--scope", "find-book"]);
     assert!(
-        shown.contains("find-book: 1 entries, 0 archived\n") && shown.contains("- correction: Look left\n"),
+        shown.contains("find-book: 1 entry, 0 archived\n") && shown.contains("- correction: Look left\n"),
         "{shown}"
     );
     let (is_done, text) =
         installation.run(&["learn", "lending-desk", "--scope", "../x", "--title", "t", "--correction", "c"]);
     assert!(!is_done && text.contains("there is no function"), "{text}");
+    let shown = installation.done(&["show", "lending-desk"]);
+    let (_, secret) = shown.split_once("/order, secret in ").unwrap();
+    let secret = Path::new(secret.lines().next().unwrap());
+    assert!(secret.exists());
+    installation.done(&["remove", "lending-desk", "--purge", "--yes"]);
+    assert!(!secret.exists(), "another expert of this name gets another secret");
 }

@@ -141,15 +141,15 @@ fn hooks(settings: &Settings, package: &Package) -> String {
     let line = |trigger: &Trigger| {
         let name = &trigger.name.value;
         let place = match secrets.place(expert, name) {
-            SecretPlace::Variable(variable) => format!("the variable {variable}"),
+            SecretPlace::Variable(variable) => format!("secret in the variable {variable}"),
             // Created now, so that it can be read and given to the sender.
             SecretPlace::File(path) => match secrets.of(expert, name) {
-                Ok(_) => path.display().to_string(),
-                Err(error) => format!("not there: {error}"),
+                Ok(_) => format!("secret in {}", path.display()),
+                Err(error) => format!("no secret: {error}"),
             },
         };
         let path = utf8_percent_encode(name, PATH_SEGMENT);
-        format!("hook: POST /hooks/{expert}/{path}, secret in {}\n", visible(&place))
+        format!("hook: POST /hooks/{expert}/{path}, {}\n", visible(&place))
     };
     let has_hook = |kind| matches!(kind, Some(TriggerKind::Webhook | TriggerKind::Channel));
     hooks.filter(|trigger| has_hook(trigger.kind)).map(line).collect()

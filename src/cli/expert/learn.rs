@@ -41,7 +41,8 @@ pub(super) fn learn(experts: &ExpertsConfig, arguments: LearnArgs) -> Result<(),
     let unread = |error| format!("what {name} has learnt cannot be read: {error}");
     let Some(title) = title else {
         for (scope, current, archived) in files.counts(&package).map_err(unread)? {
-            say(&format!("{}: {current} entries, {archived} archived", visible(&scope)));
+            let entries = if current == 1 { "entry" } else { "entries" };
+            say(&format!("{}: {current} {entries}, {archived} archived", visible(&scope)));
         }
         say_piece(&visible_lines(&files.text(&scope).map_err(unread)?));
         return Ok(());

@@ -124,7 +124,10 @@ async fn cancel_entry(store: &Store, id: &str) -> Result<bool, String> {
         }
         (EntryState::Claimed, None) => return Err(format!("{id} is about to begin; try again")),
         (EntryState::Waiting | EntryState::Held, None) => false,
-        (state, _) => return Err(format!("{id} has ended already: it is {}", state.as_str())),
+        (state, _) => {
+            let note = row.note.map(|note| format!(" ({})", visible(&note))).unwrap_or_default();
+            return Err(format!("{id} has ended already: {}{note}", state.as_str()));
+        }
     };
     // An entry that waits for its next attempt has a run that is over, or none.
     if !is_requested && !store.give_up(id, "it was cancelled", now()).await.map_err(failed)? {

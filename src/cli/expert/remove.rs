@@ -8,7 +8,7 @@ use crate::cli::Failure;
 use crate::cli::say::{say, say_aside};
 use crate::cli::serve::runtime;
 use crate::config::Settings;
-use crate::expert::{Installed, Library, is_agent_of};
+use crate::expert::{HookSecrets, Installed, Library, is_agent_of};
 use crate::store::{
     ApprovalRow, ApprovalState, EntryState, GoneClocks, MessageFilter, Queue as _, Store, StoreError,
 };
@@ -59,12 +59,18 @@ pub(super) fn remove(settings: &Settings, name: &str, wanted: Wanted) -> Result<
     if let Some(path) = removal.kept_bindings {
         kept = format!("{kept} Its bindings are kept in {}.", path.display());
     }
-    let state = experts.state_of(&name);
+    let [state, secrets] = data_of(settings, &name);
     if wanted.purge {
         delete(&state, &name)?;
-        kept.push_str(" Its data and bindings were deleted.");
-    } else if state.exists() {
-        kept = format!("{kept} Its data stays in {}.", state.display());
+        delete(&secrets, &name)?;
+        kept.push_str(" Its data, bindings and secrets were deleted.");
+    } else {
+        if state.exists() {
+            kept = format!("{kept} Its data stays in {}.", state.display());
+        }
+        if secrets.exists() {
+            kept = format!("{kept} The secrets of its hooks stay in {}.", secrets.display());
+        }
     }
     say(&format!("Removed {name}: deleted {}.{kept}", removal.directory.display()));
     Ok(())
@@ -72,9 +78,14 @@ pub(super) fn remove(settings: &Settings, name: &str, wanted: Wanted) -> Result<
 
 /// What `--purge` deletes besides the package.
 fn purged(settings: &Settings, library: &Library, installed: &Installed, name: &str) -> Vec<PathBuf> {
-    let state = settings.experts.state_of(name);
-    let state = state.exists().then_some(state);
-    state.into_iter().chain(library.bindings_beside(installed)).collect()
+    let data = data_of(settings, name).into_iter().filter(|path| path.exists());
+    data.chain(library.bindings_beside(installed)).collect()
+}
+
+/// The folders of an expert's data and of its hooks' secrets, which may not exist.
+fn data_of(settings: &Settings, name: &str) -> [PathBuf; 2] {
+    let secrets = HookSecrets::new(&settings.store.state_dir, &settings.experts);
+    [settings.experts.state_of(name), secrets.folder_of(name)]
 }
 
 fn delete(state: &std::path::Path, name: &str) -> Result<(), Failure> {

@@ -28,6 +28,7 @@ pub(super) fn message(config: &Loaded, name: &str, message: &str) -> Result<(), 
         let answered = answer(&app, name, message).await;
         shutdown.cancel();
         app.agents.ended(app.limits.drain).await;
+        app.usage.flush().await;
         answered
     });
     drop(flush);
@@ -92,6 +93,7 @@ pub(super) fn process(config: &Loaded, wanted: Wanted) -> Result<(), Failure> {
         };
         shutdown.cancel();
         app.agents.ended(app.limits.drain).await;
+        app.usage.flush().await;
         executed
     });
     drop(flush);
@@ -110,12 +112,15 @@ fn payload(written: Option<&str>) -> Result<Value, Failure> {
             None => written.to_owned(),
         },
     };
-    let read = serde_json::from_str(&text);
-    read.map_err(|error| {
-        Failure::Failed(format!(
-            "the payload is not JSON ({error}); write it, or @FILE, or - for standard input"
-        ))
-    })
+    let read: Value = serde_json::from_str(&text).map_err(|error| {
+        format!("the payload is not JSON ({error}); write it, or @FILE, or - for standard input")
+    })?;
+    if !read.is_object() {
+        return Err("the payload is not an object: it holds the inputs of the process by their names"
+            .to_owned()
+            .into());
+    }
+    Ok(read)
 }
 
 async fn dry(experts: &Arc<Experts>, wanted: Wanted, payload: Value) -> Result<(), Failure> {
@@ -159,10 +164,10 @@ async fn queued(
 async fn follow(experts: &Experts, store: &Store, expert: &str, id: &str) -> Result<(), Failure> {
     if let Some(expert) = experts.get(expert) {
         for problem in experts.problems(&expert) {
+            let tool = if problem.tool.is_empty() { String::new() } else { format!("{}: ", problem.tool) };
             say_aside(&format!(
-                "{} is not ready, so the process waits: {}: {}",
+                "{} is not ready, so the process waits: {tool}{}",
                 expert.name(),
-                problem.tool,
                 problem.text
             ));
         }

@@ -76,7 +76,7 @@ impl Updater<'_> {
     fn apply(&self, plan: &Plan) -> Result<(), Failure> {
         let name = &plan.name;
         let (old, new) = (visible(&plan.versions.0), visible(&plan.versions.1));
-        if plan.changed.is_empty() {
+        if plan.changed.is_empty() && !plan.is_broken {
             say(&format!("{name} {old} is up to date."));
             return Ok(());
         }

@@ -58,6 +58,9 @@ impl Worker {
                 self.post(attempt.message(MessageKind::Escalation, "escalated", what)).await?;
                 self.end(attempt.claimed, EntryEnd::Done, "escalated to a person".to_owned()).await
             }
+            Verdict::Cancelled => {
+                self.end(attempt.claimed, EntryEnd::Failed, "it was cancelled".to_owned()).await
+            }
             Verdict::Failed { reason, may_retry } => {
                 let noted = if attempt.is_private() { withheld(outcome) } else { reason.clone() };
                 self.failed(attempt, Failed { reason, noted, may_retry }).await

@@ -80,6 +80,7 @@ impl DryRun {
                 json!({"end": "done", "results": verdict::delivered(&results, &attempt.process.outputs.items, &attempt.delivery), "calls": calls})
             }
             Verdict::Escalated(what) => json!({"end": "escalated", "escalation": what, "calls": calls}),
+            Verdict::Cancelled => json!({"end": "cancelled", "calls": calls}),
             Verdict::Failed { reason, .. } => json!({"end": "failed", "reason": reason, "calls": calls}),
         })
     }

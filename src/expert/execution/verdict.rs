@@ -17,6 +17,8 @@ pub(super) enum Verdict {
     Done(Results),
     /// The model handed the decision to a person.
     Escalated(Value),
+    /// A person ended it.
+    Cancelled,
     /// It failed.
     Failed {
         /// Why, for people and for the next attempt.
@@ -52,7 +54,7 @@ pub(super) enum Next {
 pub(super) fn verdict(outcome: &Outcome, declared: &[Parameter]) -> Verdict {
     let failed = |reason: String, may_retry| Verdict::Failed { reason, may_retry };
     if outcome.cancelled {
-        return failed("somebody cancelled the run".to_owned(), false);
+        return Verdict::Cancelled;
     }
     if let Some(failure) = &outcome.failure {
         let code = ErrorCode::from_name(&failure.code);
@@ -224,7 +226,7 @@ mod tests {
             &Outcome { limit: Some(Limit::Time(1_000)), content: "half".into(), ..Outcome::default() },
             true,
         );
-        check(&Outcome { cancelled: true, ..Outcome::default() }, false);
+        assert_eq!(verdict(&Outcome { cancelled: true, ..Outcome::default() }, &[]), Verdict::Cancelled);
         assert!(matches!(verdict(&ended_by(ESCALATE, &json!({"reason": "r"})), &[]), Verdict::Escalated(_)));
     }
 

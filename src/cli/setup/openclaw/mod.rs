@@ -75,7 +75,7 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
         read => read.map_err(|error| failed("read", error))?,
     };
     let edited =
-        edited(&present, &wanted).map_err(|why| format!("{} cannot be edited: {why}", file.display()))?;
+        edited(&present, &wanted).map_err(|why| format!("{} was not changed: {why}", file.display()))?;
     if edited.text == present {
         say(&format!("{} already points to respool.", file.display()));
     } else {
