@@ -375,11 +375,23 @@ impl Agents {
             let waking = async {
                 loop {
                     Box::pin(agents.wake(&store)).await;
+                    agents.end_unwanted(&store).await;
                     tokio::time::sleep(APPROVALS_EVERY).await;
                 }
             };
             let _: Option<()> = Box::pin(shutdown.run_until_cancelled(waking)).await;
         });
+    }
+
+    /// Ends the runs that another process asked to end: they learn of it with their next event, and a model may think for minutes.
+    async fn end_unwanted(&self, store: &Store) {
+        let ids = self.active.ids();
+        if ids.is_empty() {
+            return;
+        }
+        for run in or_log(store.unwanted(ids).await).unwrap_or_default() {
+            self.active.cancel(&run);
+        }
     }
 
     /// A detached run goes on by itself; the others wait for their clients or for `respool runs resume`.

@@ -91,7 +91,8 @@ impl Message {
     }
 }
 
-fn headline(entry: &Entry) -> String {
+/// What it says, in a line.
+pub(super) fn headline(entry: &Entry) -> String {
     match entry.state {
         State::New | State::Test => entry.what.clone(),
         State::Still => format!("Still: {}", entry.what),

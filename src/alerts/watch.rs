@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::board::{Board, OpenAlert, Pace};
 use super::config::AlertsConfig;
-use super::message::Message;
+use super::message::{Message, State, headline};
 use super::rule::{Finding, Rule, Signals, UpstreamSignal, findings};
 use super::silence::{Silence, Silences, write_open};
 use super::sink::{Sink, send_once};
@@ -190,7 +190,12 @@ impl Alerts {
     fn send(&self, message: &Message) {
         for entry in &message.entries {
             let (rule, state, since) = (entry.rule.as_str(), entry.state.as_str(), entry.since);
-            tracing::warn!(target: "respool::alerts", rule, state, subject = entry.subject, since, todo = entry.rule.todo(), "{}", entry.what);
+            let text = headline(entry);
+            if entry.state == State::Resolved {
+                tracing::info!(target: "respool::alerts", rule, state, subject = entry.subject, since, "{text}");
+            } else {
+                tracing::warn!(target: "respool::alerts", rule, state, subject = entry.subject, since, todo = entry.rule.todo(), "{text}");
+            }
         }
         self.delivery().sinks.iter().for_each(|sink| sink.send(message));
     }

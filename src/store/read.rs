@@ -175,6 +175,14 @@ pub(super) fn unanswered(
     connection.prepare_cached(query)?.query_row(params![fingerprint, since], |row| row.get(0)).optional()
 }
 
+/// Those of these runs that somebody wants to end.
+pub(super) fn unwanted(connection: &Connection, runs: &[String]) -> rusqlite::Result<Vec<String>> {
+    let query =
+        "SELECT runs.id FROM json_each(?1) AS asked JOIN runs ON runs.id = asked.value WHERE cancel = 1";
+    let runs = serde_json::to_string(runs).unwrap_or_default();
+    connection.prepare_cached(query)?.query_map(params![runs], |row| row.get(0))?.collect()
+}
+
 /// The runs of a fingerprint that no client got the answer of, the oldest first.
 pub(super) fn runs_of(connection: &Connection, fingerprint: &str) -> rusqlite::Result<Vec<String>> {
     let query = "SELECT id FROM runs WHERE fingerprint = ?1 AND answered = 0 ORDER BY created, rowid";

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use respool::store::{Store, StoreConfig};
 use respool::tools::ToolError;
 use serde_json::{Value, json};
 
@@ -283,6 +284,23 @@ async fn a_run_can_be_ended_from_outside() {
     assert!(tail.contains("[respool: the run was cancelled]"), "{tail}");
     let again = exchange(respool.address, &Request::post(&format!("/v1/runs/{run}/cancel"), "")).await;
     assert_eq!(again.status, 404);
+}
+
+/// `respool runs cancel` beside a server: the run learnt of it when its model had replied.
+#[tokio::test]
+async fn a_run_can_be_ended_by_another_process_while_its_model_thinks() {
+    let state = tempfile::tempdir().unwrap();
+    let tools = Arc::new(ScriptedTools::new(|_, _| Ok("x".into())));
+    let silent = Script::json(200, &replies::text("too late")).delay(Duration::from_mins(1));
+    let fake = FakeVllm::start([silent]).await;
+    let respool = Respool::with_agent(&fake, &tools, state.path(), "").await;
+    respool.agents.start().await;
+    let mut client = Client::sending(respool.address, &Request::chat(&ask(true))).await;
+    let run = client.head().await.headers.get("x-respool-run-id").unwrap().to_owned();
+    let config = StoreConfig { state_dir: state.path().to_owned(), ..StoreConfig::default() };
+    assert!(Store::open(&config).unwrap().request_cancel(&run, 1).await.unwrap());
+    let tail = tokio::time::timeout(Duration::from_secs(20), rest(&mut client)).await.unwrap();
+    assert!(tail.contains("[respool: the run was cancelled]"), "{tail}");
 }
 
 #[tokio::test]

@@ -41,20 +41,24 @@ async fn a_process_is_private_if_another_one_of_its_package_names_private_knowle
 /// Issue 13: a server that quoted a call's inputs in its error had them shown in lists.
 #[tokio::test]
 async fn lists_say_that_a_private_attempt_failed_and_not_why() {
-    let fake = FakeVllm::thinking(triage).await;
-    let desk = Desk::new(&fake.url());
-    desk.faults(&json!({"get_deal": vec!["error"; 20]}));
-    let respool = desk.started(&fake).await;
-    let store = respool.agents.store().unwrap();
-    let payload = json!({"message_id": "m1", "contact_id": "sarah@acme.example"});
-    enqueue(store, invocation("i1", "inbound-email-triage", payload)).await;
-    let row = until(store, "i1", is_over).await;
-    let note = row.note.unwrap();
-    assert!(note.contains("(tool_unavailable)") && note.contains("withheld"), "{note}");
-    assert!(!note.contains("service behind it"), "{note}");
-    let told = messages(store, "i1").await;
-    assert!(told[0]["body"]["reason"].as_str().unwrap().contains("service behind it"), "{told:?}");
-    respool.killed().await;
+    for on_failure in ["on_failure: escalate", "on_failure: dead_letter"] {
+        let fake = FakeVllm::thinking(triage).await;
+        let desk = Desk::new(&fake.url());
+        desk.change(&[("on_failure: escalate", on_failure)]);
+        desk.faults(&json!({"get_deal": vec!["error"; 20]}));
+        let respool = desk.started(&fake).await;
+        let store = respool.agents.store().unwrap();
+        let payload = json!({"message_id": "m1", "contact_id": "sarah@acme.example"});
+        enqueue(store, invocation("i1", "inbound-email-triage", payload)).await;
+        let row = until(store, "i1", is_over).await;
+        let note = row.note.unwrap();
+        assert!(note.contains("(tool_unavailable)") && note.contains("withheld"), "{note}");
+        assert!(!note.contains("service behind it"), "{note}");
+        assert!(note.ends_with("`respool expert outbox show i1:failed` shows it"), "{note}");
+        let told = messages(store, "i1").await;
+        assert!(told[0]["body"]["reason"].as_str().unwrap().contains("service behind it"), "{told:?}");
+        respool.killed().await;
+    }
 }
 
 /// Issue 13: the second of two invocations took the file of the first, and the first that ended deleted it.

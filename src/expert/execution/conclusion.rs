@@ -1,6 +1,7 @@
 //! Acts on the end of an attempt: posts results, drafts and questions, and retries or ends the entry. Doing it again has the same effect:
 //! messages have fixed ids, and an entry ends once.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -18,7 +19,7 @@ use crate::expert::settings::SlaBreach;
 use crate::expert::workspace::Workspace;
 use crate::store::{Claimed, EntryEnd, Queue as _, StoreError};
 
-/// What lists say of an attempt that may quote private knowledge. The escalation has the whole reason.
+/// What lists say of an attempt that may quote private knowledge. The message of the failure has the whole reason.
 fn withheld(outcome: &Outcome) -> String {
     let what = match &outcome.failure {
         Some(failure) => format!("the attempt failed ({})", failure.code),
@@ -101,13 +102,24 @@ impl Worker {
                 tracing::error!(target: "respool::expert", expert = attempt.expert.name(), entry = attempt.claimed.lease.entry,
                     process = attempt.process.name.value, attempts = number, on_failure = attempt.execution.on_failure.as_str(), "a process failed");
                 let late = self.report_if_late(attempt).await?;
-                if escalates {
+                let is_withheld = noted != reason;
+                let mut noted = noted;
+                if escalates || is_withheld {
                     let mut what = json!({"reason": reason, "context": attempt.inputs, "attempts": number,
                         "recommendation": "Look at what failed, and start the process again or do it by hand."});
                     if let Some(late) = late {
                         what["late"] = late;
                     }
-                    self.post(attempt.message(MessageKind::Escalation, "failed", what)).await?;
+                    let message = attempt.message(MessageKind::Escalation, "failed", what);
+                    if is_withheld {
+                        let _ = write!(noted, ": `respool expert outbox show {}` shows it", message.id);
+                    }
+                    if escalates {
+                        self.post(message).await?;
+                    } else {
+                        // Nobody is to be notified, and somebody may want to know.
+                        self.store.keep_message(message.into_row(), now()).await?;
+                    }
                 }
                 self.end(attempt.claimed, end, noted).await
             }

@@ -29,7 +29,10 @@ pub(super) fn remedy(code: &str) -> &'static str {
         Some(Code::UpstreamTimeout | Code::ModelTimeout) => {
             "The model server was too slow. Check its load and its GPU; if such times are normal, raise `timeout` of the upstream."
         }
-        Some(Code::NoUpstream | Code::ModelNotFound | Code::NotFound) => {
+        Some(Code::NotFound) => {
+            "The client asked for a path that does not exist here. Correct its base URL, which ends in `/v1`."
+        }
+        Some(Code::NoUpstream | Code::ModelNotFound) => {
             "No upstream serves this model; it may have been renamed. `/v1/models` and `respool check` list the available names: correct the \
              client's model, or set an alias in `[models]`."
         }
