@@ -375,7 +375,7 @@ impl Agents {
             let waking = async {
                 loop {
                     Box::pin(agents.wake(&store)).await;
-                    agents.end_unwanted(&store).await;
+                    agents.heed_cancel_requests(&store).await;
                     tokio::time::sleep(APPROVALS_EVERY).await;
                 }
             };
@@ -383,13 +383,14 @@ impl Agents {
         });
     }
 
-    /// Ends the runs that another process asked to end: they learn of it with their next event, and a model may think for minutes.
-    async fn end_unwanted(&self, store: &Store) {
+    /// Cancels the runs that another process asked to cancel. Without this they would learn of it with their next event, and a model may
+    /// think for minutes.
+    async fn heed_cancel_requests(&self, store: &Store) {
         let ids = self.active.ids();
         if ids.is_empty() {
             return;
         }
-        for run in or_log(store.unwanted(ids).await).unwrap_or_default() {
+        for run in or_log(store.cancel_requested(ids).await).unwrap_or_default() {
             self.active.cancel(&run);
         }
     }

@@ -45,7 +45,7 @@ fn serves_experts(settings: &Settings) -> bool {
 }
 
 /// Why `serve` does not start.
-pub(super) fn unservable(settings: &Settings) -> Vec<Unusable> {
+pub(super) fn start_problems(settings: &Settings) -> Vec<Unusable> {
     let server = &settings.server;
     let lists = [
         ("client_keys_env", &server.client_keys_env, &server.client_keys),
@@ -59,7 +59,7 @@ pub(super) fn unservable(settings: &Settings) -> Vec<Unusable> {
     missing.chain(open_to_all(settings)).collect()
 }
 
-/// Unless the owner has confirmed the setting.
+/// The address is open to all, and the owner has not confirmed that.
 fn open_to_all(settings: &Settings) -> Vec<Unusable> {
     let server = &settings.server;
     let what = within_reach(settings).filter(|_| !server.allow_unauthenticated);
@@ -159,7 +159,7 @@ mod tests {
         let check = |rest: &str, refused: Option<&str>, warned: bool| {
             let file = FileText { path: "f".as_ref(), text: rest };
             let loaded = resolve(Some(file), &Environment::new(), &Flags::default()).unwrap();
-            let found = unservable(&loaded.settings);
+            let found = start_problems(&loaded.settings);
             assert_eq!(found.is_empty(), refused.is_none(), "{rest} {found:?}");
             let problems = loaded.problems(found).to_string();
             assert!(problems.contains(refused.unwrap_or_default()), "{problems}");

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::Failure;
-use super::advice::{Advice, advice, unservable};
+use super::advice::{Advice, advice, start_problems};
 use super::say::{flat, say};
 use super::serve::{app, parts, runtime};
 use crate::config::{Loaded, Settings};
@@ -74,7 +74,7 @@ pub(super) fn check(loaded: &Loaded) -> Result<(), Failure> {
             "add --config respool.toml, or move the file to ~/.config/respool",
         );
     }
-    for problem in loaded.problems(unservable(&loaded.settings)).iter() {
+    for problem in loaded.problems(start_problems(&loaded.settings)).iter() {
         findings.fail(&format!("`serve` would not start: {problem}"), "docs/security.md explains why");
     }
     for Advice { text, todo } in advice(&loaded.settings) {

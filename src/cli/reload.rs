@@ -95,7 +95,7 @@ impl Reloading {
         let new = Loaded::from_process(&self.flags).map_err(|problems| problems.to_string())?;
         let mut change = new.change(&self.start, read_last, &self.holds);
         let settings = &change.settings;
-        let found = advice::unservable(settings);
+        let found = advice::start_problems(settings);
         let prepared = if found.is_empty() { self.prepared(settings).await } else { Err(found) };
         let prepared = prepared.map_err(|found| new.problems(found).to_string())?;
         let settings = change.settings.clone();

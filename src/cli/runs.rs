@@ -8,7 +8,7 @@ use clap::Subcommand;
 use tokio_util::sync::CancellationToken;
 
 use super::say::{flat, say, say_aside, say_piece_aside};
-use super::serve::{app, runtime};
+use super::serve::{app, finish, runtime};
 use super::{Failure, log_problem};
 use crate::agent::{WatchEvent, WorkEnd, report};
 use crate::config::Loaded;
@@ -181,25 +181,23 @@ async fn resume(loaded: &Loaded, id: &str) -> Result<(), Failure> {
         None => app.agents.resume(id).await,
     };
     let mut watch = resumed.map_err(|why| format!("the run {id} cannot be resumed: {why}"))?;
-    loop {
+    let ended = loop {
         match watch.next().await {
             WatchEvent::Progress(text) => say_piece_aside(&text),
-            WatchEvent::End(ended) => {
-                return match &ended.end {
-                    WorkEnd::Finished(outcome) => {
-                        say(&outcome.text());
-                        Ok(())
-                    }
-                    WorkEnd::Suspended(_) => {
-                        Err("the run now waits for its client's tool results".to_owned().into())
-                    }
-                    WorkEnd::AwaitingApproval(request) => {
-                        Err(format!("the run waits for a person's approval `{}`", request.id).into())
-                    }
-                    WorkEnd::Left => Err("the run was interrupted again".to_owned().into()),
-                };
-            }
+            WatchEvent::End(ended) => break ended,
         }
+    };
+    finish(&app, &stop).await;
+    match &ended.end {
+        WorkEnd::Finished(outcome) => {
+            say(&outcome.text());
+            Ok(())
+        }
+        WorkEnd::Suspended(_) => Err("the run now waits for its client's tool results".to_owned().into()),
+        WorkEnd::AwaitingApproval(request) => {
+            Err(format!("the run waits for a person's approval `{}`", request.id).into())
+        }
+        WorkEnd::Left => Err("the run was interrupted again".to_owned().into()),
     }
 }
 

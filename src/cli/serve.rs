@@ -47,7 +47,7 @@ pub(super) fn runtime() -> Result<tokio::runtime::Runtime, String> {
 async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let settings = &loaded.settings;
     let seen = Stamp::of(loaded);
-    let found = advice::unservable(settings);
+    let found = advice::start_problems(settings);
     if !found.is_empty() {
         return Err(loaded.problems(found).into());
     }
@@ -134,6 +134,13 @@ pub async fn app_with(
     let parts = both(parts, Sources::open(&settings.tools))
         .map(|((upstreams, equipped), sources)| (upstreams, equipped, Arc::new(sources)));
     Ok(assembled(settings, abort, parts).await?.kept())
+}
+
+/// Ends the work of a command: its runs stop, and what they used is written.
+pub(super) async fn finish(app: &App, stop: &CancellationToken) {
+    stop.cancel();
+    app.agents.ended(app.limits.drain).await;
+    app.usage.flush().await;
 }
 
 /// What an app is built from, except the store of runs.

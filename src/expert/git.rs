@@ -67,7 +67,7 @@ fn wait(mut child: Child, into: &Path) -> Result<(), String> {
     }
 }
 
-/// What git says was fatal, else the last thing that it wrote.
+/// The line in which git names the fatal error, otherwise its last line.
 fn last_words(child: Child) -> String {
     let output = child.wait_with_output().map(|output| output.stderr).unwrap_or_default();
     let text = String::from_utf8_lossy(&output);

@@ -110,7 +110,7 @@ impl Relay {
         };
         let model = object.string("model").unwrap_or_default();
         let target = self.config.target(&model).to_owned();
-        let stream = object.is_true("stream");
+        let stream = object.means_true("stream");
         let body = if target == model {
             body.clone()
         } else {

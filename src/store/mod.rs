@@ -423,12 +423,12 @@ impl Store {
         self.read(move |connection| read::runs_of(connection, &fingerprint)).await
     }
 
-    /// Those of these runs that somebody wants to end, perhaps by another process.
+    /// Those of these runs that somebody asked to cancel, perhaps from another process.
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn unwanted(&self, runs: Vec<String>) -> Result<Vec<String>, StoreError> {
-        self.read(move |connection| read::unwanted(connection, &runs)).await
+    pub async fn cancel_requested(&self, runs: Vec<String>) -> Result<Vec<String>, StoreError> {
+        self.read(move |connection| read::cancel_requested(connection, &runs)).await
     }
 
     /// The runs of a status, those first to which nothing has happened for longest.

@@ -175,8 +175,8 @@ pub(super) fn unanswered(
     connection.prepare_cached(query)?.query_row(params![fingerprint, since], |row| row.get(0)).optional()
 }
 
-/// Those of these runs that somebody wants to end.
-pub(super) fn unwanted(connection: &Connection, runs: &[String]) -> rusqlite::Result<Vec<String>> {
+/// Those of these runs that somebody asked to cancel.
+pub(super) fn cancel_requested(connection: &Connection, runs: &[String]) -> rusqlite::Result<Vec<String>> {
     let query =
         "SELECT runs.id FROM json_each(?1) AS asked JOIN runs ON runs.id = asked.value WHERE cancel = 1";
     let runs = serde_json::to_string(runs).unwrap_or_default();

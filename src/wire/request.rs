@@ -171,7 +171,7 @@ impl<'a> ChatRequest<'a> {
     /// `stream_options.include_usage: true`.
     pub fn wants_usage(&self) -> bool {
         let options = self.object.get("stream_options").and_then(|text| Object::parse(text).ok());
-        options.is_some_and(|options| options.is_true("include_usage"))
+        options.is_some_and(|options| options.means_true("include_usage"))
     }
 
     /// The text of a non-empty `tools` array.

@@ -439,8 +439,12 @@ async fn an_interrupted_run_is_listed_shown_taken_up_and_ended_by_the_program() 
     std::fs::write(&config, text).unwrap();
     let (listed, ..) = respool(&config, &["runs", "list"]).await;
     assert!(listed.starts_with(&run) && listed.contains("  interrupted  helper"), "{listed}");
+    let used = ["usage", "--by", "agent", "--csv"];
+    let (before, ..) = respool(&config, &used).await;
     let (answer, log, _) = respool(&config, &["runs", "resume", &run]).await;
     assert_eq!(answer, "done\n");
+    let (after, ..) = respool(&config, &used).await;
+    assert!(after.contains("helper") && after != before, "the usage of a short command is written: {after}");
     let lines: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let of = |message: &str| {
         let is_it = |line: &&Value| line["message"] == message && line["run_id"] == run.as_str();

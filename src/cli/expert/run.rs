@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent::{AgentRequest, RunOptions, WatchEvent, WorkEnd};
 use crate::cli::say::{say, say_aside, say_piece_aside};
-use crate::cli::serve::{app, runtime};
+use crate::cli::serve::{app, finish, runtime};
 use crate::cli::{Failure, log_problem};
 use crate::config::Loaded;
 use crate::expert::{DryRun, Experts, Goal, Worker, message_json, visible};
@@ -26,9 +26,7 @@ pub(super) fn message(config: &Loaded, name: &str, message: &str) -> Result<(), 
         let shutdown = CancellationToken::new();
         let app = app(&config.settings, &shutdown).await.map_err(|found| config.problems(found))?;
         let answered = answer(&app, name, message).await;
-        shutdown.cancel();
-        app.agents.ended(app.limits.drain).await;
-        app.usage.flush().await;
+        finish(&app, &shutdown).await;
         answered
     });
     drop(flush);
@@ -91,9 +89,7 @@ pub(super) fn process(config: &Loaded, wanted: Wanted) -> Result<(), Failure> {
         } else {
             queued(&app, experts, wanted, payload, &shutdown).await
         };
-        shutdown.cancel();
-        app.agents.ended(app.limits.drain).await;
-        app.usage.flush().await;
+        finish(&app, &shutdown).await;
         executed
     });
     drop(flush);

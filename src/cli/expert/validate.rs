@@ -67,7 +67,7 @@ async fn binding(config: &Configuration, installed: &Installed) -> Result<Value,
     let checked = expert::check_binding(package, &text, &sources).await;
     let unread = library.unread_bindings(&installed.folder()).map(|unread| {
         format!(
-            "{} is not read, because respool has not installed this package: what of it is yours belongs in {}",
+            "{} is not read, because respool has not installed this package; move your own bindings to {}",
             unread.display(),
             path.display()
         )

@@ -214,7 +214,7 @@ fn undo(client: Client, file: Option<&Path>) -> Result<(), Failure> {
             let kept = beside(file, UNDONE);
             replace(&kept, &present).map_err(failed)?;
             say::say(&format!(
-                "{} was changed where respool had written, or so that it cannot be read. It is restored to what it was before respool; the changed file is kept as {}.",
+                "{} was changed in lines that respool had written, or is no longer valid. It is restored to what it was before; the changed file is kept as {}.",
                 file.display(),
                 kept.display()
             ));

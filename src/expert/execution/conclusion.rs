@@ -19,7 +19,7 @@ use crate::expert::settings::SlaBreach;
 use crate::expert::workspace::Workspace;
 use crate::store::{Claimed, EntryEnd, Queue as _, StoreError};
 
-/// What lists say of an attempt that may quote private knowledge. The message of the failure has the whole reason.
+/// What lists say of an attempt that may quote private knowledge. The escalation has the whole reason; it is kept even if nobody gets it.
 fn withheld(outcome: &Outcome) -> String {
     let what = match &outcome.failure {
         Some(failure) => format!("the attempt failed ({})", failure.code),
@@ -89,7 +89,7 @@ impl Worker {
     }
 
     async fn failed(&self, attempt: &Attempt<'_>, failed: Failed) -> Result<(), StoreError> {
-        let Failed { reason, noted, may_retry } = failed;
+        let Failed { reason, mut noted, may_retry } = failed;
         let number = attempt.claimed.attempt;
         match verdict::after_failure(&attempt.execution, number, may_retry) {
             Next::Retry(pause) => {
@@ -102,22 +102,21 @@ impl Worker {
                 tracing::error!(target: "respool::expert", expert = attempt.expert.name(), entry = attempt.claimed.lease.entry,
                     process = attempt.process.name.value, attempts = number, on_failure = attempt.execution.on_failure.as_str(), "a process failed");
                 let late = self.report_if_late(attempt).await?;
-                let is_withheld = noted != reason;
-                let mut noted = noted;
-                if escalates || is_withheld {
+                let is_private = attempt.is_private();
+                if escalates || is_private {
                     let mut what = json!({"reason": reason, "context": attempt.inputs, "attempts": number,
                         "recommendation": "Look at what failed, and start the process again or do it by hand."});
                     if let Some(late) = late {
                         what["late"] = late;
                     }
                     let message = attempt.message(MessageKind::Escalation, "failed", what);
-                    if is_withheld {
+                    if is_private {
                         let _ = write!(noted, ": `respool expert outbox show {}` shows it", message.id);
                     }
                     if escalates {
                         self.post(message).await?;
                     } else {
-                        // Nobody is to be notified, and somebody may want to know.
+                        // It is not delivered, only kept for whoever looks.
                         self.store.keep_message(message.into_row(), now()).await?;
                     }
                 }

@@ -149,7 +149,7 @@ impl Client {
 /// True for a body that says so, or that is one and does not ask for a stream.
 fn wants_no_stream(body: &[u8]) -> bool {
     let body = std::str::from_utf8(body).ok().and_then(|text| Object::parse(text).ok());
-    body.is_some_and(|body| !body.is_true("stream"))
+    body.is_some_and(|body| !body.means_true("stream"))
 }
 
 /// Answers a request that is refused before any of its body is read, in the form that its client needs.
