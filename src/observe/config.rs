@@ -4,9 +4,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use crate::units::words;
-
-words! {
+wire::string_enum! {
     /// How a log line looks.
     LogFormat {
         /// Text on a terminal, JSON otherwise.
@@ -19,7 +17,7 @@ words! {
     }
 }
 
-words! {
+wire::string_enum! {
     /// The least severe level that is logged.
     Level {
         /// Nothing.

@@ -8,9 +8,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use url::Url;
 
-use crate::units::{Secret, some_duration, words};
+use crate::units::{Secret, some_duration};
 
-words! {
+wire::string_enum! {
     /// An API beside chat completions that a model server may answer itself.
     OwnWire {
         /// `POST /v1/responses`.

@@ -101,7 +101,7 @@ fn call(text: &str) -> Option<ToolCall> {
 
 #[cfg(test)]
 mod tests {
-    use crate::wire::{ChatRequest, Known};
+    use crate::{ChatRequest, Known};
 
     const TOOLS: &str = r#"[{"type":"function","function":{"name":"read","description":"d","parameters":{"type":"object"}}},{"type":"x"}]"#;
 
@@ -120,7 +120,7 @@ mod tests {
             (Ok(read), Ok(plain)) => {
                 assert_eq!(format!("{:?}", read.object), format!("{:?}", plain.object));
                 let parts = |request: &ChatRequest<'_>| {
-                    let fields = |message: &crate::wire::Message<'_>| {
+                    let fields = |message: &crate::Message<'_>| {
                         let object: Vec<_> = message
                             .object
                             .iter()

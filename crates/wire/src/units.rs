@@ -158,7 +158,8 @@ pub fn both<A, B, E>(one: Result<A, Vec<E>>, other: Result<B, Vec<E>>) -> Result
 }
 
 /// Defines an enum whose variants are words in the configuration: `NAMES`, `as_str`, `Display` and `Deserialize`.
-macro_rules! words {
+#[macro_export]
+macro_rules! string_enum {
     ($(#[$meta:meta])* $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
@@ -183,7 +184,6 @@ macro_rules! words {
         }
     };
 }
-pub(crate) use words;
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,7 @@ use unicode_width::UnicodeWidthChar as _;
 
 /// The text with control characters and invisible format characters written out (`\u{1b}`), line breaks as they are and
 /// tabs as spaces.
-pub(crate) fn visible(text: &str) -> String {
+pub fn visible(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();
     let mut before = None;
@@ -24,12 +24,12 @@ pub(crate) fn visible(text: &str) -> String {
 }
 
 /// The same, on one line of at most so many columns.
-pub(crate) fn one_line(text: &str, width: usize) -> String {
+pub fn one_line(text: &str, width: usize) -> String {
     cut(&visible(&text.trim().replace(['\n', '\r', '\t'], " ")), width)
 }
 
 /// A line that is visible already, cut to so many columns.
-pub(crate) fn cut(line: &str, width: usize) -> String {
+pub fn cut(line: &str, width: usize) -> String {
     if line.chars().map(columns).sum::<usize>() <= width {
         return line.to_owned();
     }
@@ -45,7 +45,7 @@ pub(crate) fn cut(line: &str, width: usize) -> String {
 
 /// Text that is visible already, with line breaks between words where a line is too long. A word that is longer than a line
 /// is left to the terminal.
-pub(crate) fn wrapped(text: &str, width: usize) -> String {
+pub fn wrapped(text: &str, width: usize) -> String {
     text.split('\n').map(|line| wrapped_line(line, width)).collect::<Vec<_>>().join("\n")
 }
 
@@ -65,7 +65,7 @@ fn wrapped_line(line: &str, width: usize) -> String {
 }
 
 /// The columns of a character.
-pub(crate) fn columns(c: char) -> usize {
+pub fn columns(c: char) -> usize {
     c.width().unwrap_or(0)
 }
 

@@ -2,6 +2,15 @@
 //!
 //! Requests and replies are held as spans of the original text; only what must change is rewritten. Nothing here decides
 //! anything: `translate` does. Called by `translate`, `relay` and `upstream`.
+//!
+//! [`turn`] holds what a reply becomes, [`sse`] cuts event streams into frames, [`units`] reads what configuration writes, and
+//! [`visible`] makes text safe to print. The crate is pure: no async, no I/O, no clock, no randomness.
+
+pub mod pattern;
+pub mod sse;
+pub mod turn;
+pub mod units;
+pub mod visible;
 
 mod controls;
 mod error;
