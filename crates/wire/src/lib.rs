@@ -23,6 +23,8 @@ mod prune;
 mod reply;
 mod request;
 mod scan;
+mod target;
+mod usage_row;
 
 pub use controls::escape_controls;
 pub use error::{ApiError, Cause};
@@ -35,3 +37,5 @@ pub use prune::{Edit, Editor, Shape, Tag, prune};
 pub use reply::{Choice, Completion, NativeToolCall, REPLY, pruned_logprobs, text_of, usage_from};
 pub use request::{BadRequest, ChatRequest, DeclaredTool, Message, ToolChoice};
 pub use scan::{Malformed, Scanner};
+pub use target::Target;
+pub use usage_row::UsageRow;
