@@ -12,6 +12,7 @@ mod check;
 mod demo;
 mod expert;
 mod experts;
+mod plain_http;
 mod reference;
 mod reload;
 mod runs;
