@@ -236,7 +236,7 @@ fn of_requests(minutes: &Minutes, now: u64) -> Vec<Finding> {
         (count >= least).then(|| format!("{count} {what} in 15 minutes."))
     };
     add(Rule::LoopsStopped, often(long.loops_stopped, 3, "loops were stopped"));
-    add(Rule::Overflows, often(long.overflowed, 5, "requests were too long for the model"));
+    add(Rule::Overflows, often(long.overflowed.len() as u64, 5, "requests were too long for the model"));
     add(Rule::FirstByteSlow, slow(minutes, now));
     found.extend(refused(&window));
     found
@@ -305,8 +305,8 @@ mod tests {
     fn events_are_counted_over_a_quarter_of_an_hour() {
         check(requests(3, 14 * MINUTE, |_, it| it.loop_stopped = true), &["loops_stopped"]);
         check(requests(2, 14 * MINUTE, |_, it| it.loop_stopped = true), &[]);
-        check(requests(5, 14 * MINUTE, |_, it| it.overflowed = true), &["overflows"]);
-        check(requests(5, 16 * MINUTE, |_, it| it.overflowed = true), &[]);
+        check(requests(5, 14 * MINUTE, |index, it| it.overflowed = Some(index as u64)), &["overflows"]);
+        check(requests(5, 16 * MINUTE, |index, it| it.overflowed = Some(index as u64)), &[]);
         let refused = |_, it: &mut Ended| {
             it.error = Some(("box".into(), "upstream_credentials_refused".into()));
         };
