@@ -101,7 +101,7 @@ rules! {
         "Look at the load of the GPU and at the length of the prompts; the server's prefix cache may be switched off.";
     RunFailed = "run_failed", Warning,
         "A run of an agent or expert has failed.",
-        "Look at its steps and the reason on the page.";
+        "The page shows its steps and the reason, under Runs.";
     DeadLetter = "dead_letter", Warning,
         "An expert's task failed for good: all its attempts are used up.",
         "Look at it on the page under Approvals, then try it again or drop it.";

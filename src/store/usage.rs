@@ -208,6 +208,15 @@ impl UsageStore {
         let done = tokio::task::spawn_blocking(work).await;
         done.unwrap_or_else(|error| {
             Err(StoreError(format!("the rows of what was used cannot be used: {error}")))
+    /// The requests of one run, the oldest first.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub async fn requests_of_run(&self, run: &str, most: usize) -> Result<Vec<StoredUsage>, StoreError> {
+        let run = run.to_owned();
+        self.work(&self.reader, "read", move |connection| requests_of_run(connection, &run, most)).await
+    }
+
         })
     }
 }
@@ -369,6 +378,12 @@ fn sum(row: &Row<'_>, width: usize) -> rusqlite::Result<UsageSum> {
         names: (0..width).map(|index| row.get(index)).collect::<rusqlite::Result<_>>()?,
         model: row.get(width)?,
         requests: whole(1)?,
+fn requests_of_run(connection: &Connection, run: &str, most: usize) -> rusqlite::Result<Vec<StoredUsage>> {
+    let statement = format!("SELECT {COLUMNS} FROM requests WHERE run = ?1 ORDER BY at, id LIMIT ?2");
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    connection.prepare_cached(&statement)?.query_map(params![run, most], stored)?.collect()
+}
+
         failed: whole(2)?,
         model_calls: whole(3)?,
         repeats: whole(4)?,
