@@ -114,6 +114,9 @@ rules! {
     StateNotWritable = "state_not_writable", Critical,
         "Usage records cannot be written to disk. Requests are still answered.",
         "Make room on the disk of `state_dir`, or give respool the right to write there.";
+    StateRemoved = "state_removed", Critical,
+        "A database was removed or replaced while respool was using it. Webhooks are refused, and no run, event or usage record is kept.",
+        "Restart respool: it opens the file that is there then, or makes a new one. To keep what the old file held, restore a copy first.";
     ReloadFailed = "reload_failed", Warning,
         "The changed configuration is wrong. The old one stays in use.",
         "Correct the file; `respool check` says what is wrong and where.";
@@ -144,6 +147,8 @@ pub(super) struct Signals {
     pub(super) minutes: Minutes,
     pub(super) budgets: Vec<Warning>,
     pub(super) is_state_broken: bool,
+    /// Why nothing can be kept: a database was removed.
+    pub(super) removed_database: Option<String>,
     /// Approvals that wait: the id and the agent.
     pub(super) approvals: Vec<(String, String)>,
     /// Runs that failed of late: the id and the agent.
@@ -208,6 +213,9 @@ pub(super) fn findings(signals: &Signals, now: u64) -> Vec<Finding> {
     }
     if signals.is_state_broken {
         all.push(finding(Rule::StateNotWritable, "", "Usage records cannot be written."));
+    }
+    if let Some(why) = &signals.removed_database {
+        all.push(finding(Rule::StateRemoved, "", format!("{}.", capital(why))));
     }
     if let Some(why) = &signals.reload_problem {
         all.push(finding(Rule::ReloadFailed, "", format!("The changed configuration is wrong: {why}")));
@@ -346,13 +354,21 @@ mod tests {
             failed_runs: vec![("run-1".into(), "helper".into())],
             dead_letters: vec![("entry-1".into(), "sales".into())],
             is_state_broken: true,
+            removed_database: Some("the database /x was removed".into()),
             reload_problem: Some("line 3".into()),
             ..Signals::default()
         };
         let found: Vec<_> = findings(&signals, NOW).iter().map(|finding| finding.rule.as_str()).collect();
         assert_eq!(
             found,
-            ["approval_waiting", "run_failed", "dead_letter", "state_not_writable", "reload_failed"]
+            [
+                "approval_waiting",
+                "run_failed",
+                "dead_letter",
+                "state_not_writable",
+                "state_removed",
+                "reload_failed"
+            ]
         );
     }
 

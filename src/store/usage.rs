@@ -9,6 +9,7 @@ use rusqlite::{Connection, Row, params};
 
 use super::numbers::signed;
 use super::open::{self, failed};
+use super::presence::DatabaseFile;
 use super::{StoreError, clearing};
 use crate::observe::UsageRow;
 use crate::turn::Usage;
@@ -112,6 +113,7 @@ pub struct UsageStore {
     writer: Arc<Mutex<Connection>>,
     reader: Arc<Mutex<Connection>>,
     path: PathBuf,
+    file: DatabaseFile,
 }
 
 impl UsageStore {
@@ -123,7 +125,16 @@ impl UsageStore {
         open::make_directory(state_dir)?;
         let path = state_dir.join(FILE);
         let (writer, reader) = open::open_other(&path, &STEPS)?;
-        Ok(Self { writer: Arc::new(Mutex::new(writer)), reader: Arc::new(Mutex::new(reader)), path })
+        let file = DatabaseFile::opened(&path);
+        Ok(Self { writer: Arc::new(Mutex::new(writer)), reader: Arc::new(Mutex::new(reader)), path, file })
+    }
+
+    /// Checks that the file is still the one that was opened. Where it is not, no rows are written.
+    ///
+    /// # Errors
+    /// When it was removed or replaced.
+    pub fn check_file(&self) -> Result<(), StoreError> {
+        self.file.check()
     }
 
     /// Writes rows in one transaction.
@@ -131,6 +142,9 @@ impl UsageStore {
     /// # Errors
     /// When they cannot be written; none of them then is, and they are returned.
     pub async fn append(&self, rows: Vec<UsageRow>) -> Result<(), (Vec<UsageRow>, StoreError)> {
+        if let Err(error) = self.check_file() {
+            return Err((rows, error));
+        }
         let (writer, path) = (Arc::clone(&self.writer), self.path.clone());
         let work = move || {
             let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
@@ -194,6 +208,15 @@ impl UsageStore {
         self.work(&self.reader, "read", move |connection| of_run(connection, &run)).await
     }
 
+    /// The requests of one run, the oldest first.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub async fn requests_of_run(&self, run: &str, most: usize) -> Result<Vec<StoredUsage>, StoreError> {
+        let run = run.to_owned();
+        self.work(&self.reader, "read", move |connection| requests_of_run(connection, &run, most)).await
+    }
+
     async fn work<T: Send + 'static>(
         &self,
         connection: &Arc<Mutex<Connection>>,
@@ -208,15 +231,6 @@ impl UsageStore {
         let done = tokio::task::spawn_blocking(work).await;
         done.unwrap_or_else(|error| {
             Err(StoreError(format!("the rows of what was used cannot be used: {error}")))
-    /// The requests of one run, the oldest first.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub async fn requests_of_run(&self, run: &str, most: usize) -> Result<Vec<StoredUsage>, StoreError> {
-        let run = run.to_owned();
-        self.work(&self.reader, "read", move |connection| requests_of_run(connection, &run, most)).await
-    }
-
         })
     }
 }
@@ -364,6 +378,12 @@ fn of_run(connection: &Connection, run: &str) -> rusqlite::Result<Vec<UsageSum>>
     connection.prepare_cached(&statement)?.query_map(params![run], |row| sum(row, 0))?.collect()
 }
 
+fn requests_of_run(connection: &Connection, run: &str, most: usize) -> rusqlite::Result<Vec<StoredUsage>> {
+    let statement = format!("SELECT {COLUMNS} FROM requests WHERE run = ?1 ORDER BY at, id LIMIT ?2");
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    connection.prepare_cached(&statement)?.query_map(params![run, most], stored)?.collect()
+}
+
 fn sum(row: &Row<'_>, width: usize) -> rusqlite::Result<UsageSum> {
     let whole = |index: usize| row.get::<_, i64>(width + index).map(i64::unsigned_abs);
     // Totals of columns that may be empty are floats.
@@ -378,12 +398,6 @@ fn sum(row: &Row<'_>, width: usize) -> rusqlite::Result<UsageSum> {
         names: (0..width).map(|index| row.get(index)).collect::<rusqlite::Result<_>>()?,
         model: row.get(width)?,
         requests: whole(1)?,
-fn requests_of_run(connection: &Connection, run: &str, most: usize) -> rusqlite::Result<Vec<StoredUsage>> {
-    let statement = format!("SELECT {COLUMNS} FROM requests WHERE run = ?1 ORDER BY at, id LIMIT ?2");
-    let most = i64::try_from(most).unwrap_or(i64::MAX);
-    connection.prepare_cached(&statement)?.query_map(params![run, most], stored)?.collect()
-}
-
         failed: whole(2)?,
         model_calls: whole(3)?,
         repeats: whole(4)?,
