@@ -34,7 +34,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::{Flags, Loaded, Problems};
+use crate::config::{Flags, Loaded, Misspelt, Problems};
 use crate::units::Unusable;
 
 /// `EX_CONFIG`.
@@ -178,13 +178,20 @@ fn log_problem(loaded: &Loaded, why: String) -> Failure {
     }
 }
 
-/// Says that a `respool.toml` in the working directory is not used, if the user may believe it is.
-fn unread_note(loaded: &Loaded) -> Option<String> {
-    let file = loaded.unread.as_ref()?;
-    Some(format!(
-        "{} is not read, because no option names it. To use it, add --config respool.toml",
-        file.display()
-    ))
+/// Says which settings are not used although the user may believe they are: a `respool.toml` in the working directory, and misspelt
+/// variables.
+fn unread_notes(loaded: &Loaded) -> Vec<String> {
+    let file = loaded.unread.as_ref().map(|file| {
+        format!(
+            "{} is not read, because no option names it. To use it, add --config respool.toml",
+            file.display()
+        )
+    });
+    file.into_iter().chain(loaded.misspelt.iter().map(misspelt_note)).collect()
+}
+
+fn misspelt_note(Misspelt { name, meant }: &Misspelt) -> String {
+    format!("the environment variable {name} is not read; did you mean {meant}?")
 }
 
 /// Why a command failed.
@@ -246,7 +253,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Chat(arguments) => chat::chat(&arguments),
         Command::Runs { flags, command } => {
             let loaded = flags.load(None)?;
-            unread_note(&loaded).iter().for_each(|note| say::say_aside(&format!("respool: {note}")));
+            unread_notes(&loaded).iter().for_each(|note| say::say_aside(&format!("respool: {note}")));
             runs::runs(&loaded, command)
         }
         Command::Alerts { flags, command } => alerts::alerts(&flags.load(None)?, command),

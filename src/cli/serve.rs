@@ -14,7 +14,7 @@ use super::advice::{self, Advice, advice};
 use super::agents::{Equipped, OpenTools, agents, equipped, model_accesses, read_prompt};
 use super::reload::{Reloading, Stamp};
 use super::upstreams::ServedUpstreams;
-use super::{Failure, experts, log_problem, sealing, usage};
+use super::{Failure, experts, log_problem, misspelt_note, sealing, usage};
 use crate::agent::AgentConfig;
 use crate::alerts::{Alerts, Watched};
 use crate::config::{Flags, Loaded, Settings};
@@ -55,6 +55,9 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let parts = parts(settings, &stop.abort).await;
     let Assembled { app, upstreams, sources, traces } =
         assembled(settings, &stop.abort, parts).await.map_err(|found| loaded.problems(found))?;
+    for misspelt in &loaded.misspelt {
+        tracing::warn!(target: "respool::server", "{}", misspelt_note(misspelt));
+    }
     for Advice { text, todo } in advice(settings) {
         tracing::warn!(target: "respool::server", todo, "{text}");
     }
