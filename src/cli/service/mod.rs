@@ -159,15 +159,38 @@ fn uninstall(manager: Manager, paths: &Paths) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    manager.stop(&paths.unit)?;
-    fs::remove_file(&paths.unit)
-        .map_err(|error| format!("{} cannot be removed: {error}", paths.unit.display()))?;
-    manager.forget();
-    say(&format!(
-        "The service is removed. Configuration, state and {} stay; delete them if you no longer need them.",
+    let stopped = manager.stop(&paths.unit);
+    for file in manager.files(&paths.unit) {
+        remove(&file)?;
+    }
+    let stay = format!(
+        "Configuration, state and {} stay; delete them if you no longer need them.",
         paths.environment.display()
-    ));
-    Ok(())
+    );
+    match stopped {
+        Ok(()) => {
+            manager.forget();
+            say(&format!("The service is removed. {stay}"));
+            Ok(())
+        }
+        // It does not start again, but what runs may go on until the session ends.
+        Err(why) => Err(format!(
+            "{} is removed, so the service does not start again, but it could not be stopped: {why}. If it is running, {}. {stay}",
+            paths.unit.display(),
+            manager.stop_by_hand()
+        )
+        .into()),
+    }
+}
+
+/// Removes a file that may be gone already.
+fn remove(file: &Path) -> Result<(), String> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(format!("{} cannot be removed: {error}", file.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A unit installed by other means, if `install` has not written one.
