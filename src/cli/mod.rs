@@ -152,7 +152,8 @@ enum ConfigCommand {
 
 #[derive(Args, Debug, Default)]
 struct Configured {
-    /// The model server: the base URL of vLLM, with or without /v1, or replay:DIR for recorded replies
+    /// The model server: the base URL of vLLM, with or without /v1, or replay:DIR for recorded replies; the configured upstreams stay
+    /// and come after it
     #[arg(long, value_name = "URL", global = true)]
     upstream: Option<String>,
     /// The configuration file [default: respool.toml in the user's or the system's configuration directory]

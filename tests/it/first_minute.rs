@@ -179,6 +179,56 @@ fn a_service_that_does_not_start_says_why() {
         code == 1 && said.contains("Failed to connect to bus") && said.contains("XDG_RUNTIME_DIR"),
         "{said}"
     );
+    let unit = home.path().join(".config/systemd/user/respool.service");
+    let link = unit.with_file_name("default.target.wants").join("respool.service");
+    std::fs::create_dir_all(link.parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink(&unit, &link).unwrap();
+    let (code, said) = service(home.path(), &path, &["uninstall"]);
+    assert!(code == 1 && said.contains("Failed to connect to bus"), "{said}");
+    assert!(said.contains("respool.service is removed") && said.contains("respool.env stay"), "{said}");
+    assert!(!unit.exists() && link.symlink_metadata().is_err(), "{said}");
     let (code, said) = service(home.path(), &path, &["install", "--dry-run"]);
     assert!(code == 0 && said.contains("ExecStart=") && said.contains("mode 0600"), "{said}");
+}
+
+#[test]
+fn misspelt_variables_are_named_with_what_was_meant() {
+    let variables = [("RESPOOL_LISTEN", "127.0.0.1:9"), ("RESPOOL_KEY_OF_MINE", "k")];
+    let note = "RESPOOL_LISTEN is not read; did you mean RESPOOL__LISTEN?";
+    let (_, said, _) = run(&["check", "--upstream", "http://127.0.0.1:9"], None, &variables);
+    assert!(said.contains(note) && !said.contains("RESPOOL_KEY_OF_MINE"), "{said}");
+    let (_, said, _) = run(&["config", "show"], None, &variables);
+    assert!(said.contains("RESPOOL_LISTEN (did you mean RESPOOL__LISTEN?)"), "{said}");
+    // It says so before it finds that the port is taken.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let (code, _, log) = run(&["serve", "--listen", &address], None, &variables);
+    assert!(code == 1 && log.contains(note), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_speaks_of_what_the_user_wrote() {
+    let fake = crate::support::fake_vllm::FakeVllm::start([]).await;
+    // A server without TLS that answers a TLS client at once.
+    let respool = crate::support::respool::Respool::before(&fake).await;
+    let plain = format!("http://{}", respool.address);
+    tokio::task::spawn_blocking(move || {
+        let dead = "http://127.0.0.1:9";
+        let (code, said, _) = run(&["check", "--upstream", dead], None, &[]);
+        assert!(code == 1 && said.contains("the address after --upstream is right"), "{said}");
+        assert!(!said.contains("[[upstream]]"), "{said}");
+        let variable = ("RESPOOL__UPSTREAM__0__URL", dead);
+        let (_, said, _) = run(&["check"], None, &[variable]);
+        assert!(said.contains("`url` of this upstream (environment RESPOOL__UPSTREAM__0__URL)"), "{said}");
+        let file = format!("[[upstream]]\nurl = \"{dead}\"\n");
+        let (_, said, _) = run(&["check"], Some(&file), &[]);
+        assert!(said.contains("`url` of this upstream (respool.toml:2)"), "{said}");
+        let tls = plain.replace("http://", "https://");
+        let (_, said, _) = run(&["check", "--upstream", &tls], None, &[]);
+        assert!(said.contains(&format!("make the address after --upstream {plain}")), "{said}");
+        let (_, help, _) = run(&["serve", "--help"], None, &[]);
+        assert!(help.contains("the configured upstreams stay"), "{help}");
+    })
+    .await
+    .unwrap();
 }
