@@ -12,7 +12,7 @@ use crate::tools::audit::{self, Line, Step};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AuditCommand {
-    /// List tool calls, newest last.
+    /// List the tool calls that may have changed something and those that were refused, newest last.
     List {
         /// How many lines to print, counted from the end
         #[arg(long, value_name = "COUNT", default_value_t = 50)]
@@ -45,7 +45,11 @@ fn text(file: &std::path::Path) -> Result<String, Failure> {
     std::fs::read_to_string(file).map_err(|error| {
         Failure::Failed(match error.kind() {
             ErrorKind::NotFound => {
-                format!("there is no audit log at {}: no tool has run yet", file.display())
+                format!(
+                    "there is no audit log at {}: no tool call has been logged yet. Calls that only read, such as `read` and `search`, are \
+                     logged only if they are refused",
+                    file.display()
+                )
             }
             _ => format!("{} cannot be read: {error}", file.display()),
         })

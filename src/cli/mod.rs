@@ -88,7 +88,7 @@ enum Command {
         #[command(subcommand)]
         command: alerts::AlertsCommand,
     },
-    /// Show which tool calls ran and which were refused, and verify that the audit log was not altered.
+    /// Show the tool calls that may have changed something and those that were refused, and verify that the log was not altered.
     Audit {
         #[command(flatten)]
         flags: Configured,
