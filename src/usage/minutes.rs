@@ -66,9 +66,9 @@ impl Ended {
 fn identity(row: &UsageRow) -> u64 {
     let mut hasher = DefaultHasher::new();
     if row.run.is_empty() {
-        (row.at, &row.id).hash(&mut hasher)
+        (row.at, &row.id).hash(&mut hasher);
     } else {
-        row.run.hash(&mut hasher)
+        row.run.hash(&mut hasher);
     }
     hasher.finish()
 }

@@ -237,8 +237,8 @@ fn own_models(config: &Value, wanted: &Wanted) -> Vec<AgentModel> {
     let aliases = &config["agents"]["defaults"]["models"];
     let is_relayed = |model: &str| {
         let of_alias = aliases.as_object().into_iter().flatten();
-        let of_alias = of_alias.filter(|(_, entry)| entry["alias"] == model).map(|(model, _)| model.as_str());
-        let model = of_alias.last().unwrap_or(model);
+        let mut of_alias = of_alias.filter(|(_, entry)| entry["alias"] == model);
+        let model = of_alias.next().map_or(model, |(model, _)| model.as_str());
         let provider = model.split_once('/').map(|(provider, _)| &providers[provider]["baseUrl"]);
         provider.and_then(Value::as_str).is_some_and(|base| is_same_server(base, &wanted.url))
     };
