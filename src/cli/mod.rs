@@ -7,12 +7,14 @@ mod advice;
 mod agents;
 mod alerts;
 mod audit;
+mod banner;
 mod chat;
 mod check;
 mod demo;
 mod expert;
 mod experts;
 mod plain_http;
+mod reachability;
 mod reference;
 mod reload;
 mod runs;
@@ -21,6 +23,7 @@ mod sealing;
 mod serve;
 mod service;
 mod setup;
+mod upstream_list;
 mod upstreams;
 mod usage;
 mod version;
@@ -64,6 +67,13 @@ enum Command {
     Check {
         #[command(flatten)]
         flags: Configured,
+    },
+    /// List the upstreams, whether each answers, and its models.
+    Upstreams {
+        #[command(flatten)]
+        flags: Configured,
+        #[command(flatten)]
+        arguments: upstream_list::UpstreamsArgs,
     },
     /// Chat with a coding assistant that works in this directory.
     Chat(chat::ChatArgs),
@@ -251,6 +261,9 @@ fn run(command: Command) -> Result<(), Failure> {
         }
         Command::Demo(arguments) => Ok(demo::demo(arguments)?),
         Command::Check { flags } => check::check(&flags.load(None)?),
+        Command::Upstreams { flags, arguments } => {
+            upstream_list::list_upstreams(&flags.load(None)?, &arguments)
+        }
         Command::Chat(arguments) => chat::chat(&arguments),
         Command::Runs { flags, command } => {
             let loaded = flags.load(None)?;

@@ -9,12 +9,12 @@ use crate::units::words;
 words! {
     /// How a log line looks.
     LogFormat {
-        /// Text on a terminal, JSON otherwise.
+        /// Short lines on a terminal, JSON otherwise.
         #[default]
         Auto = "auto",
         /// One JSON object per line.
         Json = "json",
-        /// For people.
+        /// Text with every value.
         Text = "text",
     }
 }

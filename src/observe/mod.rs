@@ -10,6 +10,7 @@ pub mod metrics;
 mod on_terminal;
 mod record;
 mod request_line;
+mod terminal_lines;
 mod trace;
 mod usage;
 mod writer;

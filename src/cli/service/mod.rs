@@ -36,8 +36,8 @@ pub(super) enum ServiceCommand {
         #[arg(long, short)]
         follow: bool,
         /// How many lines to print
-        #[arg(long, short = 'n', value_name = "N", default_value_t = 50)]
-        lines: u32,
+        #[arg(long, short = 'n', alias = "lines", value_name = "COUNT", default_value_t = 50)]
+        limit: u32,
     },
 }
 
@@ -85,9 +85,9 @@ pub(super) fn service(command: ServiceCommand) -> Result<(), Failure> {
         ServiceCommand::Install(arguments) => install(manager, &paths, &arguments),
         ServiceCommand::Uninstall => uninstall(manager, &paths),
         ServiceCommand::Status => status(manager, &paths),
-        ServiceCommand::Logs { follow, lines } => {
+        ServiceCommand::Logs { follow, limit } => {
             let of_system = matches!(other(manager, &paths), Some(OtherUnit::OfSystem(_)));
-            Ok(manager.logs(&paths.home, follow, lines, of_system)?)
+            Ok(manager.logs(&paths.home, follow, limit, of_system)?)
         }
     }
 }
