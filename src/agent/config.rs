@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::units::{Size, duration, words};
+use crate::units::{Size, duration};
 
-words! {
+wire::string_enum! {
     /// What becomes of a run whose client went away.
     OnDisconnect {
         /// It ends.
@@ -19,7 +19,7 @@ words! {
     }
 }
 
-words! {
+wire::string_enum! {
     /// The field in which calls are looked for first.
     ReadFirst {
         /// `reasoning` or `reasoning_content`.
@@ -30,7 +30,7 @@ words! {
     }
 }
 
-words! {
+wire::string_enum! {
     /// What the client sees of the work.
     Progress {
         /// Lines of reasoning.

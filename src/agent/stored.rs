@@ -81,7 +81,7 @@ mod tests {
         let expected: Value =
             serde_json::from_str(&std::fs::read_to_string(fixtures.join("schema-2.json")).unwrap()).unwrap();
         let dir = tempfile::tempdir().unwrap();
-        crate::store::write_fixture(dir.path(), &sql);
+        testing::stores::write_runs(dir.path(), &sql);
         let config = StoreConfig { state_dir: dir.path().to_owned(), ..StoreConfig::default() };
         let store = Store::open(&config).unwrap();
         assert_eq!(

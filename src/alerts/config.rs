@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::quiet::QuietHours;
-use crate::units::{Secret, duration, words};
+use crate::units::{Secret, duration};
 
-words! {
+wire::string_enum! {
     /// Where alerts go.
     SinkKind {
         /// JSON by POST.

@@ -12,9 +12,8 @@ use super::library::BINDINGS;
 use super::manifest::TriggerKind;
 use super::package::Package;
 use super::yaml::{self, Entry, Value};
-use crate::units::words;
 
-words! {
+wire::string_enum! {
     /// Where a tool's operations are.
     BindingType {
         /// On an MCP server of `[tools.mcp.NAME]`.

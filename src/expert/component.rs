@@ -9,12 +9,11 @@ use super::name::NameKind;
 use super::policy::Tier;
 use super::settings::{DeliveryFields, ExecutionFields};
 use super::yaml::{Entry, Node, Value};
-use crate::units::words;
 
 /// The types of values.
 pub(super) const TYPES: [&str; 6] = ["string", "number", "integer", "boolean", "object", "array"];
 
-words! {
+wire::string_enum! {
     /// Where a function runs.
     FunctionSession {
         /// In the run that uses it, which reads its text.
@@ -25,7 +24,7 @@ words! {
     }
 }
 
-words! {
+wire::string_enum! {
     /// What kind of knowledge it is.
     KnowledgeKind {
         /// It does not change.
@@ -38,7 +37,7 @@ words! {
     }
 }
 
-words! {
+wire::string_enum! {
     /// How long state lasts.
     Scope {
         /// Permanently.

@@ -13,7 +13,6 @@ use super::experts::Experts;
 use super::trigger::fenced;
 use crate::store::{ApprovalState, MessageRow, NewMessage, Store};
 use crate::tools::{Approver, Caller, Invocation, Question, ToolError, ToolSet, Tools as _};
-use crate::units::words;
 
 /// The gateway's tool that reaches a session.
 const SEND: &str = "sessions_send";
@@ -26,7 +25,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// The pause after a failed delivery doubles from the first value up to the second, in milliseconds.
 const PAUSE: (u64, u64) = (5_000, 15 * 60_000);
 
-words! {
+wire::string_enum! {
     /// The kind of a message.
     MessageKind {
         /// The result of a process.

@@ -8,9 +8,8 @@ use super::path;
 use super::policy::{Learning, Policy};
 use super::settings::{DeliveryFields, ExecutionFields};
 use super::yaml::{Node, Value};
-use crate::units::words;
 
-words! {
+wire::string_enum! {
     /// How invocations of a trigger run relative to each other.
     Concurrency {
         /// They run side by side.
@@ -23,7 +22,7 @@ words! {
     }
 }
 
-words! {
+wire::string_enum! {
     /// What fires a trigger.
     TriggerKind {
         /// A request to the trigger's own endpoint.
@@ -36,7 +35,7 @@ words! {
     }
 }
 
-words! {
+wire::string_enum! {
     /// Where a triggered process runs.
     TriggerSession {
         /// In a separate run.

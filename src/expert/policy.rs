@@ -7,9 +7,8 @@ use super::duration::Length;
 use super::fields;
 use super::fields::{Fields, Listing};
 use super::yaml::Value;
-use crate::units::words;
 
-words! {
+wire::string_enum! {
     /// What happens when an operation is called.
     Tier {
         /// It runs.
@@ -22,7 +21,7 @@ words! {
     }
 }
 
-words! {
+wire::string_enum! {
     /// What happens when nobody answers in time.
     OnTimeout {
         /// The call is rejected and the step fails.

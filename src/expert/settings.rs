@@ -8,9 +8,8 @@ use serde_json::{Map, Value as Json, json};
 use super::diagnostic::Spanned;
 use super::duration::Length;
 use super::fields::Fields;
-use crate::units::words;
 
-words! {
+wire::string_enum! {
     /// How the delay grows from attempt to attempt.
     Backoff {
         /// It stays the same.
@@ -21,7 +20,7 @@ words! {
     }
 }
 
-words! {
+wire::string_enum! {
     /// What happens after the last attempt.
     OnFailure {
         /// The main agent and the person are notified.
@@ -34,7 +33,7 @@ words! {
     }
 }
 
-words! {
+wire::string_enum! {
     /// The form in which a result is delivered.
     Format {
         /// As a text.
@@ -47,7 +46,7 @@ words! {
     }
 }
 
-words! {
+wire::string_enum! {
     /// What happens when a result is late.
     SlaBreach {
         /// A warning is logged.

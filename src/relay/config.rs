@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::units::{duration, words};
+use crate::units::duration;
 use crate::upstream::OwnWire;
 use tool_call_parser::Prior;
 
-words! {
+wire::string_enum! {
     /// How a reply with tools is asked for.
     ToolsMode {
         /// Whole (`stream: false`), then spooled out.
@@ -20,7 +20,7 @@ words! {
     }
 }
 
-words! {
+wire::string_enum! {
     /// Who reads the tool calls out of the model's text.
     ToolParsing {
         /// The server's parser first, respool's engine for what it left.
@@ -31,7 +31,7 @@ words! {
     }
 }
 
-words! {
+wire::string_enum! {
     /// The name under which reasoning leaves.
     ReasoningField {
         /// `reasoning_content`, as OpenClaw reads it.
@@ -44,7 +44,7 @@ words! {
     }
 }
 
-words! {
+wire::string_enum! {
     /// What happens to a request that is larger than the model's window.
     OnOverflow {
         /// The server's error goes to the client, which then compacts.
@@ -55,7 +55,7 @@ words! {
     }
 }
 
-words! {
+wire::string_enum! {
     /// The form of an error after the last attempt.
     FinalErrors {
         /// For OpenClaw, Codex and Claude Code the form that they do not repeat, the true status for all others.

@@ -170,7 +170,7 @@ pub(super) async fn metrics() -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::tests::row_of;
+    use testing::rows::row_of;
 
     #[test]
     fn a_reply_brings_its_end_along() {

@@ -7,9 +7,9 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 
 use super::audit::AuditConfig;
-use crate::units::{Secret, Size, parse_duration, words};
+use crate::units::{Secret, Size, parse_duration};
 
-words! {
+wire::string_enum! {
     /// What the policy says to a call.
     Verdict {
         /// It runs.
@@ -22,7 +22,7 @@ words! {
     }
 }
 
-words! {
+wire::string_enum! {
     /// Whether commands run in a sandbox.
     SandboxMode {
         /// As much of one as the kernel permits.

@@ -380,8 +380,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::store::refuse_usage;
     use crate::turn::Usage;
+    use testing::stores::refuse_usage;
 
     fn ledger(dir: &std::path::Path) -> Ledger {
         let prices = Prices::new(&BTreeMap::new(), None).unwrap();

@@ -125,7 +125,7 @@ async fn a_run_that_must_be_durable_does_not_go_on_without_its_store() {
     for (is_required, expected) in [(true, "left"), (false, "failed")] {
         let dir = tempfile::tempdir().unwrap();
         let (_store, mut driver, mut run) = begun(dir.path()).await;
-        crate::store::refuse_events(dir.path());
+        testing::stores::refuse_events(dir.path());
         driver.journal.is_required = is_required;
         driver.record(&mut run, EventKind::Resumed).await;
         let end = driver.drive(&mut run).await;
