@@ -101,7 +101,7 @@ rules! {
         "Look at the load of the GPU and at the length of the prompts; the server's prefix cache may be switched off.";
     RunFailed = "run_failed", Warning,
         "A run of an agent or expert has failed.",
-        "Look at its steps and the reason on the page.";
+        "The page shows its steps and the reason, under Runs.";
     DeadLetter = "dead_letter", Warning,
         "An expert's task failed for good: all its attempts are used up.",
         "Look at it on the page under Approvals, then try it again or drop it.";
@@ -114,6 +114,9 @@ rules! {
     StateNotWritable = "state_not_writable", Critical,
         "Usage records cannot be written to disk. Requests are still answered.",
         "Make room on the disk of `state_dir`, or give respool the right to write there.";
+    StateRemoved = "state_removed", Critical,
+        "A database was removed or replaced while respool was using it. Webhooks are refused, and no run, event or usage record is kept.",
+        "Restart respool: it opens the file that is there then, or makes a new one. To keep what the old file held, restore a copy first.";
     ReloadFailed = "reload_failed", Warning,
         "The changed configuration is wrong. The old one stays in use.",
         "Correct the file; `respool check` says what is wrong and where.";
@@ -144,6 +147,8 @@ pub(super) struct Signals {
     pub(super) minutes: Minutes,
     pub(super) budgets: Vec<Warning>,
     pub(super) is_state_broken: bool,
+    /// Why nothing can be kept: a database was removed.
+    pub(super) removed_database: Option<String>,
     /// Approvals that wait: the id and the agent.
     pub(super) approvals: Vec<(String, String)>,
     /// Runs that failed of late: the id and the agent.
@@ -209,6 +214,9 @@ pub(super) fn findings(signals: &Signals, now: u64) -> Vec<Finding> {
     if signals.is_state_broken {
         all.push(finding(Rule::StateNotWritable, "", "Usage records cannot be written."));
     }
+    if let Some(why) = &signals.removed_database {
+        all.push(finding(Rule::StateRemoved, "", format!("{}.", capital(why))));
+    }
     if let Some(why) = &signals.reload_problem {
         all.push(finding(Rule::ReloadFailed, "", format!("The changed configuration is wrong: {why}")));
     }
@@ -236,7 +244,7 @@ fn of_requests(minutes: &Minutes, now: u64) -> Vec<Finding> {
         (count >= least).then(|| format!("{count} {what} in 15 minutes."))
     };
     add(Rule::LoopsStopped, often(long.loops_stopped, 3, "loops were stopped"));
-    add(Rule::Overflows, often(long.overflowed, 5, "requests were too long for the model"));
+    add(Rule::Overflows, often(long.overflowed.len() as u64, 5, "requests were too long for the model"));
     add(Rule::FirstByteSlow, slow(minutes, now));
     found.extend(refused(&window));
     found
@@ -305,8 +313,8 @@ mod tests {
     fn events_are_counted_over_a_quarter_of_an_hour() {
         check(requests(3, 14 * MINUTE, |_, it| it.loop_stopped = true), &["loops_stopped"]);
         check(requests(2, 14 * MINUTE, |_, it| it.loop_stopped = true), &[]);
-        check(requests(5, 14 * MINUTE, |_, it| it.overflowed = true), &["overflows"]);
-        check(requests(5, 16 * MINUTE, |_, it| it.overflowed = true), &[]);
+        check(requests(5, 14 * MINUTE, |index, it| it.overflowed = Some(index as u64)), &["overflows"]);
+        check(requests(5, 16 * MINUTE, |index, it| it.overflowed = Some(index as u64)), &[]);
         let refused = |_, it: &mut Ended| {
             it.error = Some(("box".into(), "upstream_credentials_refused".into()));
         };
@@ -346,13 +354,21 @@ mod tests {
             failed_runs: vec![("run-1".into(), "helper".into())],
             dead_letters: vec![("entry-1".into(), "sales".into())],
             is_state_broken: true,
+            removed_database: Some("the database /x was removed".into()),
             reload_problem: Some("line 3".into()),
             ..Signals::default()
         };
         let found: Vec<_> = findings(&signals, NOW).iter().map(|finding| finding.rule.as_str()).collect();
         assert_eq!(
             found,
-            ["approval_waiting", "run_failed", "dead_letter", "state_not_writable", "reload_failed"]
+            [
+                "approval_waiting",
+                "run_failed",
+                "dead_letter",
+                "state_not_writable",
+                "state_removed",
+                "reload_failed"
+            ]
         );
     }
 

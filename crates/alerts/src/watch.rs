@@ -220,6 +220,7 @@ impl Alerts {
             minutes: watched.usage.minutes(),
             budgets: watched.usage.reached_budgets(),
             is_state_broken: watched.usage.is_broken(),
+            removed_database: removed_database(watched),
             approvals: approvals.into_iter().map(|(row, _)| (row.id, row.agent)).collect(),
             failed_runs,
             dead_letters,
@@ -262,6 +263,13 @@ impl Alerts {
         let sent = config.sink.iter().map(|sink| send_once(sink.clone(), config.link.clone(), &message));
         join_all(sent).await
     }
+}
+
+/// Why nothing can be kept, if the file of a database is gone.
+fn removed_database(watched: &Watched) -> Option<String> {
+    let runs = watched.agents.store().and_then(|store| store.check_file().err());
+    let usage = watched.usage.store().and_then(|store| store.check_file().err());
+    runs.or(usage).map(|error| error.0)
 }
 
 /// Ids of runs that failed of late and their agents; ids of tasks that failed permanently and their experts.

@@ -209,7 +209,10 @@ impl Relay {
         let upstreams: Arc<[_]> = match self.fleet.serving(&target_model, who.conversation) {
             Serving::Known(order) => order.into(),
             Serving::Perhaps(order) if looked_up.model_lists => order.into(),
-            Serving::Nobody if looked_up.model_lists => return Err(self.unknown_model(&model)),
+            Serving::Nobody if looked_up.model_lists => {
+                origin.record.model(&model);
+                return Err(self.unknown_model(&model));
+            }
             Serving::Perhaps(_) | Serving::Nobody => return Ok(Draft::NeedsModelLists(target_model)),
         };
         let upstream = first_of(&upstreams).ok_or_else(no_upstream)?;

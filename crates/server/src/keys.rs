@@ -95,6 +95,11 @@ impl KeyRing {
         self.by_client.get(client)
     }
 
+    /// The key of this name.
+    pub(super) fn named(&self, name: &str) -> Option<&Arc<ClientKey>> {
+        self.by_digest.values().find(|key| key.name == name)
+    }
+
     /// True when some keys are operators'.
     pub(super) fn has_operators(&self) -> bool {
         self.has_operators

@@ -83,7 +83,8 @@ fn unknown(id: &str, models: &[Value]) -> ApiError {
     ApiError::new(404, ErrorCode::ModelNotFound, message).with_param("model")
 }
 
-/// `/ready`: this process is up, and so is at least one upstream.
+/// `/ready`: this process is up, and so is at least one upstream. Requests are relayed without a database too, so one that was removed
+/// is named and does not change the status.
 pub(super) async fn ready(State(app): State<App>) -> Response {
     let checks = app.relay.upstreams().map(|upstream| async {
         let asked =
@@ -104,7 +105,10 @@ pub(super) async fn ready(State(app): State<App>) -> Response {
     });
     let upstreams: Vec<Value> = join_all(checks).await;
     let any = upstreams.iter().any(|upstream| upstream["ready"] == true);
-    let mut response = Response::new(Body::from(json!({"ready": any, "upstreams": upstreams}).to_string()));
+    let is_state_removed = app.agents.store().is_some_and(|store| store.check_file().is_err());
+    let state_problem = is_state_removed.then_some("the database was removed or replaced: restart respool");
+    let body = json!({"ready": any, "upstreams": upstreams, "state": {"ready": !is_state_removed, "problem": state_problem}});
+    let mut response = Response::new(Body::from(body.to_string()));
     *response.status_mut() = if any { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let kind = http::HeaderValue::from_static("application/json");
     response.headers_mut().insert(http::header::CONTENT_TYPE, kind);

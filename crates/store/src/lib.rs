@@ -18,6 +18,7 @@ mod open;
 mod operators;
 mod outbox;
 mod posting;
+mod presence;
 mod queue;
 mod queueing;
 mod read;
@@ -37,6 +38,7 @@ pub use key_usage::KeyUsage;
 use lease::Lease;
 pub use operators::OperatorKey;
 pub use outbox::{MessageFilter, MessageRow, NewMessage};
+use presence::DatabaseFile;
 pub use queue::{
     Backoff, BackoffKind, ClaimRequest, Claimed, Clock, ClockTime, DedupeKey, Enqueued, EntryEnd, EntryLease,
     EntryRow, EntryState, GoneClocks, LaneKey, NewEntry, Queue,
@@ -121,7 +123,7 @@ impl fmt::Display for StoreError {
 pub struct Store {
     jobs: mpsc::Sender<Job>,
     reader: Arc<Mutex<rusqlite::Connection>>,
-    path: PathBuf,
+    file: DatabaseFile,
     lease: Lease,
     runs: RunsConfig,
     responses: ResponsesConfig,
@@ -149,16 +151,16 @@ impl Store {
         open::check_later(&opened.path);
         let (jobs, queue) = mpsc::channel();
         let connection = opened.writer;
-        let (path, counts) = (opened.path.clone(), Arc::new(CommitCounts::default()));
-        let counted = Arc::clone(&counts);
+        let (file, counts) = (DatabaseFile::opened(&opened.path), Arc::new(CommitCounts::default()));
+        let (written, counted) = (file.clone(), Arc::clone(&counts));
         std::thread::Builder::new()
             .name("store".into())
-            .spawn(move || write::work(connection, &queue, &path, &counted))
+            .spawn(move || write::work(connection, &queue, &written, &counted))
             .map_err(|error| StoreError(format!("the store's thread cannot be started: {error}")))?;
         Ok(Self {
             jobs,
             reader: Arc::new(Mutex::new(opened.reader)),
-            path: opened.path,
+            file,
             lease,
             runs: config.runs.clone(),
             responses: config.responses.clone(),
@@ -181,7 +183,15 @@ impl Store {
 
     /// The database's path.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.file.path()
+    }
+
+    /// Checks that the database's file is still the one that was opened. Where it is not, nothing more is written.
+    ///
+    /// # Errors
+    /// When the file was removed or replaced.
+    pub fn check_file(&self) -> Result<(), StoreError> {
+        self.file.check()
     }
 
     /// Commits a new run. The epoch of this process is [`Store::FIRST_EPOCH`].
@@ -478,7 +488,7 @@ impl Store {
         &self,
         work: impl FnOnce(&rusqlite::Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let (reader, path) = (Arc::clone(&self.reader), self.path.clone());
+        let (reader, path) = (Arc::clone(&self.reader), self.path().to_owned());
         let work = move || {
             let connection = reader.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             work(&connection).map_err(|error| open::failed("read", &path, &error))

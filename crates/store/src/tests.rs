@@ -498,13 +498,14 @@ async fn a_full_disk_is_a_clear_error_and_no_end() {
         let pages: u32 = opened.writer.query_row("PRAGMA page_count", [], |row| row.get(0)).unwrap();
         opened.writer.pragma_update(None, "max_page_count", pages + 2).unwrap();
         let (jobs, queue) = mpsc::channel();
-        let (writer, path) = (opened.writer, opened.path.clone());
-        std::thread::spawn(move || write::work(writer, &queue, &path, &CommitCounts::default()));
+        let (writer, file) = (opened.writer, DatabaseFile::opened(&opened.path));
+        let written = file.clone();
+        std::thread::spawn(move || write::work(writer, &queue, &written, &CommitCounts::default()));
         let reader = Arc::new(Mutex::new(opened.reader));
         Store {
             jobs,
             reader,
-            path: opened.path,
+            file,
             lease: Lease::take(dir.path()).unwrap(),
             runs: RunsConfig::default(),
             responses: ResponsesConfig::default(),

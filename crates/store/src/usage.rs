@@ -9,6 +9,7 @@ use rusqlite::{Connection, Row, params};
 
 use super::numbers::signed;
 use super::open::{self, failed};
+use super::presence::DatabaseFile;
 use super::{StoreError, clearing};
 use wire::UsageRow;
 use wire::turn::Usage;
@@ -112,6 +113,7 @@ pub struct UsageStore {
     writer: Arc<Mutex<Connection>>,
     reader: Arc<Mutex<Connection>>,
     path: PathBuf,
+    file: DatabaseFile,
 }
 
 impl UsageStore {
@@ -123,7 +125,16 @@ impl UsageStore {
         open::make_directory(state_dir)?;
         let path = state_dir.join(FILE);
         let (writer, reader) = open::open_other(&path, &STEPS)?;
-        Ok(Self { writer: Arc::new(Mutex::new(writer)), reader: Arc::new(Mutex::new(reader)), path })
+        let file = DatabaseFile::opened(&path);
+        Ok(Self { writer: Arc::new(Mutex::new(writer)), reader: Arc::new(Mutex::new(reader)), path, file })
+    }
+
+    /// Checks that the file is still the one that was opened. Where it is not, no rows are written.
+    ///
+    /// # Errors
+    /// When it was removed or replaced.
+    pub fn check_file(&self) -> Result<(), StoreError> {
+        self.file.check()
     }
 
     /// Writes rows in one transaction.
@@ -131,6 +142,9 @@ impl UsageStore {
     /// # Errors
     /// When they cannot be written; none of them then is, and they are returned.
     pub async fn append(&self, rows: Vec<UsageRow>) -> Result<(), (Vec<UsageRow>, StoreError)> {
+        if let Err(error) = self.check_file() {
+            return Err((rows, error));
+        }
         let (writer, path) = (Arc::clone(&self.writer), self.path.clone());
         let work = move || {
             let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
@@ -192,6 +206,15 @@ impl UsageStore {
     pub async fn of_run(&self, run: &str) -> Result<Vec<UsageSum>, StoreError> {
         let run = run.to_owned();
         self.work(&self.reader, "read", move |connection| of_run(connection, &run)).await
+    }
+
+    /// The requests of one run, the oldest first.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub async fn requests_of_run(&self, run: &str, most: usize) -> Result<Vec<StoredUsage>, StoreError> {
+        let run = run.to_owned();
+        self.work(&self.reader, "read", move |connection| requests_of_run(connection, &run, most)).await
     }
 
     async fn work<T: Send + 'static>(
@@ -353,6 +376,12 @@ fn sums(connection: &Connection, query: &UsageQuery) -> rusqlite::Result<Vec<Usa
 fn of_run(connection: &Connection, run: &str) -> rusqlite::Result<Vec<UsageSum>> {
     let statement = format!("SELECT {SUMS} FROM requests WHERE run = ?1 GROUP BY model");
     connection.prepare_cached(&statement)?.query_map(params![run], |row| sum(row, 0))?.collect()
+}
+
+fn requests_of_run(connection: &Connection, run: &str, most: usize) -> rusqlite::Result<Vec<StoredUsage>> {
+    let statement = format!("SELECT {COLUMNS} FROM requests WHERE run = ?1 ORDER BY at, id LIMIT ?2");
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    connection.prepare_cached(&statement)?.query_map(params![run, most], stored)?.collect()
 }
 
 fn sum(row: &Row<'_>, width: usize) -> rusqlite::Result<UsageSum> {

@@ -11,6 +11,7 @@ use super::key_usage::{self, KeyUsage};
 use super::numbers::signed;
 use super::open::failed;
 use super::operators::{self, OperatorKey};
+use super::presence::DatabaseFile;
 use super::queue::{self, Change, Changed, EntryLease};
 use super::responses::{self, ResponseChange};
 use super::{ApprovalChange, LateDecision, NewMessage, Status, StoreError, approvals, clearing, outbox};
@@ -132,7 +133,7 @@ pub(super) enum Job {
 pub(super) fn work(
     mut connection: Connection,
     queue: &mpsc::Receiver<Job>,
-    path: &Path,
+    file: &DatabaseFile,
     counts: &CommitCounts,
 ) {
     let mut group = Vec::new();
@@ -142,7 +143,10 @@ pub(super) fn work(
         group.extend(queue.try_iter().take(LARGEST_GROUP - 1));
         counts.all.fetch_add(1, Ordering::Relaxed);
         counts.synchronised.fetch_add(group.iter().any(Job::is_synchronous).into(), Ordering::Relaxed);
-        commit(&mut connection, &mut waits_for_disk, &mut group, path);
+        match file.check() {
+            Ok(()) => commit(&mut connection, &mut waits_for_disk, &mut group, file.path()),
+            Err(error) => group.drain(..).for_each(|job| job.answer(Err(error.clone()))),
+        }
     }
 }
 

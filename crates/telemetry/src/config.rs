@@ -7,12 +7,12 @@ use serde::Deserialize;
 wire::string_enum! {
     /// How a log line looks.
     LogFormat {
-        /// Text on a terminal, JSON otherwise.
+        /// Short lines on a terminal, JSON otherwise.
         #[default]
         Auto = "auto",
         /// One JSON object per line.
         Json = "json",
-        /// For people.
+        /// Text with every value.
         Text = "text",
     }
 }

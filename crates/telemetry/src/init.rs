@@ -1,4 +1,4 @@
-//! Sets logging up: lines on standard error (text on a terminal, JSON otherwise) and, if configured, JSON in a file.
+//! Sets logging up: lines on standard error (short ones on a terminal, JSON otherwise) and, if configured, JSON in a file.
 //!
 //! Lines are handed to a writer thread, so a slow terminal or disk never holds a request up.
 
@@ -15,6 +15,7 @@ use tracing_subscriber::{Layer, Registry, fmt};
 use super::config::{Level, LogConfig, LogFormat};
 use super::json::JsonLines;
 use super::on_terminal::OnTerminal;
+use super::terminal_lines::TerminalLines;
 use super::writer::{self, Batches, LineWriter};
 
 /// Keeps the writer threads; dropping it writes out what is still waiting.
@@ -60,15 +61,15 @@ pub fn init_file(config: &LogConfig) -> Result<Flush, String> {
 
 fn stderr_layer(config: &LogConfig, stderr: LineWriter) -> Box<dyn Layer<Registry> + Send + Sync> {
     let terminal = io::stderr().is_terminal();
-    let json = match config.format {
-        LogFormat::Auto => !terminal,
-        LogFormat::Json => true,
-        LogFormat::Text => false,
-    };
-    if json {
-        return fmt::layer().event_format(JsonLines).with_writer(move || stderr.clone()).boxed();
+    let layer = fmt::layer().with_writer(move || stderr.clone());
+    match config.format {
+        LogFormat::Auto if terminal => {
+            let has_colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+            layer.event_format(TerminalLines { has_colours }).boxed()
+        }
+        LogFormat::Auto | LogFormat::Json => layer.event_format(JsonLines).boxed(),
+        LogFormat::Text => layer.with_ansi(terminal).with_target(false).boxed(),
     }
-    fmt::layer().with_ansi(terminal).with_target(false).with_writer(move || stderr.clone()).boxed()
 }
 
 fn filter(level: Level) -> tracing_subscriber::filter::Targets {

@@ -11,6 +11,7 @@ mod on_terminal;
 pub mod otlp;
 mod record;
 mod request_line;
+mod terminal_lines;
 mod trace;
 mod usage;
 mod writer;

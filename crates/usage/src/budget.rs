@@ -74,7 +74,8 @@ pub struct Warning {
 pub(super) struct Spending {
     day: u64,
     spent: HashMap<Scope, Money>,
-    warned: Vec<Scope>,
+    /// The budgets that were reported, as they were then: one that was raised is reported again.
+    reported: HashMap<Scope, Money>,
 }
 
 impl Spending {
@@ -92,8 +93,8 @@ impl Spending {
             let spent = self.spent.entry(scope.clone()).or_default();
             *spent = *spent + cost;
             let Some(budget) = budget(config, &scope) else { continue };
-            if spent.units() >= budget.units() * config.warn_at && !self.warned.contains(&scope) {
-                self.warned.push(scope.clone());
+            if has_reached(*spent, budget, config) && self.reported.get(&scope) != Some(&budget) {
+                self.reported.insert(scope.clone(), budget);
                 warnings.push(Warning { scope, budget, spent: *spent });
             }
         }
@@ -121,11 +122,13 @@ impl Spending {
     /// The budgets that have reached their mark today, with what is spent.
     pub(super) fn reached(&mut self, config: &BudgetsConfig, now: u64) -> Vec<Warning> {
         self.roll(now);
-        let reached = self.warned.iter().filter_map(|scope| {
-            let (budget, spent) = (budget(config, scope)?, *self.spent.get(scope)?);
-            Some(Warning { scope: scope.clone(), budget, spent })
+        let reached = self.spent.iter().filter_map(|(scope, &spent)| {
+            let budget = budget(config, scope)?;
+            has_reached(spent, budget, config).then(|| Warning { scope: scope.clone(), budget, spent })
         });
-        reached.collect()
+        let mut reached: Vec<_> = reached.collect();
+        reached.sort_by(|one, other| one.scope.cmp(&other.scope));
+        reached
     }
 
     fn roll(&mut self, now: u64) {
@@ -134,6 +137,10 @@ impl Spending {
             *self = Self { day, ..Self::default() };
         }
     }
+}
+
+fn has_reached(spent: Money, budget: Money, config: &BudgetsConfig) -> bool {
+    spent.units() >= budget.units() * config.warn_at
 }
 
 fn budget(config: &BudgetsConfig, scope: &Scope) -> Option<Money> {
@@ -170,6 +177,17 @@ mod tests {
         assert_eq!(spending.reached(&config, now).len(), 2);
         spending.check(&config, alice, now + 90_000).expect("another day");
         assert_eq!(spending.reached(&config, now), [], "what was said yesterday is over");
+    }
+
+    #[test]
+    fn a_raised_budget_is_no_longer_reached() {
+        let config = |key: f64| BudgetsConfig { key: Some(key), warn_at: 0.8, ..BudgetsConfig::default() };
+        let (mut spending, now) = (Spending::default(), 20_000 * DAY);
+        let alice = Owner { key: "alice", agent: "" };
+        let mut add = |budget, amount| spending.add(&config(budget), alice, money(amount), now).len();
+        assert_eq!([add(1.0, 0.9), add(5.0, 0.1), add(5.0, 3.0), add(5.0, 0.1)], [1, 0, 1, 0]);
+        let mut reached = |budget: f64| spending.reached(&config(budget), now).len();
+        assert_eq!([reached(5.0), reached(6.0), reached(1.0)], [1, 0, 1]);
     }
 
     #[test]

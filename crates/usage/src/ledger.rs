@@ -68,6 +68,8 @@ pub struct Problem {
     pub at: u64,
     /// The id of the request in the log.
     pub request: String,
+    /// The name of the client's key.
+    pub key: String,
     /// The model.
     pub model: String,
     /// The upstream.
@@ -274,6 +276,16 @@ impl Ledger {
         is_known.then(|| sums.iter().map(cost).sum())
     }
 
+    /// The model calls of a run, and the request that began it, the oldest first.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn requests_of_run(&self, run: &str, most: usize) -> Result<Vec<StoredUsage>, StoreError> {
+        let Some(store) = &self.store else { return Ok(Vec::new()) };
+        self.flush().await;
+        store.requests_of_run(run, most).await
+    }
+
     /// The newest requests.
     ///
     /// # Errors
@@ -339,6 +351,7 @@ impl UsageSink for Ledger {
             state.problems.push_back(Problem {
                 at: row.at,
                 request: row.id.clone(),
+                key: row.key.clone(),
                 model: row.model.clone(),
                 upstream: row.upstream.clone(),
                 code: row.error_code.clone(),

@@ -2,6 +2,7 @@
 //! one. Pure: the time comes as an argument.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
 use telemetry::UsageRow;
@@ -15,6 +16,8 @@ const KEPT: usize = 360;
 const SAMPLES: usize = 50;
 /// So many pairs of an upstream and its error are kept of each minute.
 const ERRORS: usize = 50;
+/// How many requests that were too long are kept of each minute.
+const OVERFLOWS: usize = 1_000;
 /// A request that waited longer for its place waited long, in milliseconds.
 const LONG_WAIT: u64 = 10_000;
 
@@ -27,8 +30,8 @@ pub struct Ended {
     pub asked_again: bool,
     /// It was ended as a loop.
     pub loop_stopped: bool,
-    /// It was longer than the model's window.
-    pub overflowed: bool,
+    /// It was longer than the model's window: stands for the request, or for the run that it is part of.
+    pub overflowed: Option<u64>,
     /// How long it waited for a place, in milliseconds.
     pub waited: u64,
     /// After how many milliseconds the first byte of the reply left.
@@ -51,12 +54,23 @@ impl Ended {
             failed: failed && !is_own_fault,
             asked_again: !row.recovery.is_empty(),
             loop_stopped: !row.loop_stopped.is_empty(),
-            overflowed: row.error_code == ErrorCode::ContextLengthExceeded.as_str(),
+            overflowed: (row.error_code == ErrorCode::ContextLengthExceeded.as_str()).then(|| identity(row)),
             waited: millis(row.waited),
             first_byte: row.first_byte.map(millis),
             error: failed.then(|| (row.upstream.clone(), row.error_code.clone())),
         }
     }
+}
+
+/// A number for a request. Those of one run have the same: the agent's own request and the model calls that it led to.
+fn identity(row: &UsageRow) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    if row.run.is_empty() {
+        (row.at, &row.id).hash(&mut hasher);
+    } else {
+        row.run.hash(&mut hasher);
+    }
+    hasher.finish()
 }
 
 /// Requests of a period, by what became of them.
@@ -72,8 +86,8 @@ pub struct Counts {
     pub waited_long: u64,
     /// Those that were ended as a loop.
     pub loops_stopped: u64,
-    /// Those that were longer than the model's window.
-    pub overflowed: u64,
+    /// Those that were longer than the model's window, where a run counts once.
+    pub overflowed: BTreeSet<u64>,
     /// The upstreams where some failed, with the errors' codes.
     pub errors: BTreeSet<(String, String)>,
 }
@@ -85,7 +99,7 @@ impl Counts {
         self.asked_again += u64::from(ended.asked_again);
         self.waited_long += u64::from(ended.waited > LONG_WAIT);
         self.loops_stopped += u64::from(ended.loop_stopped);
-        self.overflowed += u64::from(ended.overflowed);
+        self.overflowed.extend(ended.overflowed.filter(|_| self.overflowed.len() < OVERFLOWS));
         self.errors.extend(ended.error.filter(|_| self.errors.len() < ERRORS));
     }
 
@@ -95,7 +109,7 @@ impl Counts {
         self.asked_again += other.asked_again;
         self.waited_long += other.waited_long;
         self.loops_stopped += other.loops_stopped;
-        self.overflowed += other.overflowed;
+        self.overflowed.extend(&other.overflowed);
         self.errors.extend(other.errors.iter().cloned());
         self
     }
@@ -181,6 +195,22 @@ mod tests {
         assert_eq!(minutes.first_bytes(7 * HOUR - 10 * MINUTE, 10), (Some(100), Some(9_000)));
         assert_eq!(minutes.since(7 * HOUR - 5 * MINUTE).all, 5 * 60 * 50);
         assert_eq!(minutes.since(0).all, 6 * 3_600 * 50);
+    }
+
+    #[test]
+    fn a_run_that_is_too_long_counts_once() {
+        let row = |run: &str, id: &str| UsageRow {
+            run: run.into(),
+            id: id.into(),
+            error_code: ErrorCode::ContextLengthExceeded.as_str().into(),
+            ..UsageRow::default()
+        };
+        let mut minutes = Minutes::default();
+        let rows = [row("run-1", "a"), row("run-1", "b"), row("", "c"), row("", "d"), row("run-2", "e")];
+        for (minute, row) in rows.iter().enumerate() {
+            minutes.add(Ended::of(row), minute as u64 * MINUTE);
+        }
+        assert_eq!(minutes.since(0).overflowed.len(), 4);
     }
 
     #[test]

@@ -30,8 +30,8 @@ fn one(viewer: &Viewer, alert: &OpenAlert, now: u64) -> Markup {
     let fields = [("rule", alert.rule.as_str()), ("subject", alert.subject.as_str())];
     html! {
         li {
-            p { (layout::badge("bad", &alert.rule.replace('_', " "))) " " strong { (alert.what) } " since " (format::time(alert.since)) ", " (format::ago(alert.since, now)) }
-            @if let Some(rule) = rule { p class="cause" { (rule.meaning()) } p class="todo" { (rule.todo()) } }
+            p { (layout::badge("bad", &alert.rule.replace('_', " "))) " " strong { (format::with_code(&alert.what)) } " since " (format::time(alert.since)) ", " (format::ago(alert.since, now)) }
+            @if let Some(rule) = rule { p class="cause" { (rule.meaning()) } p class="todo" { (format::with_code(rule.todo())) @if rule == Rule::RunFailed { " " a href={ "/ui/runs/" (alert.subject) } { "Show the run" } } } }
             @if alert.is_silenced { p class="dim" { "Silenced." } }
             @else { (layout::button(viewer, "/ui/alerts", "Silence for 8 h", &alert.what, &fields)) }
         }

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
+use maud::{Markup, html};
+
 /// A time in UTC, to the second.
 pub(super) fn time(millis: u64) -> String {
     let text = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(millis)).to_string();
@@ -50,9 +52,30 @@ pub(super) fn short(count: u64) -> String {
     }
 }
 
+/// A text in whose backticks names and values stand, which a page shows as code.
+pub(super) fn with_code(text: &str) -> Markup {
+    let is_paired = text.matches('`').count().is_multiple_of(2);
+    if !is_paired {
+        return html! { (text) };
+    }
+    html! {
+        @for (index, part) in text.split('`').enumerate() {
+            @if index % 2 == 1 { code { (part) } } @else { (part) }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn backticks_become_code() {
+        let check = |text: &str, expected: &str| assert_eq!(with_code(text).into_string(), expected);
+        check("Set `a<b` or `c`.", "Set <code>a&lt;b</code> or <code>c</code>.");
+        check("no code", "no code");
+        check("one ` alone", "one ` alone");
+    }
 
     #[test]
     fn numbers_for_people() {

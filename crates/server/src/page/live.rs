@@ -1,6 +1,8 @@
-//! What runs now: the table, and the stream of events that keeps it live.
+//! The parts of the first page that are kept live: the day in numbers, what runs now, the upstreams and the last problems.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use async_stream::stream;
@@ -12,31 +14,33 @@ use http::{HeaderMap, HeaderValue, header};
 use maud::{Markup, html};
 use tokio::time::{Instant, sleep};
 
-use super::{App, format, guarded, layout, viewer};
+use super::{App, format, guarded, layout, now, overview, viewer};
 
-/// So often the table is written anew, where it changed.
+/// The time between two looks at what changed.
 const EVERY: Duration = Duration::from_secs(1);
-/// One stream lasts so long; the browser then asks again. A server that stops would else wait for every open page.
+/// The time between two reports on the day, each of which reads the database.
+const REPORT_EVERY: Duration = Duration::from_secs(5);
+/// How long one stream lasts; the browser then asks again. A server that stops would else wait for every open page.
 const LASTS: Duration = Duration::from_secs(15);
-/// So many requests are shown.
+/// How many requests are shown.
 const MOST: usize = 200;
 
-/// Events with the table as HTML, until the session ends.
+/// Sends each part that changed as HTML, until the session ends.
 pub(super) async fn live(State(app): State<App>, headers: HeaderMap) -> Response {
     if let Err(response) = viewer(&app, &headers) {
         return *response;
     }
     let events = stream! {
-        let (mut before, began) = (String::new(), Instant::now());
+        let (mut sent, began) = (BTreeMap::new(), Instant::now());
+        let (mut today, mut reported) = (overview::today(&app).await, Instant::now());
         yield Ok::<_, Infallible>(Bytes::from_static(b"retry: 500\n\n"));
         while began.elapsed() < LASTS {
-            let table = table(&app).into_string();
-            if table == before {
-                yield Ok(Bytes::from_static(b": nothing new\n\n"));
-            } else {
-                yield Ok(Bytes::from(format!("event: now\ndata: {}\n\n", table.replace('\n', " "))));
-                before = table;
+            if reported.elapsed() >= REPORT_EVERY {
+                (today, reported) = (overview::today(&app).await, Instant::now());
             }
+            let parts = overview::live_parts(&app, &today, now());
+            let changed = changed_events(&mut sent, parts);
+            yield Ok(if changed.is_empty() { Bytes::from_static(b": nothing new\n\n") } else { Bytes::from(changed) });
             tokio::select! { () = sleep(EVERY) => {}, () = app.abort.cancelled() => break }
             if app.access.viewer(&headers).is_err() {
                 break;
@@ -47,6 +51,32 @@ pub(super) async fn live(State(app): State<App>, headers: HeaderMap) -> Response
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     guarded(response)
+}
+
+/// An event for each part that is not the same as the one that was sent last.
+fn changed_events(sent: &mut BTreeMap<&'static str, String>, parts: [LivePart; 4]) -> String {
+    let mut events = String::new();
+    for LivePart { name, markup } in parts {
+        let html = markup.into_string().replace('\n', " ");
+        if sent.get(name) != Some(&html) {
+            let _ = write!(events, "event: {name}\ndata: {html}\n\n");
+            sent.insert(name, html);
+        }
+    }
+    events
+}
+
+/// A part of the first page, which the script replaces by its name.
+pub(super) struct LivePart {
+    pub(super) name: &'static str,
+    pub(super) markup: Markup,
+}
+
+impl LivePart {
+    /// The element that the script fills.
+    pub(super) fn element(&self) -> Markup {
+        html! { div data-live=(self.name) { (self.markup) } }
+    }
 }
 
 /// The requests under way.

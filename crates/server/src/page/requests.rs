@@ -61,6 +61,16 @@ const HEADS: [(&str, bool); 9] = [
     ("Duration", true),
 ];
 
+/// The requests to the model of one run.
+pub(super) fn of_run(rows: &[StoredUsage]) -> Markup {
+    html! {
+        @if !rows.is_empty() {
+            h2 { "Requests" }
+            (layout::table("The requests of this run", &HEADS, &html! { @for row in rows { (one(row)) } }))
+        }
+    }
+}
+
 fn one(row: &StoredUsage) -> Markup {
     let kind = match &*row.outcome {
         "ok" => "good",
@@ -72,7 +82,7 @@ fn one(row: &StoredUsage) -> Markup {
     html! {
         tr {
             td class="time" { (format::time(row.at)) }
-            td { (layout::badge(kind, &outcome)) @if !row.error.is_empty() { p class="cause" { (row.error) } } }
+            td { (layout::badge(kind, &outcome)) @if !row.error.is_empty() { p class="cause" { (format::with_code(&row.error)) } } }
             td { (row.model) @if !row.agent.is_empty() && row.agent != row.model { " for " (row.agent) } }
             td { (row.key) }
             td { (repaired(row)) @if !row.run.is_empty() { " " a href={ "/ui/runs/" (row.run) } { "run" } } }

@@ -7,8 +7,8 @@ use maud::{Markup, html};
 use serde_json::Value;
 
 use super::session::Viewer;
-use super::{App, format, layout, page, presser, redirect, viewer};
-use agent::report;
+use super::{App, format, layout, page, presser, redirect, remedy, requests, viewer};
+use crate::agent::report;
 use store::{RunRow, Status, Whose};
 
 /// So many runs are listed.
@@ -85,6 +85,7 @@ pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, headers:
         return page(StatusCode::NOT_FOUND, layout::layout(&viewer, "/ui/runs", "Run", &main));
     };
     let cost = app.usage.run_cost(&id).await;
+    let requests = app.usage.requests_of_run(&id, MOST).await.unwrap_or_default();
     let body = report::breakdown(&stored);
     let main = html! {
         h1 { "Run of " (stored.row.agent) }
@@ -96,9 +97,10 @@ pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, headers:
             @if let Some(cost) = cost { dt { "Cost" } dd { (cost) } }
             dt { "Working time" } dd { (format::duration(std::time::Duration::from_millis(body["duration_ms"].as_u64().unwrap_or_default()))) }
             @if let Some(limit) = body["limit"].as_str() { dt { "Ended at limit" } dd { (limit) } }
-            @if let Some(code) = body["failure"]["code"].as_str() { dt { "Failed" } dd { (code) } }
+            @if let Some(code) = body["failure"]["code"].as_str() { dt { "Failed" } dd { @if !code.is_empty() { code { (code) } " " } (format::with_code(remedy::remedy(code))) } }
         }
         (steps(&body))
+        (requests::of_run(&requests))
         @if !app.recording.content { p class="dim" { "Message text is shown only with " code { "[log] content = true" } "." } }
         @else if let Some(answer) = body["answer"].as_str() { h2 { "Answer" } pre { (answer) } }
     };
@@ -109,12 +111,21 @@ fn number(value: &Value) -> String {
     format::count(value.as_u64().unwrap_or_default())
 }
 
+/// What stands in the place of the steps.
+fn no_steps(body: &Value) -> &'static str {
+    if body["failure"].is_null() {
+        "No model call has finished yet."
+    } else {
+        "No model call succeeded. The requests below show why."
+    }
+}
+
 /// The steps: each model call, and the tools that it called.
 fn steps(body: &Value) -> Markup {
     let iterations = body["iterations"].as_array().cloned().unwrap_or_default();
     html! {
         h2 { "Steps" }
-        @if iterations.is_empty() { (layout::empty("No model call has finished yet.")) }
+        @if iterations.is_empty() { (layout::empty(no_steps(body))) }
         ol class="steps" {
             @for iteration in &iterations {
                 li {
