@@ -776,6 +776,78 @@ async fn events_wait_while_a_server_is_down_or_nothing_is_bound() {
     respool.killed().await;
 }
 
+/// The fake server of the CRM over HTTP; a later one gets the port of the first.
+struct HttpCrm(std::process::Child);
+
+impl HttpCrm {
+    async fn start(desk: &Desk) -> Self {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/http_mcp.py");
+        let tools = format!("{EXAMPLES}/experts-demo/servers/crm.json");
+        let server =
+            Self(Command::new("python3").args([script, &tools]).arg(desk.path("journal")).spawn().unwrap());
+        for _ in 0..1_000 {
+            let port = fs::read_to_string(desk.path("journal.port")).ok().and_then(|port| port.parse().ok());
+            let address = port.map(|port: u16| ("127.0.0.1", port));
+            if address.is_some_and(|address| std::net::TcpStream::connect(address).is_ok()) {
+                return server;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("it does not listen");
+    }
+
+    fn toml(desk: &Desk, upstream: &str) -> String {
+        let port = fs::read_to_string(desk.path("journal.port")).unwrap();
+        let toml = desk.toml(upstream).replacen("[tools.mcp.crm-fake]", "[tools.mcp.unused]", 1);
+        format!("{toml}[tools.mcp.crm-fake]\nurl = \"http://127.0.0.1:{port}/mcp\"\n")
+    }
+}
+
+impl Drop for HttpCrm {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Events escalated, and an approval was used up without an effect, when a server behind a URL was away.
+#[tokio::test]
+async fn events_and_approvals_wait_for_a_server_over_http() {
+    let fake = FakeVllm::thinking(moving).await;
+    let desk = Desk::new(&fake.url());
+    let server = HttpCrm::start(&desk).await;
+    let respool = Respool::configured(&HttpCrm::toml(&desk, &fake.url())).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
+    until(store, "i1", |row| row.state == EntryState::Held).await;
+    drop(server);
+    let waiting = respool.agents.approvals(10).await.unwrap();
+    respool.agents.decide(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
+    for id in ["i2", "i3"] {
+        let event = invocation(id, "move-deal", json!({"deal_id": "d-1", "stage": "4"}));
+        enqueue(store, Invocation { lane: None, ..event }).await;
+    }
+    let is_given_back = |row: &EntryRow| {
+        row.state == EntryState::Waiting
+            && row.note.as_ref().is_some_and(|note| note.contains("not ready") && !note.contains("rmcp"))
+    };
+    until(store, "i1", is_given_back).await;
+    let experts = respool.experts.as_ref().unwrap();
+    let problems = experts.problems(&experts.get("sales-desk").unwrap());
+    assert!(problems.iter().any(|problem| problem.text.contains("Connection refused")), "{problems:?}");
+    let _server = HttpCrm::start(&desk).await;
+    let row = until(store, "i1", is_over).await;
+    assert_eq!((row.state, row.attempt), (EntryState::Done, 1), "{row:?}");
+    assert_eq!(desk.effects(), ["update_deal_stage"], "the approved call is made, once");
+    for id in ["i2", "i3"] {
+        let row = until(store, id, |row| row.state == EntryState::Held).await;
+        assert_eq!(row.attempt, 1, "{row:?}");
+    }
+    let kinds: Vec<Value> = messages(store, "i1").await.iter().map(|one| one["kind"].clone()).collect();
+    assert_eq!(kinds, ["approval", "result"]);
+    respool.killed().await;
+}
+
 #[tokio::test]
 async fn an_expert_is_a_model_without_the_clients_instructions_and_tools() {
     let model = |request: &Value| match results(request).len() {

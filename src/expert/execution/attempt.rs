@@ -26,6 +26,8 @@ use crate::store::{Claimed, EntryEnd, MessageFilter, Queue as _, StoreError};
 pub(super) const MAIN_SESSION: &str = "main";
 /// The most results of the main session that an invocation gets.
 const SESSION_RESULTS: usize = 10;
+/// After how many milliseconds an entry is looked at again whose expert was not ready.
+const LOOK_AGAIN: u64 = 1_000;
 /// The most results that are searched for them.
 const MOST_RESULTS: usize = 100;
 
@@ -62,6 +64,11 @@ impl Worker {
                 .await
                 .map(drop);
         };
+        // Calls of a server that has just gone away would fail, and what a person approved would be used up.
+        if let Some(why) = self.experts.confirm_ready(&expert).await {
+            let note = format!("{} is not ready: {why}", expert.name());
+            return self.store.give_back_entry(&claimed.lease, now() + LOOK_AGAIN, &note).await.map(drop);
+        }
         // What has begun here goes on here, also when a gateway was configured meanwhile. A replayed dead letter has begun, too.
         let is_replay = invocation.id != claimed.lease.entry;
         let is_begun = is_replay || claimed.run.is_some() || claimed.attempt > 1;
