@@ -4,6 +4,7 @@ use std::error::Error;
 
 use rmcp::ServiceError;
 use rmcp::model::{CallToolResponse, CallToolResult, ContentBlock, ErrorCode, ResourceContents};
+use rmcp::service::ClientInitializeError;
 use rmcp::transport::DynamicTransportError;
 use rmcp::transport::streamable_http_client::StreamableHttpError;
 
@@ -66,19 +67,27 @@ fn http_client_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a reqwest
 /// The innermost cause of an error, for people: the outer ones name types of the SDK.
 pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
     let mut cause = error;
-    loop {
-        let inner = match cause.downcast_ref::<DynamicTransportError>() {
-            Some(transport) => Some(transport.error.as_ref() as &(dyn Error + 'static)),
-            None => http_client_error(cause).map(|error| error as _).or_else(|| cause.source()),
-        };
-        match inner {
-            Some(inner) => cause = inner,
-            None if matches!(cause.downcast_ref(), Some(ServiceError::TransportClosed)) => {
-                return "the server closed it".to_owned();
-            }
-            None => return cause.to_string(),
-        }
+    while let Some(inner) = inner_cause(cause) {
+        cause = inner;
     }
+    match cause.downcast_ref() {
+        Some(ServiceError::TransportClosed) => "the connection is closed".to_owned(),
+        _ => cause.to_string(),
+    }
+}
+
+/// The cause of an error. The SDK does not name all of them as sources.
+fn inner_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+    if let Some(ServiceError::TransportSend(transport)) = error.downcast_ref() {
+        return Some(transport);
+    }
+    if let Some(ClientInitializeError::TransportError { error: transport, .. }) = error.downcast_ref() {
+        return Some(transport);
+    }
+    if let Some(transport) = error.downcast_ref::<DynamicTransportError>() {
+        return Some(transport.error.as_ref());
+    }
+    http_client_error(error).map(|error| error as _).or_else(|| error.source())
 }
 
 /// The text of a result; structured content speaks where no text does.
