@@ -311,6 +311,28 @@ async fn a_failed_step_is_repeated_later_and_nothing_before_it() {
     respool.killed().await;
 }
 
+/// A call without its required arguments reached the server after two corrections, and a person was asked for consent to it.
+#[tokio::test]
+async fn a_call_without_required_arguments_is_never_made() {
+    let model = |request: &Value| match results(request).len() {
+        0 => calls(&[("crm__create_note", json!({"deal_id": "d-1"}))]),
+        1 => calls(&[("crm__update_deal_stage", json!({"deal_id": "d-1"}))]),
+        2 => calls(&[("edit", json!({"path": "state/pipeline.md"}))]),
+        _ => calls(&[("finish_process", json!({"summary": "s"}))]),
+    };
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
+    let row = until(store, "i1", |row| is_over(row) || row.state == EntryState::Held).await;
+    assert_eq!(row.state, EntryState::Done, "nobody is asked: {row:?}");
+    assert_eq!(desk.effects(), Vec::<String>::new());
+    let told = results(&fake.requests().last().unwrap().json());
+    assert!(told.iter().all(|result| result.contains("the arguments do not fit")), "{told:?}");
+    respool.killed().await;
+}
+
 /// When the record of a run cannot be read, respool does not know which calls the run made, so it makes no more.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_run_that_cannot_be_read_nothing_more_is_done() {
