@@ -311,6 +311,36 @@ async fn a_failed_step_is_repeated_later_and_nothing_before_it() {
     respool.killed().await;
 }
 
+/// Only the model learnt that it is not known whether a call took effect, and the person was told that all was done.
+#[tokio::test]
+async fn an_unknown_outcome_reaches_the_person() {
+    let model = |request: &Value| match results(request).len() {
+        0 => calls(&[("crm__update_deal_stage", json!({"deal_id": "d-1", "stage": "4"}))]),
+        _ => calls(&[("finish_process", json!({"summary": "done"}))]),
+    };
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    desk.faults(&json!({"update_deal_stage": ["die-after"]}));
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
+    until(store, "i1", |row| row.state == EntryState::Held).await;
+    let waiting = respool.agents.approvals(10).await.unwrap().remove(0);
+    respool.agents.decide(&Decision::approve_all(&waiting.1, "anna")).await.unwrap();
+    assert_eq!(until(store, "i1", is_over).await.state, EntryState::Done);
+    assert_eq!(desk.effects(), ["update_deal_stage"]);
+    let told = messages(store, "i1").await;
+    let result = told.iter().find(|one| one["kind"] == "result").unwrap();
+    let unknown = &result["body"]["unknown_outcomes"];
+    assert_eq!(unknown[0]["operation"], "crm.update_deal_stage", "{told:?}");
+    assert_eq!(unknown[0]["inputs"], json!({"deal_id": "d-1", "stage": "4"}));
+    let row = store.approval(&waiting.0.id).await.unwrap().unwrap();
+    let shown = respool::agent::approval_details(store, &row).await.unwrap();
+    assert_eq!(shown["calls"][0]["outcome"], "transient", "{shown}");
+    assert!(shown["calls"][0]["note"].as_str().unwrap().contains("not known whether"), "{shown}");
+    respool.killed().await;
+}
+
 /// A call without its required arguments reached the server after two corrections, and a person was asked for consent to it.
 #[tokio::test]
 async fn a_call_without_required_arguments_is_never_made() {

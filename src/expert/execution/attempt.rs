@@ -209,7 +209,7 @@ impl Worker {
         match &ended.end {
             WorkEnd::Finished(outcome) => Ok(Some(outcome.clone())),
             WorkEnd::AwaitingApproval(request) => {
-                self.post_drafts(attempt).await?;
+                self.post_drafts(attempt, &self.made_calls(attempt).await?).await?;
                 self.post(attempt.asked(request)).await?;
                 let note = format!("waits for the approval {}", request.id);
                 self.store.hold(&attempt.claimed.lease, note).await?;
