@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use http::HeaderValue;
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
@@ -439,6 +440,15 @@ pub async fn operator_name(store: &Store, key: Option<&str>, place: &str) -> Res
     } else {
         "no operator is known: set `operator_keys_env` in respool.toml and start `respool serve`, which remembers its operators' keys".to_owned()
     })
+}
+
+/// A request for consent, with what became of its calls.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn approval_details(store: &Store, row: &ApprovalRow) -> Result<Value, StoreError> {
+    let run = store.run(&row.run).await?;
+    Ok(super::report::approval_with_outcomes(row, run.as_ref()))
 }
 
 /// Records a decision about a request; a process that serves the run's agent lets it go on.

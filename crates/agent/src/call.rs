@@ -63,6 +63,11 @@ impl CallOutcome {
         self.may_pass() || matches!(self, Self::ProtocolError | Self::TimedOut)
     }
 
+    /// True when the call may have taken effect, and may not.
+    pub fn is_unknown(self) -> bool {
+        matches!(self, Self::Unknown | Self::TimedOut | Self::Transient | Self::ProtocolError)
+    }
+
     /// A stable name for logs and metrics.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -210,6 +210,12 @@ impl Driver {
 
     /// Takes in what happened, and keeps it.
     pub(super) async fn record(&mut self, run: &mut Run, kind: EventKind) {
+        if kind == EventKind::Resumed
+            && let Some(call) = run.started_call()
+        {
+            // The process that ran it has ended, so nothing else writes its end into the audit log.
+            self.tools.note_unknown(&self.invocation(run, call, Duration::ZERO)).await;
+        }
         self.record_with(run, kind, None).await;
     }
 

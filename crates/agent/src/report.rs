@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::approval::{ApprovalRequest, Decision, Requester};
 use super::call::RequestedCall;
 use super::event::EventKind;
+use super::facts::RunFacts;
 use super::run::Run;
 use super::stored::restore;
 use super::transcript::Iteration;
@@ -58,6 +59,20 @@ pub fn approval_row(row: &ApprovalRow) -> Value {
             "approved": decision.approved, "by": decision.by, "comment": decision.comment,
             "at": row.decided.map(|millis| millis / 1_000),
         });
+    }
+    body
+}
+
+/// The same with the outcome of each approved call, as far as the run that made them says. `run`: that run.
+pub fn approval_with_outcomes(row: &ApprovalRow, run: Option<&StoredRun>) -> Value {
+    let mut body = approval_row(row);
+    let made = run.and_then(RunFacts::of).map(|facts| facts.calls).unwrap_or_default();
+    for call in body["calls"].as_array_mut().into_iter().flatten() {
+        let Some(made) = made.iter().find(|made| call["id"] == made.call.id.as_str()) else { continue };
+        call["outcome"] = made.outcome.as_str().into();
+        if made.outcome.is_unknown() && !made.is_repeatable {
+            call["note"] = "It is not known whether the call took effect: look where it would show.".into();
+        }
     }
     body
 }

@@ -201,6 +201,14 @@ impl Run {
         }
     }
 
+    /// The tool call that is under way, as far as the run knows.
+    pub(super) fn started_call(&self) -> Option<&RequestedCall> {
+        match &self.phase {
+            Phase::Calls(queue) if queue.has_started() => Some(&queue.current),
+            _ => None,
+        }
+    }
+
     /// What to do now.
     pub fn next(&self) -> Step {
         match &self.phase {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use agent::{ApprovalRequest, Decision, operator_name, record_decision, report};
+use agent::{ApprovalRequest, Decision, approval_details, operator_name, record_decision};
 use store::{ApprovalRow, ApprovalState, Store};
 use wire::visible::{one_line, visible};
 
@@ -41,7 +41,9 @@ impl Approvals {
         match wanted {
             Wanted::Show(None) => list(store).await,
             Wanted::Show(Some(id)) => {
-                Ok(visible(&format!("{:#}", report::approval_row(&find(store, &id).await?))))
+                let row = find(store, &id).await?;
+                let shown = approval_details(store, &row).await.map_err(|error| error.0)?;
+                Ok(visible(&format!("{shown:#}")))
             }
             Wanted::Approve(id) => {
                 let (id, _) = named(id.as_deref(), "/approve ID")?;

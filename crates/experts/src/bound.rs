@@ -345,6 +345,33 @@ impl BoundTool {
     }
 }
 
+impl BoundTool {
+    /// The server's tools, and a call of an operation under its own name there; `None` while that is not known.
+    fn own_call(
+        &self,
+        operation: &OfferedOperation,
+        invocation: &Invocation,
+    ) -> Option<(&ToolSet, Invocation)> {
+        let set = self.set.as_ref()?;
+        let name = set.configured(&operation.configured)?.name;
+        Some((set, Invocation { name, ..invocation.clone() }))
+    }
+
+    /// Writes into the audit log that somebody refused a call.
+    pub(super) async fn note_refusal(&self, operation: &OfferedOperation, invocation: &Invocation, by: &str) {
+        if let Some((set, call)) = self.own_call(operation, invocation) {
+            set.note_refusal(&call, by).await;
+        }
+    }
+
+    /// Writes into the audit log that respool ended while a call ran.
+    pub(super) async fn note_unknown(&self, operation: &OfferedOperation, invocation: &Invocation) {
+        if let Some((set, call)) = self.own_call(operation, invocation) {
+            set.note_unknown(&call).await;
+        }
+    }
+}
+
 /// The name under which the model calls an operation.
 pub(super) fn function_name(tool: &str, operation: &str) -> String {
     let whole = format!("{tool}__{operation}");

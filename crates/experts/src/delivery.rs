@@ -110,7 +110,16 @@ pub(super) fn rendered(row: &NewMessage) -> String {
             ),
         },
     };
-    format!("[respool: message {}]\n{head}\n\n{}", row.id, fenced("the expert's message", &readable(what)))
+    let doubt = if what["unknown_outcomes"].is_array() {
+        " It is not known whether the calls under `unknown_outcomes` took effect: tell the user to check them."
+    } else {
+        ""
+    };
+    format!(
+        "[respool: message {}]\n{head}{doubt}\n\n{}",
+        row.id,
+        fenced("the expert's message", &readable(what))
+    )
 }
 
 /// The body as readable text: the summary first, as plain text, then the rest.

@@ -227,6 +227,17 @@ impl Experts {
         self.look_at_servers();
     }
 
+    /// Why work on an expert would fail now, for people, after its MCP servers were asked; `None` if it can begin.
+    pub(super) async fn confirm_ready(&self, expert: &Expert) -> Option<String> {
+        self.sources.confirm_servers(expert.bound.iter().filter_map(bound::BoundTool::server)).await;
+        let problems = self.problems(expert);
+        if problems.is_empty() {
+            return None;
+        }
+        self.look_at_servers();
+        Some(in_words(&problems))
+    }
+
     /// Keeps checking whether OpenClaw's gateway can be reached, if a tool is bound to it.
     pub(super) async fn watch_gateway(&self) {
         loop {

@@ -353,4 +353,12 @@ impl Tools for FunctionTools {
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         Box::pin(self.run(invocation, approver))
     }
+
+    fn note_refusal<'a>(&'a self, invocation: &'a Invocation, by: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(self.operations.note_refusal(invocation, by))
+    }
+
+    fn note_unknown<'a>(&'a self, invocation: &'a Invocation) -> BoxFuture<'a, ()> {
+        Box::pin(self.operations.note_unknown(invocation))
+    }
 }

@@ -106,6 +106,20 @@ impl Operations {
         })
     }
 
+    /// Writes into the audit log that somebody refused a call.
+    pub(super) async fn note_refusal(&self, invocation: &Invocation, by: &str) {
+        if let Some(Ok((tool, operation))) = self.named(&invocation.name) {
+            tool.note_refusal(&operation, invocation, by).await;
+        }
+    }
+
+    /// Writes into the audit log that respool ended while a call ran.
+    pub(super) async fn note_unknown(&self, invocation: &Invocation) {
+        if let Some(Ok((tool, operation))) = self.named(&invocation.name) {
+            tool.note_unknown(&operation, invocation).await;
+        }
+    }
+
     /// In a dry run only `auto` operations that read are executed; all others are described.
     fn dry_answer(&self, operation: &OfferedOperation, invocation: &Invocation) -> Option<String> {
         if !self.is_dry {

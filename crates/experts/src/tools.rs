@@ -130,6 +130,14 @@ impl Tools for ExpertTools {
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         Box::pin(self.run(invocation, approver))
     }
+
+    fn note_refusal<'a>(&'a self, invocation: &'a Invocation, by: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(self.operations.note_refusal(invocation, by))
+    }
+
+    fn note_unknown<'a>(&'a self, invocation: &'a Invocation) -> BoxFuture<'a, ()> {
+        Box::pin(self.operations.note_unknown(invocation))
+    }
 }
 
 async fn blocking(work: impl FnOnce() -> Result<String, String> + Send + 'static) -> Result<String, String> {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::App;
 use super::own_route::{leave, record, store_failed};
 use super::visit::Visit;
-use agent::{ApprovalRequest, DecideError, Decision, report};
+use crate::agent::{ApprovalRequest, DecideError, Decision, approval_details, report};
 use store::ApprovalState;
 use wire::{ApiError, ErrorCode};
 
@@ -55,7 +55,7 @@ pub(super) async fn one(State(app): State<App>, Path(id): Path<String>, request:
         requester?;
         let store = app.agents.store().ok_or_else(|| unknown(&id))?;
         let row = store.approval(&id).await.map_err(store_failed)?.ok_or_else(|| unknown(&id))?;
-        Ok(report::approval_row(&row))
+        approval_details(store, &row).await.map_err(store_failed)
     };
     leave(found.await, &record)
 }

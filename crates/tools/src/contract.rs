@@ -192,4 +192,9 @@ pub trait Tools: Send + Sync {
     fn note_refusal<'a>(&'a self, _: &'a Invocation, _by: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(std::future::ready(()))
     }
+
+    /// Writes down that respool ended while a call ran, so that its outcome is unknown.
+    fn note_unknown<'a>(&'a self, _: &'a Invocation) -> BoxFuture<'a, ()> {
+        Box::pin(std::future::ready(()))
+    }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use rmcp::model::{CallToolRequestParams, Tool};
 use serde_json::{Map, Value, json};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 use super::config::McpConfig;
@@ -23,7 +23,7 @@ use super::policy::{Subject, foreign};
 use super::process::AbortOnDrop;
 use super::set::Permit;
 use super::source::{Offer, Source, within};
-use connection::{State, Up, supervise};
+use connection::{State, Up, is_url, ping, supervise};
 
 /// Asks for tools of MCP servers: `mcp:SERVER/TOOL`, with `*` for any text.
 pub(super) const PREFIX: &str = "mcp:";
@@ -55,6 +55,8 @@ pub enum Prospect {
 pub(super) struct Server {
     name: String,
     state: watch::Receiver<State>,
+    /// Signals that the server could not be reached; `None` for a program, whose end is noticed anyway.
+    doubt: Option<Arc<Notify>>,
     workspace: Option<PathBuf>,
     _supervisor: AbortOnDrop,
 }
@@ -63,8 +65,15 @@ impl Server {
     /// Starts it; it is kept running until it is dropped.
     pub(super) fn start(name: &str, config: &McpConfig, workspace: Option<PathBuf>) -> Arc<Self> {
         let (sender, state) = watch::channel(State::Starting);
-        let supervisor = tokio::spawn(supervise(name.to_owned(), config.clone(), sender));
-        Arc::new(Self { name: name.to_owned(), state, workspace, _supervisor: AbortOnDrop(supervisor) })
+        let doubt = Arc::new(Notify::new());
+        let supervisor = tokio::spawn(supervise(name.to_owned(), config.clone(), sender, Arc::clone(&doubt)));
+        Arc::new(Self {
+            name: name.to_owned(),
+            state,
+            doubt: is_url(config).then_some(doubt),
+            workspace,
+            _supervisor: AbortOnDrop(supervisor),
+        })
     }
 
     /// Waits until it has started, at most this long.
@@ -129,10 +138,28 @@ impl Server {
         Offer { spec, name: self.name_of(tool) }
     }
 
-    /// The connection, once it is up.
-    async fn up(&self) -> Result<Up, ToolError> {
+    /// Finds out whether a server behind a URL that seems to be up still answers. One that does not is down when this returns.
+    pub(super) async fn confirm(&self) {
+        let State::Up(up) = self.state.borrow().clone() else { return };
+        if self.doubt.is_some() && ping(&up.peer).await.is_err() {
+            self.report_doubt().await;
+        }
+    }
+
+    /// Has the server pinged because it could not be reached, and waits for the result.
+    async fn report_doubt(&self) {
+        let Some(doubt) = &self.doubt else { return };
         let mut state = self.state.clone();
-        let found = timeout(PATIENCE, state.wait_for(|state| matches!(state, State::Up(_)))).await;
+        state.mark_unchanged();
+        doubt.notify_one();
+        // If the state has changed meanwhile, the server is already known to be down.
+        let _ = timeout(PATIENCE, state.changed()).await;
+    }
+
+    /// The connection, once it is up.
+    async fn up(&self, patience: Duration) -> Result<Up, ToolError> {
+        let mut state = self.state.clone();
+        let found = timeout(patience, state.wait_for(|state| matches!(state, State::Up(_)))).await;
         match found.map_err(drop).and_then(|found| found.map(|state| state.clone()).map_err(drop)) {
             Ok(State::Up(up)) => Ok(up),
             _ => Err(self.down()),
@@ -150,8 +177,28 @@ impl Server {
         ))
     }
 
+    /// A call that was not sent is tried once more, after the server was looked for.
     async fn call(&self, invocation: &Invocation) -> Result<ToolOutput, ToolError> {
-        let up = self.up().await?;
+        // A call that has not begun must not end as one that took too long.
+        let patience = PATIENCE.min(invocation.timeout / 4);
+        match self.call_once(invocation, self.up(patience).await?).await {
+            Err(error @ ToolError::Unreachable(_)) => {
+                let _ = timeout(patience, self.report_doubt()).await;
+                let Ok(up) = self.up(patience).await else { return Err(error) };
+                self.call_once(invocation, up).await
+            }
+            Err(error @ ToolError::Transient(_)) => {
+                // The next call must not take a server for granted that is gone.
+                if let Some(doubt) = &self.doubt {
+                    doubt.notify_one();
+                }
+                Err(error)
+            }
+            called => called,
+        }
+    }
+
+    async fn call_once(&self, invocation: &Invocation, up: Up) -> Result<ToolOutput, ToolError> {
         let tool = up.tools.iter().find(|tool| names::exposed(&self.name, &tool.name) == invocation.name);
         let Some(tool) = tool else {
             return Err(ToolError::Failed(format!(
@@ -176,7 +223,7 @@ impl Source for Server {
             if is_known || !names::may_be_of(&self.name, name) {
                 return Ok(());
             }
-            self.up().await.map(drop)
+            self.up(PATIENCE).await.map(drop)
         })
     }
 

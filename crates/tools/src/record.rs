@@ -72,7 +72,8 @@ impl<'a> Record<'a> {
         self.has_ended = true;
         let outcome = match result {
             Ok(_) => "ok",
-            Err(ToolError::Failed(_) | ToolError::Protocol(_)) => "failed",
+            Err(ToolError::Failed(_)) => "failed",
+            Err(ToolError::Protocol(_)) => "protocol_error",
             Err(ToolError::Denied(_)) => "denied",
             Err(ToolError::Transient(_)) => "transient",
             Err(ToolError::Unreachable(_)) => "unreachable",
@@ -80,6 +81,15 @@ impl<'a> Record<'a> {
         };
         if !self.only_looks {
             let entry = self.end(outcome);
+            self.write(entry).await;
+        }
+    }
+
+    /// The process that made the call ended before the call did.
+    pub(super) async fn interrupted(&mut self) {
+        self.has_ended = true;
+        if !self.only_looks {
+            let entry = self.end("unknown");
             self.write(entry).await;
         }
     }

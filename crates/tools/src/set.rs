@@ -229,6 +229,13 @@ impl Tools for ToolSet {
             record.refused().await;
         })
     }
+
+    fn note_unknown<'a>(&'a self, invocation: &'a Invocation) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let Ok((_, offer)) = self.offered(&invocation.name).await else { return };
+            Record::new(&self.config, invocation, &offer).interrupted().await;
+        })
+    }
 }
 
 /// For people nothing is left out, as it is for the model: what is there is written out.

@@ -27,7 +27,9 @@ pub fn correctable_calls(turn: &Turn, tools: &Tools) -> Vec<ToolCall> {
             Dropped::Undeclared => unmistakable(name, tools).zip(whole_object(arguments)),
             _ => None,
         };
-        calls.extend(call.map(|(name, arguments)| ToolCall { name, arguments, ..ToolCall::default() }));
+        // An agent of respool's own is such a client: it makes no call that has problems.
+        let problems = vec![format!("the call cannot be made: {}", why.as_str())];
+        calls.extend(call.map(|(name, arguments)| ToolCall { id: None, name, arguments, problems }));
     }
     calls
 }

@@ -52,6 +52,13 @@ pub(super) enum Verdict {
     Rejected(String),
 }
 
+impl CallQueue {
+    /// Whether the current call runs.
+    pub(super) fn has_started(&self) -> bool {
+        self.has_started
+    }
+}
+
 impl Run {
     /// Begins with the calls of a reply.
     pub(super) fn begin_calls(&mut self, calls: Vec<RequestedCall>) {

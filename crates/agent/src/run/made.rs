@@ -58,10 +58,7 @@ fn recorded(ended: &ToolEnd) -> Option<(CallOutcome, String)> {
                 "handed over to a person as a draft before, and not again; the step is done, not executed";
             (CallOutcome::HandedOver, text.to_owned())
         }
-        CallOutcome::Unknown
-        | CallOutcome::TimedOut
-        | CallOutcome::Transient
-        | CallOutcome::ProtocolError => {
+        outcome if outcome.is_unknown() => {
             let text = "this call was made before, and it is not known whether it succeeded. It is not made again: look whether it did, or escalate";
             (CallOutcome::Failed, text.to_owned())
         }

@@ -24,6 +24,8 @@ use store::{Claimed, EntryEnd, MessageFilter, Queue as _, StoreError};
 pub(super) const MAIN_SESSION: &str = "main";
 /// The most results of the main session that an invocation gets.
 const SESSION_RESULTS: usize = 10;
+/// After how many milliseconds an entry is looked at again whose expert was not ready.
+const LOOK_AGAIN: u64 = 1_000;
 /// The most results that are searched for them.
 const MOST_RESULTS: usize = 100;
 
@@ -60,6 +62,11 @@ impl Worker {
                 .await
                 .map(drop);
         };
+        // Calls of a server that has just gone away would fail, and what a person approved would be used up.
+        if let Some(why) = self.experts.confirm_ready(&expert).await {
+            let note = format!("{} is not ready: {why}", expert.name());
+            return self.store.give_back_entry(&claimed.lease, now() + LOOK_AGAIN, &note).await.map(drop);
+        }
         // What has begun here goes on here, also when a gateway was configured meanwhile. A replayed dead letter has begun, too.
         let is_replay = invocation.id != claimed.lease.entry;
         let is_begun = is_replay || claimed.run.is_some() || claimed.attempt > 1;
@@ -200,7 +207,7 @@ impl Worker {
         match &ended.end {
             WorkEnd::Finished(outcome) => Ok(Some(outcome.clone())),
             WorkEnd::AwaitingApproval(request) => {
-                self.post_drafts(attempt).await?;
+                self.post_drafts(attempt, &self.made_calls(attempt).await?).await?;
                 self.post(attempt.asked(request)).await?;
                 let note = format!("waits for the approval {}", request.id);
                 self.store.hold(&attempt.claimed.lease, note).await?;

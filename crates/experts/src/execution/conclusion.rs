@@ -11,12 +11,12 @@ use super::lateness::late_id;
 use super::scratchpad::Scratchpads;
 use super::verdict::{self, Next, Verdict};
 use super::{Worker, now};
+use agent::{ApprovalRequest, CallOutcome, MadeCall, Outcome};
 use crate::delivery::{Message, MessageKind};
 use crate::experts::Experts;
 use crate::invocation::{Invocation, Origin};
 use crate::settings::SlaBreach;
 use crate::workspace::Workspace;
-use agent::{ApprovalRequest, CallOutcome, Outcome};
 use store::{Claimed, EntryEnd, Queue as _, StoreError};
 
 /// What lists say of an attempt that may quote private knowledge. The escalation has the whole reason; it is kept even if nobody gets it.
@@ -35,12 +35,23 @@ struct Failed {
     /// The same, for lists.
     noted: String,
     may_retry: bool,
+    /// Calls that may have taken effect and may not.
+    unknown: Vec<Value>,
+}
+
+/// Names the calls whose outcome is unknown in a message to people.
+fn add_unknown(body: &mut Value, unknown: Vec<Value>) {
+    if !unknown.is_empty() && body.is_object() {
+        body["unknown_outcomes"] = unknown.into();
+    }
 }
 
 impl Worker {
     /// Acts on the end of an attempt. Doing it again has the same effect.
     pub(super) async fn conclude(&self, attempt: &Attempt<'_>, outcome: &Outcome) -> Result<(), StoreError> {
-        let drafts = self.post_drafts(attempt).await?;
+        let calls = self.made_calls(attempt).await?;
+        let drafts = self.post_drafts(attempt, &calls).await?;
+        let unknown = verdict::unknown_outcomes(&calls);
         match verdict::verdict(outcome, &attempt.process.outputs.items) {
             Verdict::Done(results) => {
                 let mut body =
@@ -48,6 +59,7 @@ impl Worker {
                 if !drafts.is_empty() {
                     body["drafts"] = drafts.into();
                 }
+                add_unknown(&mut body, unknown);
                 self.post_result(attempt, body).await?;
                 attempt.clear_scratch(&self.experts);
                 self.end(attempt.claimed, EntryEnd::Done, "done".to_owned()).await
@@ -56,6 +68,7 @@ impl Worker {
                 if let Some((late, what)) = self.report_if_late(attempt).await?.zip(what.as_object_mut()) {
                     what.insert("late".to_owned(), late);
                 }
+                add_unknown(&mut what, unknown);
                 self.post(attempt.message(MessageKind::Escalation, "escalated", what)).await?;
                 self.end(attempt.claimed, EntryEnd::Done, "escalated to a person".to_owned()).await
             }
@@ -64,7 +77,7 @@ impl Worker {
             }
             Verdict::Failed { reason, may_retry } => {
                 let noted = if attempt.is_private() { withheld(outcome) } else { reason.clone() };
-                self.failed(attempt, Failed { reason, noted, may_retry }).await
+                self.failed(attempt, Failed { reason, noted, may_retry, unknown }).await
             }
         }
     }
@@ -89,7 +102,7 @@ impl Worker {
     }
 
     async fn failed(&self, attempt: &Attempt<'_>, failed: Failed) -> Result<(), StoreError> {
-        let Failed { reason, mut noted, may_retry } = failed;
+        let Failed { reason, mut noted, may_retry, unknown } = failed;
         let number = attempt.claimed.attempt;
         match verdict::after_failure(&attempt.execution, number, may_retry) {
             Next::Retry(pause) => {
@@ -109,6 +122,7 @@ impl Worker {
                     if let Some(late) = late {
                         what["late"] = late;
                     }
+                    add_unknown(&mut what, unknown);
                     let message = attempt.message(MessageKind::Escalation, "failed", what);
                     if is_private {
                         let _ = write!(noted, ": `respool expert outbox show {}` shows it", message.id);
@@ -125,14 +139,21 @@ impl Worker {
         }
     }
 
-    /// Posts the drafts that were handed over so far, and returns them.
-    pub(super) async fn post_drafts(&self, attempt: &Attempt<'_>) -> Result<Vec<Value>, StoreError> {
+    /// The calls that all attempts of the invocation have made.
+    pub(super) async fn made_calls(&self, attempt: &Attempt<'_>) -> Result<Vec<MadeCall>, StoreError> {
         let all = self.experts.agents.facts_of(&fingerprint(attempt.invocation)).await;
         let all = all.map_err(|error| StoreError(error.to_string()))?;
-        let drafts =
-            all.iter().flat_map(|facts| &facts.calls).filter(|made| made.outcome == CallOutcome::HandedOver);
+        Ok(all.into_iter().flat_map(|facts| facts.calls).collect())
+    }
+
+    /// Posts the drafts that were handed over so far, and returns them.
+    pub(super) async fn post_drafts(
+        &self,
+        attempt: &Attempt<'_>,
+        calls: &[MadeCall],
+    ) -> Result<Vec<Value>, StoreError> {
         let mut posted = Vec::new();
-        for made in drafts {
+        for made in calls.iter().filter(|made| made.outcome == CallOutcome::HandedOver) {
             let inputs: Value = serde_json::from_str(&made.call.arguments).unwrap_or_default();
             let body = json!({"operation": made.call.name.replacen("__", ".", 1), "inputs": inputs});
             if posted.contains(&body) {

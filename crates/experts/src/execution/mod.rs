@@ -236,7 +236,10 @@ impl Worker {
 
     async fn resume_conversation(&self, name: &str, run: &str) {
         // An approved call of a server that is down would fail, and the consent would be used up. It is tried again.
-        if self.experts.agents.is_active(run) || self.experts.not_ready(name).is_some() {
+        let Some(expert) = self.experts.get(name).filter(|_| !self.experts.agents.is_active(run)) else {
+            return;
+        };
+        if self.experts.confirm_ready(&expert).await.is_some() {
             return;
         }
         if let Err(why) = self.experts.resume_conversation(name, run).await {

@@ -196,7 +196,7 @@ fn outcome_word(outcome: CallOutcome) -> &'static str {
     match outcome {
         CallOutcome::Ok => "succeeded:",
         CallOutcome::HandedOver => "was handed to a person as a draft, not executed.",
-        CallOutcome::Unknown | CallOutcome::TimedOut | CallOutcome::Transient => "has an unknown outcome:",
+        outcome if outcome.is_unknown() => "has an unknown outcome:",
         _ => "failed:",
     }
 }

@@ -118,7 +118,7 @@ fn settled_call(made: &MadeCall) -> Option<SettledCall> {
             CallOutcome::HandedOver,
             "handed over to a person as a draft in an earlier attempt, and not again; the step is done, not executed".to_owned(),
         ),
-        CallOutcome::Unknown | CallOutcome::TimedOut | CallOutcome::Transient | CallOutcome::ProtocolError => (
+        outcome if outcome.is_unknown() => (
             CallOutcome::Failed,
             "an earlier attempt made this call, and it is not known whether it succeeded. It is not made again: look whether it did, or escalate"
                 .to_owned(),
@@ -128,6 +128,22 @@ fn settled_call(made: &MadeCall) -> Option<SettledCall> {
     };
     let arguments = serde_json::from_str(&made.call.arguments).ok()?;
     Some(SettledCall { name: made.call.name.clone(), arguments, outcome, text })
+}
+
+/// The calls of operations that may have taken effect and may not, as people are told of them: each once.
+pub(super) fn unknown_outcomes(calls: &[MadeCall]) -> Vec<Value> {
+    let is_unknown = |made: &&MadeCall| {
+        made.outcome.is_unknown() && made.ends_run == EndsRun::OnFault && !made.is_repeatable
+    };
+    let mut found = Vec::new();
+    for made in calls.iter().filter(is_unknown) {
+        let inputs: Value = serde_json::from_str(&made.call.arguments).unwrap_or_default();
+        let told = json!({"operation": made.call.name.replacen("__", ".", 1), "inputs": inputs, "outcome": made.outcome.as_str()});
+        if !found.contains(&told) {
+            found.push(told);
+        }
+    }
+    found
 }
 
 /// What is delivered of a process's results.
@@ -282,6 +298,30 @@ mod tests {
         };
         check(proposal(CallOutcome::Ok), Some(CallOutcome::Ok));
         check(proposal(CallOutcome::Failed), None);
+    }
+
+    #[test]
+    fn unknown_outcomes_are_those_of_calls_made_once() {
+        let made = |name: &str, outcome, is_repeatable| MadeCall {
+            call: RequestedCall {
+                name: name.into(),
+                arguments: "{\"a\":1}".into(),
+                ..RequestedCall::default()
+            },
+            outcome,
+            text: String::new(),
+            is_repeatable,
+            ends_run: EndsRun::OnFault,
+        };
+        let calls = [
+            made("crm__create_note", CallOutcome::Unknown, false),
+            made("crm__create_note", CallOutcome::Unknown, false),
+            made("crm__get_deal", CallOutcome::TimedOut, true),
+            made("crm__move", CallOutcome::Unreachable, false),
+            made("crm__tag", CallOutcome::Ok, false),
+        ];
+        let expected = json!({"operation": "crm.create_note", "inputs": {"a": 1}, "outcome": "unknown"});
+        assert_eq!(unknown_outcomes(&calls), [expected]);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Keeping one MCP server up: start, list its tools, list them again when they change, start again when it dies.
+//! Keeping one MCP server up: start, list its tools, list them again when they change, start again when it dies. A server behind a URL
+//! has no process whose end would be noticed, so it is pinged.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -8,11 +9,11 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 use reqwest::redirect::Policy;
-use rmcp::ServiceExt as _;
-use rmcp::model::{ClientCapabilities, ClientConfig, Implementation, Tool};
+use rmcp::model::{ClientCapabilities, ClientConfig, ClientRequest, Implementation, PingRequest, Tool};
 use rmcp::service::{NotificationContext, Peer, RoleClient, RunningService};
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use rmcp::{ServiceError, ServiceExt as _};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, ChildStderr};
 use tokio::sync::{Notify, watch};
@@ -21,6 +22,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::super::config::McpConfig;
 use super::super::environment::Passing;
 use super::super::process::{AbortOnDrop, Group, command};
+use super::result::root_cause;
 use http_client::client_for;
 
 /// A program that comes from a registry may have to be fetched first.
@@ -28,6 +30,12 @@ const START: Duration = Duration::from_mins(1);
 const LIST: Duration = Duration::from_secs(30);
 /// The pause before the next start doubles from the first to the second.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_mins(1));
+/// The longest pause for a server behind a URL: to connect again is cheap.
+const LONGEST_PAUSE_OF_URL: Duration = Duration::from_secs(5);
+/// How often a server behind a URL is pinged.
+const PING_EVERY: Duration = Duration::from_secs(5);
+/// How long a ping waits. A server that is busy with a call may answer late, and is not down.
+const PING: Duration = Duration::from_secs(2);
 /// A server that ran this long is started again at once.
 const STABLE: Duration = Duration::from_secs(30);
 /// How much is kept of what a server writes to standard error.
@@ -103,45 +111,94 @@ impl rmcp::ClientHandler for Listener {
     }
 }
 
-/// Keeps a server up for as long as this runs.
-pub(super) async fn supervise(name: String, config: McpConfig, state: watch::Sender<State>) {
+/// Keeps a server up for as long as this runs. `doubt` signals that somebody could not reach it; the state is then sent again, changed or
+/// not.
+pub(super) async fn supervise(
+    name: String,
+    config: McpConfig,
+    state: watch::Sender<State>,
+    doubt: Arc<Notify>,
+) {
+    let longest = if is_url(&config) { LONGEST_PAUSE_OF_URL } else { PAUSE.1 };
     let mut pause = PAUSE.0;
     loop {
         let begun = Instant::now();
         let connected = timeout(START, connect(&config)).await;
         let problem = match connected.unwrap_or_else(|_| Err(Problem::of("it did not start within a minute")))
         {
-            Ok(connection) => serve(connection, &state).await,
+            Ok(connection) => serve(connection, &state, &doubt).await,
             Err(problem) => problem,
         };
-        tracing::warn!(server = name, problem = problem.text, "an MCP server is down");
+        let is_known = matches!(&*state.borrow(), State::Down(known, _) if known.text == problem.text);
+        if !is_known {
+            tracing::warn!(server = name, problem = problem.text, "an MCP server is down");
+        }
         state.send_modify(|state| *state = State::Down(problem, state.tools()));
         if begun.elapsed() > STABLE {
             pause = PAUSE.0;
         }
         sleep(pause).await;
-        pause = (pause * 2).min(PAUSE.1);
+        pause = (pause * 2).min(longest);
     }
 }
 
+/// Whether a server is reached over HTTP.
+pub(super) fn is_url(config: &McpConfig) -> bool {
+    config.command.is_none() && config.url.is_some()
+}
+
 /// Serves until the connection ends, and says why it did.
-async fn serve(connection: Connection, state: &watch::Sender<State>) -> Problem {
+async fn serve(connection: Connection, state: &watch::Sender<State>, doubt: &Notify) -> Problem {
     let Connection { service, changed, mut process } = connection;
+    let is_pinged = process.is_none();
     let peer = service.peer().clone();
     let ended = service.waiting();
     tokio::pin!(ended);
     loop {
         match timeout(LIST, peer.list_all_tools()).await {
             Ok(Ok(tools)) => state.send_replace(State::Up(Up { peer: peer.clone(), tools: Arc::new(tools) })),
-            Ok(Err(error)) => return Problem::of(format!("it does not list its tools: {error}")),
+            Ok(Err(error)) => {
+                return Problem::of(format!("it does not list its tools: {}", root_cause(&error)));
+            }
             Err(_) => return Problem::of("it does not list its tools within 30 s"),
         };
         tokio::select! {
             _ = &mut ended => return Problem::of("it closed the connection"),
             status = ended_process(&mut process) => return Problem::of(format!("it ended ({status})")),
+            problem = lost(&peer, state, doubt), if is_pinged => return problem,
             // Many changes in a row are one.
             () = changed.notified() => sleep(Duration::from_millis(100)).await,
         }
+    }
+}
+
+/// Waits until a server behind a URL does not answer pings any more, and says why.
+async fn lost(peer: &Peer<RoleClient>, state: &watch::Sender<State>, doubt: &Notify) -> Problem {
+    loop {
+        let is_doubted = tokio::select! {
+            () = doubt.notified() => true,
+            () = sleep(PING_EVERY) => false,
+        };
+        if let Err(problem) = ping(peer).await {
+            return problem;
+        }
+        if is_doubted {
+            state.send_modify(|_| {});
+        }
+    }
+}
+
+/// Pings a server. Any answer of its own will do, an error too: it may not know the method.
+///
+/// # Errors
+/// When the message cannot be sent, or something in front of the server refuses it.
+pub(super) async fn ping(peer: &Peer<RoleClient>) -> Result<(), Problem> {
+    let request = ClientRequest::PingRequest(PingRequest::default());
+    match timeout(PING, peer.send_request(request)).await {
+        Ok(Err(error @ (ServiceError::TransportSend(_) | ServiceError::TransportClosed))) => {
+            Err(Problem::of(format!("it does not answer: {}", root_cause(&error))))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -180,7 +237,7 @@ async fn connect_program(program: &str, config: &McpConfig) -> Result<Connection
     let changed = Arc::new(Notify::new());
     match Listener(Arc::clone(&changed)).serve((output, input)).await {
         Ok(service) => Ok(Connection { service, changed, process: Some(process) }),
-        Err(error) => Err(process.explain(&error.to_string()).await),
+        Err(error) => Err(process.explain(&root_cause(&error)).await),
     }
 }
 
@@ -198,7 +255,8 @@ async fn connect_url(url: &str, config: &McpConfig) -> Result<Connection, Proble
     let transport = StreamableHttpClientTransport::with_client(client, settings);
     let changed = Arc::new(Notify::new());
     let service = Listener(Arc::clone(&changed)).serve(transport).await;
-    let service = service.map_err(|error| Problem::of(format!("{url} cannot be used: {error}")))?;
+    let service =
+        service.map_err(|error| Problem::of(format!("{url} cannot be used: {}", root_cause(&error))))?;
     Ok(Connection { service, changed, process: None })
 }
 

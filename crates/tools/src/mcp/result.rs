@@ -1,7 +1,12 @@
 //! What the answer of an MCP server becomes: text as it is, other content as a note with its type and size. Pure.
 
+use std::error::Error;
+
 use rmcp::ServiceError;
 use rmcp::model::{CallToolResponse, CallToolResult, ContentBlock, ErrorCode, ResourceContents};
+use rmcp::service::ClientInitializeError;
+use rmcp::transport::DynamicTransportError;
+use rmcp::transport::streamable_http_client::StreamableHttpError;
 
 use super::super::contract::{ToolError, ToolOutput};
 
@@ -30,13 +35,59 @@ pub(super) fn read(
             "the MCP server {server} answered with the error {}: {}",
             error.code.0, error.message
         ))),
+        // Without a connection nothing was sent, so nothing was done.
+        Err(ServiceError::TransportSend(error)) if is_failed_connect(&error) => Err(ToolError::Unreachable(
+            format!("the MCP server {server} could not be reached: {}", root_cause(&error)),
+        )),
         Err(error @ (ServiceError::TransportClosed | ServiceError::TransportSend(_))) => {
             Err(ToolError::Transient(format!(
-                "the connection to the MCP server {server} broke during the call: {error}"
+                "the connection to the MCP server {server} broke during the call: {}",
+                root_cause(&error)
             )))
         }
-        Err(error) => Err(ToolError::Protocol(format!("the MCP server {server} failed: {error}"))),
+        Err(error) => {
+            Err(ToolError::Protocol(format!("the MCP server {server} failed: {}", root_cause(&error))))
+        }
     }
+}
+
+/// Whether a message was not sent because no connection could be made: refused, no such host, no agreement on TLS.
+fn is_failed_connect(error: &DynamicTransportError) -> bool {
+    http_client_error(error.error.as_ref()).is_some_and(reqwest::Error::is_connect)
+}
+
+/// The error of the HTTP client. The SDK does not name it as the source of its own error.
+fn http_client_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a reqwest::Error> {
+    match error.downcast_ref::<StreamableHttpError<reqwest::Error>>()? {
+        StreamableHttpError::Client(error) => Some(error),
+        _ => None,
+    }
+}
+
+/// The innermost cause of an error, for people: the outer ones name types of the SDK.
+pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(inner) = inner_cause(cause) {
+        cause = inner;
+    }
+    match cause.downcast_ref() {
+        Some(ServiceError::TransportClosed) => "the connection is closed".to_owned(),
+        _ => cause.to_string(),
+    }
+}
+
+/// The cause of an error. The SDK does not name all of them as sources.
+fn inner_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+    if let Some(ServiceError::TransportSend(transport)) = error.downcast_ref() {
+        return Some(transport);
+    }
+    if let Some(ClientInitializeError::TransportError { error: transport, .. }) = error.downcast_ref() {
+        return Some(transport);
+    }
+    if let Some(transport) = error.downcast_ref::<DynamicTransportError>() {
+        return Some(transport.error.as_ref());
+    }
+    http_client_error(error).map(|error| error as _).or_else(|| error.source())
 }
 
 /// The text of a result; structured content speaks where no text does.
