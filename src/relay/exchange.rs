@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 pub(super) use self::sending::finding_of;
 use super::attempt::{Attempt, Changed};
 use super::candidates::{Candidates, no_upstream};
-use super::decide::{Change, Decision, Known, Lookup, Place, When, decide};
+use super::decide::{Change, Decision, Known, LONGEST_UNCOUNTED_PAUSE, Lookup, Place, When, decide};
 use super::fit::Fit;
 use super::outcome::{AttemptOutcome, Finding, History, Refusal, Whole};
 use super::reply_stream::ReplyStream;
@@ -23,7 +23,9 @@ use super::request::ClientRequest;
 use super::{Opened, Relay};
 use crate::translate::{Fault, ReplyRules, Shows};
 use crate::turn::Usage;
-use crate::upstream::{Failure, Health, Place as QueuePlace, Upstream, UpstreamError, UpstreamResponse};
+use crate::upstream::{
+    Failure, Health, Place as QueuePlace, RepeatPermit, Upstream, UpstreamError, UpstreamResponse,
+};
 use crate::wire::{ApiError, Pieces};
 
 /// One request's attempts.
@@ -168,6 +170,11 @@ impl Exchange {
         let mut known = Known {
             has_spoken: self.has_spoken,
             another_upstream: self.history.last().is_some() && self.candidates.has_another(),
+            has_recent_success: self
+                .history
+                .last()
+                .is_some_and(|last| last.upstream.state.has_recent_success()),
+            steps: self.request.steps,
             ..Known::default()
         };
         loop {
@@ -184,7 +191,8 @@ impl Exchange {
         let upstream = self.history.last().map(|last| Arc::clone(&last.upstream));
         match lookup {
             Lookup::Budget => {
-                known.budget = Some(upstream.is_some_and(|upstream| upstream.state.may_repeat()));
+                known.budget =
+                    Some(upstream.map_or(RepeatPermit::Denied, |upstream| upstream.state.withdraw_repeat()));
             }
             Lookup::Health => {
                 let since = Instant::now();
@@ -210,8 +218,9 @@ impl Exchange {
         let began = Instant::now();
         let is_up = match when {
             When::Now => return true,
-            // The pauses between repeats are short; only one that an upstream asked for counts as waiting.
-            When::After(pause) if self.last_failure() != Some(Failure::Limited) => {
+            When::After(pause)
+                if pause <= LONGEST_UNCOUNTED_PAUSE && self.last_failure() != Some(Failure::Limited) =>
+            {
                 sleep(pause).await;
                 return true;
             }
@@ -364,6 +373,7 @@ impl Exchange {
     /// and holds the buffers that they came in.
     pub(super) fn release_bytes(&mut self) {
         if let Some(current) = &mut self.current {
+            current.attempt.upstream.state.count_useful_reply();
             current.attempt.body = Pieces::default();
         }
         self.changed = None;

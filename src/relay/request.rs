@@ -109,6 +109,8 @@ pub struct ClientRequest {
     pub(super) is_free: bool,
     pub(super) has_tools: bool,
     pub(super) has_stop: bool,
+    /// Steps of the client's turn before this request.
+    pub(super) steps: u32,
     /// The request as a chat completion.
     pub(super) body: Bytes,
     pub(super) target_model: String,
@@ -213,7 +215,8 @@ impl Relay {
             Serving::Perhaps(_) | Serving::Nobody => return Ok(Draft::NeedsModelLists(target_model)),
         };
         let upstream = first_of(&upstreams).ok_or_else(no_upstream)?;
-        let LookBack { recollection, added, missed, loop_found } = self.look_back(&request, &origin.headers);
+        let LookBack { recollection, added, missed, steps, loop_found } =
+            self.look_back(&request, &origin.headers);
         let depends_on_version = needs_version(&request) || !added.reasoning.is_empty();
         if !looked_up.version && upstream.target().version.is_none() && depends_on_version {
             return Ok(Draft::NeedsVersion(upstream));
@@ -254,6 +257,7 @@ impl Relay {
             is_free,
             has_tools,
             has_stop,
+            steps,
             body: body.clone(),
             target_model,
             headers: outgoing(std::mem::take(&mut origin.headers), &origin.request_id, outbound),

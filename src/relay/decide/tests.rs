@@ -33,18 +33,36 @@ fn past(upstream: &Arc<Upstream>, finding: Finding, round: u32, is_changed: bool
 struct World {
     has_spoken: bool,
     another_upstream: bool,
-    budget: bool,
+    has_recent_success: bool,
+    steps: u32,
+    budget: RepeatPermit,
     health: Health,
     can_change: bool,
 }
 
-const WORLD: World =
-    World { has_spoken: false, another_upstream: false, budget: true, health: Health::Up, can_change: true };
+const WORLD: World = World {
+    has_spoken: false,
+    another_upstream: false,
+    has_recent_success: false,
+    steps: 0,
+    budget: RepeatPermit::GrantedAfter(Duration::ZERO),
+    health: Health::Up,
+    can_change: true,
+};
+
+/// An upstream whose circuit is open for five seconds after each attempt, although it worked a moment ago.
+const OPEN: World =
+    World { has_recent_success: true, budget: RepeatPermit::GrantedAfter(Duration::from_secs(5)), ..WORLD };
 
 /// The decision once everything was looked up that it depends on.
 fn settled(history: &History, world: World, now: Duration) -> Decision {
-    let mut known =
-        Known { has_spoken: world.has_spoken, another_upstream: world.another_upstream, ..Known::default() };
+    let mut known = Known {
+        has_spoken: world.has_spoken,
+        another_upstream: world.another_upstream,
+        has_recent_success: world.has_recent_success,
+        steps: world.steps,
+        ..Known::default()
+    };
     for _ in 0..8 {
         match decide(history, known, &LIMITS, now) {
             Decision::LookUp(Lookup::Budget) => known.budget = Some(world.budget),
@@ -77,7 +95,8 @@ fn play(finding: &Finding, world: World) -> (Vec<Decision>, usize) {
             When::Now => {}
             When::After(pause) => {
                 now += pause;
-                if matches!(finding, Finding::Failed(Failure::Limited, _)) {
+                if pause > LONGEST_UNCOUNTED_PAUSE || matches!(finding, Finding::Failed(Failure::Limited, _))
+                {
                     history.waited += pause;
                 }
             }
@@ -127,9 +146,12 @@ fn every_fault_at_every_attempt() {
     let worlds = [
         ("whole or silent, healthy", WORLD),
         ("whole or silent, down", World { health: Health::Down, ..WORLD }),
-        ("the budget is spent", World { budget: false, ..WORLD }),
+        ("the budget is spent", World { budget: RepeatPermit::Denied, ..WORLD }),
         ("nothing can be changed", World { can_change: false, ..WORLD }),
         ("a stream that has spoken", World { has_spoken: true, ..WORLD }),
+        ("the upstream worked a moment ago", World { has_recent_success: true, ..WORLD }),
+        ("the fourth step of a turn", World { steps: 3, ..WORLD }),
+        ("the twelfth step, the circuit opens", World { steps: 11, ..OPEN }),
     ];
     let mut table = String::new();
     for (name, world) in worlds {
@@ -140,6 +162,54 @@ fn every_fault_at_every_attempt() {
         }
     }
     insta::assert_snapshot!(table);
+}
+
+/// Plays bad luck: mistakes and failures that differ from one attempt to the next, each attempt as long as `attempt`.
+fn play_bad_luck(world: World, attempt: Duration) -> usize {
+    let mistake = |fault| Finding::Mistake(fault, Shows::Nothing);
+    let luck = [
+        mistake(Fault::Glitch),
+        Finding::Failed(Failure::Broken, None),
+        mistake(Fault::Empty),
+        Finding::Failed(Failure::Closed, None),
+        mistake(Fault::OnlyReasoning),
+    ];
+    let (upstream, mut history, mut now, mut round) = (upstream(), History::default(), Duration::ZERO, 0);
+    for finding in luck.iter().cycle() {
+        let Decision::Retry(change, ..) = settled(&history, world, now) else { break };
+        round += u32::from(!history.attempts.is_empty() && change == Change::Nothing);
+        history.attempts.push(past(&upstream, finding.clone(), round, change == Change::Remedy));
+        now += attempt;
+    }
+    history.attempts.len()
+}
+
+#[test]
+fn what_a_turn_has_cost_buys_attempts() {
+    let (fast, slow) = (Duration::from_secs(1), Duration::from_secs(50));
+    let works = World { has_recent_success: true, ..WORLD };
+    for (world, attempt, asked) in [
+        (WORLD, fast, 5),
+        (World { steps: 3, ..WORLD }, fast, 6),
+        (works, fast, 9),
+        (World { steps: 3, ..works }, fast, 12),
+        (World { steps: 50, ..works }, fast, 19),
+        // Time is a bound of its own.
+        (works, slow, 5),
+        (World { steps: 3, ..works }, slow, 5),
+        (World { steps: 10, ..works }, slow, 8),
+        // What can be corrected by nobody is not asked again.
+        (World { can_change: false, steps: 9, ..works }, fast, 1),
+    ] {
+        assert_eq!(play_bad_luck(world, attempt), asked, "{} steps, {attempt:?} each", world.steps);
+    }
+}
+
+#[test]
+fn a_call_that_the_client_corrects_leaves_soon() {
+    let world = World { has_recent_success: true, steps: 9, ..WORLD };
+    let correctable = Finding::Mistake(Fault::UnknownTool("x".into()), Shows::CorrectableCall);
+    assert_eq!(play(&correctable, world).1, 3, "as at the first step");
 }
 
 #[test]
@@ -173,8 +243,9 @@ proptest! {
     /// Whatever happens, in whatever order: a request ends, with few requests to its upstreams.
     #[test]
     fn any_history_ends_within_its_bounds(
-        sequence in prop::collection::vec((any_finding(), any::<[bool; 4]>()), 40),
+        sequence in prop::collection::vec((any_finding(), any::<[bool; 4]>()), 60),
         upstreams in 1..4_u32,
+        (works, steps) in (any::<bool>(), 0..20_u32),
     ) {
         let upstream = upstream();
         let (mut history, mut round, mut asked_in_round, mut learnt) = (History::default(), 0, 0, 0);
@@ -183,7 +254,9 @@ proptest! {
             let world = World {
                 has_spoken: spoken && history.attempts.len() > 4,
                 another_upstream: asked_in_round > 0 && asked_in_round < upstreams,
-                budget,
+                budget: if budget { WORLD.budget } else { RepeatPermit::Denied },
+                has_recent_success: works,
+                steps,
                 health: if down { Health::Down } else { Health::Up },
                 can_change: change && learnt < upstreams,
             };
@@ -207,8 +280,9 @@ proptest! {
             history.attempts.push(past(&upstream, finding, round, change == Change::Remedy));
         }
         prop_assert!(ended, "it goes on and on: {:?}", history.attempts.len());
-        prop_assert!(round <= REPEATS);
-        let bound = (1 + REPEATS + LIMITS.attempts) * upstreams + upstreams + 8;
+        let extra = steps.min(EXTRA_FOR_STEPS) + if works { EXTRA_WHERE_IT_WORKS } else { 0 };
+        prop_assert!(round <= REPEATS + extra);
+        let bound = (1 + REPEATS + LIMITS.attempts + extra) * upstreams + upstreams + 8;
         prop_assert!(history.attempts.len() <= bound as usize, "{} attempts", history.attempts.len());
     }
 }

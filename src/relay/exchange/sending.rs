@@ -53,6 +53,9 @@ impl Exchange {
                     None => (Finding::Useful, None),
                     Some((fault, shows)) => self.finding_of_fault(fault, shows, usage),
                 };
+                if finding == Finding::Useful {
+                    upstream.state.count_useful_reply();
+                }
                 let outcome = self.conclude(upstream, finding);
                 (outcome.reply, outcome.usage, outcome.error) = (Some(whole), usage, error);
             }
