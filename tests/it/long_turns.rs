@@ -5,10 +5,12 @@
 //! `LONG_TURNS=200 cargo test --test it long_turns -- --nocapture` plays 200 turns for each probability and prints a table.
 
 use std::sync::Mutex;
+use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::support::accumulate::{Accumulated, Choice, Rules};
 use crate::support::client::{Request, exchange};
@@ -271,6 +273,54 @@ async fn play(probability: f64, turns: usize) -> Outcome {
     #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
     let requests_per_step = requests as f64 / steps as f64;
     Outcome { turns, lost, requests_per_step }
+}
+
+/// A server that has answered these many requests and then answers 500 for ever.
+async fn dying(useful: usize) -> FakeVllm {
+    let fake = FakeVllm::start((0..useful).map(|_| says("ok"))).await;
+    fake.otherwise(spoilt_reply("500", 0));
+    fake
+}
+
+#[tokio::test]
+async fn a_server_that_dies_gets_no_storm() {
+    let _time = IdleTime::begin();
+    let fake = dying(50).await;
+    let respool = Respool::with(&fake, "[recovery]\nwait_for_upstream = \"1m\"").await;
+    let ask = async || exchange(respool.address, &Request::chat(&tools_route::request())).await.status;
+    for _ in 0..50 {
+        assert_eq!(ask().await, 200);
+    }
+    let began = Instant::now();
+    let statuses = futures::future::join_all((0..100).map(|_| ask())).await;
+    assert!(statuses.iter().all(|status| *status != 200), "{statuses:?}");
+    let repeats = fake.requests().len() - 150;
+    // A floor of ten repeats in ten seconds and a fifth of 150 requests, and what 50 replies have earned before the circuit opened.
+    assert!((1..100).contains(&repeats), "{repeats} repeats");
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn a_server_that_dies_ends_a_long_turn_within_minutes() {
+    let _time = IdleTime::begin();
+    let fake = dying(1).await;
+    let respool = Respool::with(&fake, "[recovery]\nwait_for_upstream = \"1m\"").await;
+    let ask = async |body: &Value| exchange(respool.address, &Request::chat(body)).await;
+    assert_eq!(ask(&tools_route::request()).await.status, 200);
+    let mut body = tools_route::request();
+    let messages = body["messages"].as_array_mut().unwrap();
+    for step in 0..11 {
+        let mut made = call_of("read", &json!({"path": path_of(step)}).to_string(), step as u64);
+        let id = made["tool_calls"][0]["id"].clone();
+        made.as_object_mut().unwrap().remove("reasoning");
+        messages.extend([made, json!({"role": "tool", "tool_call_id": id, "content": format!("ok {step}")})]);
+    }
+    let began = Instant::now();
+    let reply = ask(&body).await.text();
+    assert!(reply.contains("EngineCore encountered an issue"), "{reply}");
+    let requests = fake.requests().len() - 1;
+    assert!((5..=13).contains(&requests), "{requests} requests");
+    assert!(began.elapsed() < Duration::from_mins(2), "{:?}", began.elapsed());
 }
 
 #[tokio::test]

@@ -28,6 +28,8 @@ const DIRECT = process.argv.includes('--direct');
 const LIVE = process.argv.includes('--live');
 const INTERNAL = /<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>[\s\S]*?<<<END_OPENCLAW_INTERNAL_CONTEXT>>>/g;
 const NOTE = /\[Automatic note, not from the user: [\s\S]*?\]$/; // respool's, of a second attempt
+// OpenClaw's own, where it asks the model once more.
+const ONCE_MORE = /^(\[[^\]]*\] )?(The previous assistant turn |Continue the current task from the existing transcript)/;
 const EFFORTS = ['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max'];
 const ROLES = ['system', 'developer', 'user', 'assistant', 'tool'];
 const stats = new Map();
@@ -69,7 +71,7 @@ function isObject(text) {
 // The order in force, and the tool results that came since it was given.
 function orderOf(messages) {
   const asks = messages.map((m, at) => ({ at, text: m.role === 'user' ? textOf(m.content).replace(INTERNAL, '').replace(NOTE, '').trim() : '' }));
-  const { at, text } = asks.findLast((m) => m.text) ?? { at: 0, text: '' };
+  const { at, text } = asks.findLast((m) => m.text && !ONCE_MORE.test(m.text)) ?? { at: 0, text: '' };
   const script = text.match(/\bSCRIPT (\{.*\})/)?.[1];
   const since = messages.slice(at);
   return {
