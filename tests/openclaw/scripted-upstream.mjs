@@ -29,7 +29,7 @@ const LIVE = process.argv.includes('--live');
 const INTERNAL = /<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>[\s\S]*?<<<END_OPENCLAW_INTERNAL_CONTEXT>>>/g;
 const NOTE = /\[Automatic note, not from the user: [\s\S]*?\]$/; // respool's, of a second attempt
 // OpenClaw's own, where it asks the model once more.
-const ONCE_MORE = /^(\[[^\]]*\] )?(The previous assistant turn |Continue the current task from the existing transcript)/;
+const ONCE_MORE = /^(\[[^\]]*\] )?(The previous (assistant turn|attempt) |Continue the current task from the existing transcript)/;
 const EFFORTS = ['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max'];
 const ROLES = ['system', 'developer', 'user', 'assistant', 'tool'];
 const stats = new Map();
