@@ -8,8 +8,10 @@
 //! A few attempts more are worth it where a turn's earlier steps would be lost with this one, or where the upstream has just
 //! shown that it works: bad luck ends, an outage does not. They are bounded in number and in time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::attempt::{Changed, Fit};
 use super::config::RecoveryConfig;
 use super::outcome::{Finding, History, Refusal};
 use crate::translate::Shows;
@@ -52,7 +54,7 @@ const REFITS: usize = 4;
 const FORMS: usize = 8;
 
 /// What is known beyond the history. `None`: it was not looked up for the last attempt yet.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Known {
     /// Something of a reply has reached the client.
     pub(super) has_spoken: bool,
@@ -66,12 +68,12 @@ pub(super) struct Known {
     pub(super) budget: Option<RepeatPermit>,
     /// What a probe of the upstream found.
     pub(super) health: Option<Health>,
-    /// There is a change that may keep the model from its mistake.
-    pub(super) remedy: Option<bool>,
-    /// There is a smaller form of the request.
-    pub(super) smaller: Option<bool>,
-    /// A parameter that the upstream refuses can be left out.
-    pub(super) leaner: Option<bool>,
+    /// The change that may keep the model from its mistake, or `Change::Nothing`.
+    pub(super) remedy: Option<Change>,
+    /// The change that makes the request smaller, or `Change::Nothing`.
+    pub(super) smaller: Option<Change>,
+    /// `Change::DropParameters` if the upstream refuses a parameter that can be left out, or `Change::Nothing`.
+    pub(super) parameters: Option<Change>,
 }
 
 /// What to look up before the next decision.
@@ -81,20 +83,28 @@ pub(super) enum Lookup {
     Health,
     Remedy,
     Smaller,
-    Leaner,
+    Parameters,
+}
+
+/// The next attempt: what is changed for it, where it goes, and when.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct NextAttempt {
+    pub(super) change: Change,
+    pub(super) place: Place,
+    pub(super) when: When,
 }
 
 /// What is changed for the next attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Change {
     /// Nothing: the same request once more.
     Nothing,
-    /// What the remedy for the model's last mistake says.
-    Remedy,
-    /// It is made smaller.
-    Smaller,
-    /// Refused parameters are left out.
-    Leaner,
+    /// The client's request, as the remedy for the model's last mistake changes it.
+    Remedy(Arc<Changed>),
+    /// It is made to fit the model's window.
+    Smaller(Fit),
+    /// The parameters that the upstream refuses are left out.
+    DropParameters,
 }
 
 /// Where the next attempt goes.
@@ -104,8 +114,8 @@ pub(super) enum Place {
     Next,
     /// To the same upstream.
     Same,
-    /// A new round begins: to any that serves the model.
-    Anew,
+    /// To any that serves the model: a new round begins.
+    NewRound,
 }
 
 /// When the next attempt begins.
@@ -119,10 +129,10 @@ pub(super) enum When {
 }
 
 /// What to do next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Decision {
     /// Ask, again or for the first time.
-    Retry(Change, Place, When),
+    Attempt(NextAttempt),
     /// The reply of this attempt leaves.
     Deliver(usize),
     /// The error of the last attempt leaves; after a changed request, that of the mistake before it.
@@ -131,9 +141,17 @@ pub(super) enum Decision {
     LookUp(Lookup),
 }
 
+impl Decision {
+    fn attempt(change: Change, place: Place, when: When) -> Self {
+        Self::Attempt(NextAttempt { change, place, when })
+    }
+}
+
 /// What to do after `history`. `now`: time since the request came.
-pub(super) fn decide(history: &History, known: Known, limits: &RecoveryConfig, now: Duration) -> Decision {
-    let Some(last) = history.last() else { return Decision::Retry(Change::Nothing, Place::Anew, When::Now) };
+pub(super) fn decide(history: &History, known: &Known, limits: &RecoveryConfig, now: Duration) -> Decision {
+    let Some(last) = history.last() else {
+        return Decision::attempt(Change::Nothing, Place::NewRound, When::Now);
+    };
     match last.finding {
         Finding::Useful => Decision::Deliver(history.attempts.len() - 1),
         // A reply that has spoken is the only one there can be.
@@ -148,16 +166,16 @@ pub(super) fn decide(history: &History, known: Known, limits: &RecoveryConfig, n
     }
 }
 
-fn after_mistake(history: &History, known: Known, limits: &RecoveryConfig, now: Duration) -> Decision {
+fn after_mistake(history: &History, known: &Known, limits: &RecoveryConfig, now: Duration) -> Decision {
     let is_usual = history.mistakes() <= limits.attempts;
     let may_ask = is_usual || is_worth_more(limits.attempts, history, known, limits, now);
     if !may_ask || now >= limits.within {
         return give_up(history);
     }
-    match known.remedy {
+    match &known.remedy {
         None => Decision::LookUp(Lookup::Remedy),
-        Some(true) => Decision::Retry(Change::Remedy, Place::Anew, When::Now),
-        Some(false) => give_up(history),
+        Some(Change::Nothing) => give_up(history),
+        Some(remedy) => Decision::attempt(remedy.clone(), Place::NewRound, When::Now),
     }
 }
 
@@ -166,7 +184,7 @@ fn after_mistake(history: &History, known: Known, limits: &RecoveryConfig, now: 
 fn is_worth_more(
     usual: u32,
     history: &History,
-    known: Known,
+    known: &Known,
     limits: &RecoveryConfig,
     now: Duration,
 ) -> bool {
@@ -197,7 +215,7 @@ fn give_up(history: &History) -> Decision {
     shown.map_or(Decision::Fail, Decision::Deliver)
 }
 
-fn after_refusal(refusal: Refusal, history: &History, known: Known) -> Decision {
+fn after_refusal(refusal: Refusal, history: &History, known: &Known) -> Decision {
     let times = |refusal: Refusal| {
         history.attempts.iter().filter(|past| past.finding == Finding::Refused(refusal)).count()
     };
@@ -206,17 +224,14 @@ fn after_refusal(refusal: Refusal, history: &History, known: Known) -> Decision 
     if of_form && times(Refusal::TooLarge) + times(Refusal::Form) > FORMS {
         return give_up(history);
     }
-    match (refusal, known.smaller, known.leaner) {
+    let same_again = |change: &Change| Decision::attempt(change.clone(), Place::Same, When::Now);
+    match (refusal, &known.smaller, &known.parameters) {
         (Refusal::TooLarge, None, _) if may_shrink => Decision::LookUp(Lookup::Smaller),
-        (Refusal::TooLarge, Some(true), _) if may_shrink => {
-            Decision::Retry(Change::Smaller, Place::Same, When::Now)
-        }
-        (Refusal::TooLarge | Refusal::Form, _, None) => Decision::LookUp(Lookup::Leaner),
-        (Refusal::TooLarge | Refusal::Form, _, Some(true)) => {
-            Decision::Retry(Change::Leaner, Place::Same, When::Now)
-        }
+        (Refusal::TooLarge, Some(change @ Change::Smaller(_)), _) if may_shrink => same_again(change),
+        (Refusal::TooLarge | Refusal::Form, _, None) => Decision::LookUp(Lookup::Parameters),
+        (Refusal::TooLarge | Refusal::Form, _, Some(change @ Change::DropParameters)) => same_again(change),
         (Refusal::NotHere, ..) if known.another_upstream => {
-            Decision::Retry(Change::Nothing, Place::Next, When::Now)
+            Decision::attempt(Change::Nothing, Place::Next, When::Now)
         }
         _ => give_up(history),
     }
@@ -226,13 +241,13 @@ fn after_failure(
     failure: Failure,
     pause: Option<Duration>,
     history: &History,
-    known: Known,
+    known: &Known,
     limits: &RecoveryConfig,
     now: Duration,
 ) -> Decision {
     let elsewhere = !matches!(failure, Failure::Slow);
     if elsewhere && known.another_upstream && now < limits.within {
-        return Decision::Retry(Change::Nothing, Place::Next, When::Now);
+        return Decision::attempt(Change::Nothing, Place::Next, When::Now);
     }
     let repeats = history.last().map_or(0, |last| last.round);
     let usual = match failure {
@@ -257,7 +272,7 @@ fn after_failure(
             _ if limits.wait_for_upstream.is_zero() && failure == Failure::Absent => give_up(history),
             None => Decision::LookUp(Lookup::Health),
             Some(Health::Down) if left.is_zero() => give_up(history),
-            Some(Health::Down) => Decision::Retry(Change::Nothing, Place::Anew, When::Up(left)),
+            Some(Health::Down) => Decision::attempt(Change::Nothing, Place::NewRound, When::Up(left)),
             // Each repeat costs a generation.
             Some(Health::Up) if failure == Failure::GatewayTimeout && repeats > 0 => give_up(history),
             Some(Health::Up) => match pause {
@@ -274,13 +289,13 @@ fn after_failure(
 }
 
 /// Repeats the request after this pause, or when the circuit lets it through. `left`: what remains of the time for waiting.
-fn within_budget(pause: Duration, left: Duration, history: &History, known: Known) -> Decision {
+fn within_budget(pause: Duration, left: Duration, history: &History, known: &Known) -> Decision {
     match known.budget {
         None => Decision::LookUp(Lookup::Budget),
         Some(RepeatPermit::Denied) => give_up(history),
         Some(RepeatPermit::GrantedAfter(trial)) => match pause.max(trial) {
             pause if pause > LONGEST_UNCOUNTED_PAUSE && pause > left => give_up(history),
-            pause => Decision::Retry(Change::Nothing, Place::Anew, When::After(pause)),
+            pause => Decision::attempt(Change::Nothing, Place::NewRound, When::After(pause)),
         },
     }
 }

@@ -116,6 +116,14 @@ impl History {
         })
     }
 
+    /// True when an upstream has refused the size or a parameter of the request: it may be sent in another form now.
+    pub(super) fn has_refused_form(&self) -> bool {
+        let is_of_form = |past: &AttemptOutcome| {
+            matches!(past.finding, Finding::Refused(Refusal::TooLarge | Refusal::Form))
+        };
+        self.attempts.iter().any(is_of_form)
+    }
+
     /// How often the model has been asked, refusals of a form apart.
     pub(super) fn asked(&self) -> u32 {
         let asked = self

@@ -3,12 +3,13 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::*;
 use crate::relay::config::FinalErrors;
 use crate::relay::outcome::AttemptOutcome;
-use crate::translate::Fault;
+use crate::translate::{Fault, Remedy};
 use crate::upstream::{Upstream, UpstreamConfig};
 
 const LIMITS: RecoveryConfig = RecoveryConfig {
@@ -50,6 +51,32 @@ const WORLD: World = World {
     can_change: true,
 };
 
+impl World {
+    /// What a look-up of this change finds.
+    fn found(self, change: Change) -> Change {
+        if self.can_change { change } else { Change::Nothing }
+    }
+}
+
+fn remedy() -> Change {
+    Change::Remedy(Arc::new(Changed { remedy: Remedy::Repeat, body: Bytes::new() }))
+}
+
+/// A decision in a few words.
+fn in_words(decision: &Decision) -> String {
+    match decision {
+        Decision::Attempt(NextAttempt { change, place, when }) => {
+            let change = match change {
+                Change::Remedy(_) => "Remedy".to_owned(),
+                Change::Smaller(_) => "Smaller".to_owned(),
+                change => format!("{change:?}"),
+            };
+            format!("Attempt({change}, {place:?}, {when:?})")
+        }
+        decision => format!("{decision:?}"),
+    }
+}
+
 /// An upstream whose circuit is open for five seconds after each attempt, although it worked a moment ago.
 const OPEN: World =
     World { has_recent_success: true, budget: RepeatPermit::GrantedAfter(Duration::from_secs(5)), ..WORLD };
@@ -64,12 +91,16 @@ fn settled(history: &History, world: World, now: Duration) -> Decision {
         ..Known::default()
     };
     for _ in 0..8 {
-        match decide(history, known, &LIMITS, now) {
+        match decide(history, &known, &LIMITS, now) {
             Decision::LookUp(Lookup::Budget) => known.budget = Some(world.budget),
             Decision::LookUp(Lookup::Health) => known.health = Some(world.health),
-            Decision::LookUp(Lookup::Remedy) => known.remedy = Some(world.can_change),
-            Decision::LookUp(Lookup::Smaller) => known.smaller = Some(world.can_change),
-            Decision::LookUp(Lookup::Leaner) => known.leaner = Some(world.can_change),
+            Decision::LookUp(Lookup::Remedy) => known.remedy = Some(world.found(remedy())),
+            Decision::LookUp(Lookup::Smaller) => {
+                known.smaller = Some(world.found(Change::Smaller(Fit::default())))
+            }
+            Decision::LookUp(Lookup::Parameters) => {
+                known.parameters = Some(world.found(Change::DropParameters))
+            }
             decision => return decision,
         }
     }
@@ -77,20 +108,19 @@ fn settled(history: &History, world: World, now: Duration) -> Decision {
 }
 
 /// Plays a finding that comes back at every attempt; says what was decided, and how often the upstream was asked.
-fn play(finding: &Finding, world: World) -> (Vec<Decision>, usize) {
+fn play(finding: &Finding, world: World) -> (Vec<String>, usize) {
     let upstream = upstream();
     let (mut history, mut decisions, mut round, mut now) = (History::default(), vec![], 0, Duration::ZERO);
     loop {
         assert!(history.attempts.len() < 40, "it goes on and on after {finding:?}");
         let decision = settled(&history, world, now);
-        let Decision::Retry(change, place, when) = decision else {
-            decisions.push(decision);
-            return (decisions, history.attempts.len());
-        };
         let is_first = history.attempts.is_empty();
         if !is_first {
-            decisions.push(decision);
+            decisions.push(in_words(&decision));
         }
+        let Decision::Attempt(NextAttempt { change, place, when }) = decision else {
+            return (decisions, history.attempts.len());
+        };
         match when {
             When::Now => {}
             When::After(pause) => {
@@ -103,9 +133,9 @@ fn play(finding: &Finding, world: World) -> (Vec<Decision>, usize) {
             // It comes back after half of the time.
             When::Up(longest) => (now, history.waited) = (now + longest / 2, history.waited + longest / 2),
         }
-        round += u32::from(!is_first && place == Place::Anew && change == Change::Nothing);
+        round += u32::from(!is_first && place == Place::NewRound && change == Change::Nothing);
         now += Duration::from_secs(1);
-        history.attempts.push(past(&upstream, finding.clone(), round, change == Change::Remedy));
+        history.attempts.push(past(&upstream, finding.clone(), round, matches!(change, Change::Remedy(_))));
     }
 }
 
@@ -158,7 +188,7 @@ fn every_fault_at_every_attempt() {
         let _ = writeln!(table, "== {name}");
         for (fault, finding) in findings() {
             let (decisions, asked) = play(&finding, world);
-            let _ = writeln!(table, "{fault}: asked {asked} ×, {decisions:?}");
+            let _ = writeln!(table, "{fault}: asked {asked} ×, {}", decisions.join(", "));
         }
     }
     insta::assert_snapshot!(table);
@@ -176,9 +206,9 @@ fn play_bad_luck(world: World, attempt: Duration) -> usize {
     ];
     let (upstream, mut history, mut now, mut round) = (upstream(), History::default(), Duration::ZERO, 0);
     for finding in luck.iter().cycle() {
-        let Decision::Retry(change, ..) = settled(&history, world, now) else { break };
+        let Decision::Attempt(NextAttempt { change, .. }) = settled(&history, world, now) else { break };
         round += u32::from(!history.attempts.is_empty() && change == Change::Nothing);
-        history.attempts.push(past(&upstream, finding.clone(), round, change == Change::Remedy));
+        history.attempts.push(past(&upstream, finding.clone(), round, matches!(change, Change::Remedy(_))));
         now += attempt;
     }
     history.attempts.len()
@@ -219,7 +249,7 @@ fn another_upstream_is_asked_before_anything_is_repeated() {
         let mut history = History::default();
         history.attempts.push(past(&upstream(), finding.clone(), 0, false));
         let next = settled(&history, world, Duration::ZERO);
-        let goes_on = next == Decision::Retry(Change::Nothing, Place::Next, When::Now);
+        let goes_on = next == Decision::attempt(Change::Nothing, Place::Next, When::Now);
         let expected = matches!(finding, Finding::Refused(Refusal::NotHere))
             || matches!(&finding, Finding::Failed(failure, _) if *failure != Failure::Slow);
         assert_eq!(goes_on, expected, "{finding:?}: {next:?}");
@@ -248,7 +278,7 @@ proptest! {
         (works, steps) in (any::<bool>(), 0..20_u32),
     ) {
         let upstream = upstream();
-        let (mut history, mut round, mut asked_in_round, mut learnt) = (History::default(), 0, 0, 0);
+        let (mut history, mut round, mut asked_in_round) = (History::default(), 0, 0);
         let mut ended = false;
         for (finding, [budget, down, change, spoken]) in sequence {
             let world = World {
@@ -258,9 +288,10 @@ proptest! {
                 has_recent_success: works,
                 steps,
                 health: if down { Health::Down } else { Health::Up },
-                can_change: change && learnt < upstreams,
+                can_change: change,
             };
-            let Decision::Retry(change, place, when) = settled(&history, world, Duration::from_secs(1)) else {
+            let next = settled(&history, world, Duration::from_secs(1));
+            let Decision::Attempt(NextAttempt { change, place, when }) = next else {
                 ended = true;
                 break;
             };
@@ -268,16 +299,15 @@ proptest! {
                 prop_assert!(history.waited + longest <= LIMITS.wait_for_upstream);
                 history.waited += longest;
             }
-            learnt += u32::from(change == Change::Leaner);
             match place {
-                Place::Anew => {
+                Place::NewRound => {
                     round += u32::from(!history.attempts.is_empty() && change == Change::Nothing);
                     asked_in_round = 1;
                 }
                 Place::Next => asked_in_round += 1,
                 Place::Same => {}
             }
-            history.attempts.push(past(&upstream, finding, round, change == Change::Remedy));
+            history.attempts.push(past(&upstream, finding, round, matches!(change, Change::Remedy(_))));
         }
         prop_assert!(ended, "it goes on and on: {:?}", history.attempts.len());
         let extra = steps.min(EXTRA_FOR_STEPS) + if works { EXTRA_WHERE_IT_WORKS } else { 0 };
