@@ -65,14 +65,20 @@ impl Watch {
             self.progress = None;
         }
         let ended = self.end.wait_for(Option::is_some).await.ok().and_then(|ended| ended.clone());
-        WatchEvent::End(ended.unwrap_or_else(|| {
-            Arc::new(WorkReport { end: WorkEnd::Left, spent: Tokens::default(), overhead: Duration::ZERO })
-        }))
+        ended.map_or_else(WatchEvent::stopped, WatchEvent::End)
     }
 
     pub(super) fn finished(run: String, ended: WorkReport) -> Self {
         let (_, end) = watch::channel(Some(Arc::new(ended)));
         Self { run, progress: None, end, guard: None }
+    }
+}
+
+impl WatchEvent {
+    /// The end for a client that does not learn how the work ended: respool is stopped, and the run is left as it is.
+    pub fn stopped() -> Self {
+        let (spent, overhead) = (Tokens::default(), Duration::ZERO);
+        Self::End(Arc::new(WorkReport { end: WorkEnd::Left, spent, overhead }))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::request::ClientRequest;
-use translate::{Additions, Outbound, Remedy, outbound};
+use translate::{Additions, Outbound, Remedy, lower_limit, outbound, trim};
 use upstream::Upstream;
 use wire::{ChatRequest, Pieces, encode_string};
 
@@ -21,8 +21,10 @@ pub(super) struct Attempt {
     pub(super) token_limit: Option<u64>,
     /// Names of the edits made to the client's request.
     pub(super) edits: Vec<&'static str>,
-    /// It asks for something else than the client did, because an earlier reply was of no use.
-    pub(super) is_changed: bool,
+    /// The change of the client's request that it is made from, because an earlier reply was of no use.
+    pub(super) changed: Option<Arc<Changed>>,
+    /// How it is made to fit the model's window.
+    pub(super) fit: Fit,
 }
 
 /// What decides the form in which a request goes up, besides the upstream.
@@ -58,7 +60,7 @@ impl Form<'_> {
 }
 
 /// The client's request changed by a remedy.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Changed {
     pub(super) remedy: Remedy,
     pub(super) body: Bytes,
@@ -66,15 +68,19 @@ pub(super) struct Changed {
 
 impl Attempt {
     /// The request for this upstream, as the client sent it or as a remedy changed it.
-    pub(super) fn new(request: &ClientRequest, changed: Option<&Changed>, upstream: &Arc<Upstream>) -> Self {
-        let remedy = changed.map(|changed| &changed.remedy);
+    pub(super) fn new(
+        request: &ClientRequest,
+        changed: Option<Arc<Changed>>,
+        upstream: &Arc<Upstream>,
+    ) -> Self {
+        let remedy = changed.as_ref().map(|changed| &changed.remedy);
         let can_be_raw = !upstream.model_facts(&request.target_model).is_harmony;
         let is_raw = match remedy {
             Some(Remedy::Raw) => can_be_raw,
             Some(Remedy::Required) => false,
             _ => request.wants_raw && can_be_raw,
         };
-        let original = changed.map_or(&request.body, |changed| &changed.body);
+        let original = changed.as_ref().map_or(&request.body, |changed| &changed.body);
         let form = Form {
             outbound: request.outbound,
             is_raw,
@@ -90,7 +96,70 @@ impl Attempt {
             Some(Remedy::MoreTokens(limit)) => Some(*limit),
             _ => request.rules.token_limit,
         };
-        let is_changed = remedy.is_some_and(|remedy| *remedy != Remedy::Repeat);
-        Self { upstream: Arc::clone(upstream), body, token_limit, edits, is_changed }
+        Self { upstream: Arc::clone(upstream), body, token_limit, edits, changed, fit: Fit::default() }
+    }
+
+    /// True when it asks for something else than the client did.
+    pub(super) fn is_changed(&self) -> bool {
+        self.changed.as_ref().is_some_and(|changed| changed.remedy != Remedy::Repeat)
+    }
+}
+
+/// What is changed in a request so that it fits. The default changes nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Fit {
+    /// The size of the messages' texts together, in bytes.
+    pub(super) messages: Option<usize>,
+    /// The limit on the reply, in tokens.
+    pub(super) limit: Option<u64>,
+    /// How often it was made smaller.
+    pub(super) rounds: u8,
+}
+
+/// A body as it is sent, and what was done to make it fit.
+#[derive(Clone, Debug)]
+pub(super) struct Fitted {
+    pub(super) body: Pieces,
+    /// Names of the edits.
+    pub(super) edits: Vec<&'static str>,
+    /// What was taken out of the conversation.
+    pub(super) trimmed: Option<String>,
+}
+
+impl Fit {
+    /// The limit on the reply as it is sent; `asked` is the client's.
+    pub(super) fn lowered_limit(self, asked: Option<u64>) -> Option<u64> {
+        asked.map(|asked| self.limit.map_or(asked, |limit| limit.min(asked)))
+    }
+
+    /// True when a reply of so many tokens has used the room that was left in the window.
+    pub(super) fn is_used_up(self, completion: u64) -> bool {
+        self.limit.is_some_and(|room| completion >= room)
+    }
+
+    /// True when messages were left out.
+    pub(super) fn is_trimmed(self) -> bool {
+        self.messages.is_some()
+    }
+
+    /// The body with the changes.
+    pub(super) fn apply(self, body: &Pieces) -> Fitted {
+        let unchanged = || Fitted { body: body.clone(), edits: vec![], trimmed: None };
+        if self.messages.is_none() && self.limit.is_none() {
+            return unchanged();
+        }
+        let text = body.joined();
+        let Ok(mut request) = ChatRequest::parse(&text) else { return unchanged() };
+        let mut edits = Vec::new();
+        if self.limit.is_some_and(|room| lower_limit(&mut request.object, room)) {
+            edits.push("max_tokens");
+        }
+        let trimmed = self.messages.and_then(|target| trim(&request.messages, target)).map(|trimmed| {
+            edits.push("trim");
+            request.object.set("messages", trimmed.messages);
+            let (results, messages) = (trimmed.results, trimmed.left_out);
+            format!("results={results}, messages={messages}, bytes={}", trimmed.bytes)
+        });
+        Fitted { body: request.object.into_pieces(&text), edits, trimmed }
     }
 }

@@ -13,17 +13,20 @@ use futures::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep};
 
 pub(super) use self::sending::finding_of;
-use super::attempt::{Attempt, Changed};
+use super::attempt::Attempt;
 use super::candidates::{Candidates, no_upstream};
-use super::decide::{Change, Decision, Known, Lookup, Place, When, decide};
-use super::fit::Fit;
+use super::decide::{
+    Change, Decision, Known, LONGEST_UNCOUNTED_PAUSE, Lookup, NextAttempt, Place, When, decide,
+};
 use super::outcome::{AttemptOutcome, Finding, History, Refusal, Whole};
 use super::reply_stream::ReplyStream;
 use super::request::ClientRequest;
 use super::{Opened, Relay};
 use translate::{Fault, ReplyRules, Shows};
-use upstream::{Failure, Health, Place as QueuePlace, Upstream, UpstreamError, UpstreamResponse};
 use wire::turn::Usage;
+use upstream::{
+    Failure, Health, Place as QueuePlace, RepeatPermit, Upstream, UpstreamError, UpstreamResponse,
+};
 use wire::{ApiError, Pieces};
 
 /// One request's attempts.
@@ -33,14 +36,8 @@ pub(super) struct Exchange {
     pub(super) request: Arc<ClientRequest>,
     pub(super) history: History,
     candidates: Candidates,
-    /// The request as a remedy changed it.
-    changed: Option<Changed>,
-    /// What the next attempt is to change, once it was looked up.
-    planned: Planned,
     /// `None` before the first attempt.
     current: Option<Current>,
-    /// Upstreams that refused a parameter of this request.
-    learnt: Vec<Arc<Upstream>>,
     /// Something of a reply has reached the client.
     pub(super) has_spoken: bool,
     /// A stream was begun, so that only another stream can take its place.
@@ -51,19 +48,10 @@ pub(super) struct Exchange {
 #[derive(Debug)]
 struct Current {
     attempt: Attempt,
-    /// How it is made to fit the model's window.
-    fit: Fit,
     /// Bytes of its body, which may have been let go.
     size: usize,
     /// Its place at the upstream. It keeps it while it is refused in one form and sent in another.
     queue_place: Option<QueuePlace>,
-}
-
-/// Changes that were looked up.
-#[derive(Debug, Default)]
-struct Planned {
-    remedy: Option<Changed>,
-    smaller: Option<Fit>,
 }
 
 /// A reply, as the loop hands it over.
@@ -105,10 +93,7 @@ impl Exchange {
             request,
             history: History::default(),
             candidates,
-            changed: None,
-            planned: Planned::default(),
             current: None,
-            learnt: Vec::new(),
             has_spoken: false,
             expects_stream: false,
         }
@@ -123,17 +108,17 @@ impl Exchange {
             match self.decision().await {
                 Decision::Deliver(place) => return Ok(self.deliver(place)),
                 Decision::Fail | Decision::LookUp(_) => return Err(self.fail()),
-                Decision::Retry(change, place, when) => {
-                    self.note_retry(change, place);
-                    if let Some(current) = self.current.as_mut().filter(|_| place != Place::Same) {
+                Decision::Attempt(next) => {
+                    self.record_retry(&next);
+                    if let Some(current) = self.current.as_mut().filter(|_| next.place != Place::Same) {
                         // Nobody's place is held by one that waits.
                         current.queue_place = None;
                     }
-                    if when != When::Now && !Box::pin(self.wait(when)).await {
+                    if next.when != When::Now && !Box::pin(self.wait(next.when)).await {
                         continue;
                     }
-                    self.prepare(change, place);
-                    if let Some(stream) = self.attempt(place).await {
+                    self.begin_round(&next);
+                    if let Some(stream) = self.attempt(next).await {
                         return Ok(ExchangeReply::Stream(stream));
                     }
                 }
@@ -168,11 +153,16 @@ impl Exchange {
         let mut known = Known {
             has_spoken: self.has_spoken,
             another_upstream: self.history.last().is_some() && self.candidates.has_another(),
+            has_recent_success: self
+                .history
+                .last()
+                .is_some_and(|last| last.upstream.state.has_recent_success()),
+            steps: self.request.steps,
             ..Known::default()
         };
         loop {
             let limits = &self.request.settings.recovery;
-            match decide(&self.history, known, limits, self.request.received.elapsed()) {
+            match decide(&self.history, &known, limits, self.request.received.elapsed()) {
                 // Boxed as it is rare: every request pays for the size of its future.
                 Decision::LookUp(lookup) => Box::pin(self.look_up(lookup, &mut known)).await,
                 decision => return decision,
@@ -184,7 +174,8 @@ impl Exchange {
         let upstream = self.history.last().map(|last| Arc::clone(&last.upstream));
         match lookup {
             Lookup::Budget => {
-                known.budget = Some(upstream.is_some_and(|upstream| upstream.state.may_repeat()));
+                known.budget =
+                    Some(upstream.map_or(RepeatPermit::Denied, |upstream| upstream.state.withdraw_repeat()));
             }
             Lookup::Health => {
                 let since = Instant::now();
@@ -193,15 +184,11 @@ impl Exchange {
                     None => Health::Down,
                 });
             }
-            Lookup::Remedy => {
-                self.planned.remedy = self.remedy();
-                known.remedy = Some(self.planned.remedy.is_some());
-            }
+            Lookup::Remedy => known.remedy = Some(self.remedy().unwrap_or(Change::Nothing)),
             Lookup::Smaller => {
-                self.planned.smaller = Box::pin(self.next_smaller()).await;
-                known.smaller = Some(self.planned.smaller.is_some());
+                known.smaller = Some(Box::pin(self.next_smaller()).await.unwrap_or(Change::Nothing));
             }
-            Lookup::Leaner => known.leaner = Some(self.learn_refused_parameters()),
+            Lookup::Parameters => known.parameters = Some(self.refused_parameters()),
         }
     }
 
@@ -210,8 +197,9 @@ impl Exchange {
         let began = Instant::now();
         let is_up = match when {
             When::Now => return true,
-            // The pauses between repeats are short; only one that an upstream asked for counts as waiting.
-            When::After(pause) if self.last_failure() != Some(Failure::Limited) => {
+            When::After(pause)
+                if pause <= LONGEST_UNCOUNTED_PAUSE && self.last_failure() != Some(Failure::Limited) =>
+            {
                 sleep(pause).await;
                 return true;
             }
@@ -278,18 +266,17 @@ impl Exchange {
         }
     }
 
-    fn note_retry(&self, change: Change, place: Place) {
+    fn record_retry(&self, next: &NextAttempt) {
         let Some(last) = self.history.last() else { return };
-        let remedy = self.planned.remedy.as_ref().map(|planned| planned.remedy.name());
-        match (change, place) {
-            (Change::Remedy, _) => {
+        match (&next.change, next.place) {
+            (Change::Remedy(changed), _) => {
                 if let Finding::Mistake(fault, _) = &last.finding {
                     let cost = last.usage.unwrap_or_default();
-                    self.request.record.asks_again(fault.name(), remedy.unwrap_or_default(), cost);
+                    self.request.record.asks_again(fault.name(), changed.remedy.name(), cost);
                 }
             }
-            (Change::Smaller, _) => self.request.record.repeats("context"),
-            (Change::Leaner, _) => self.request.record.repeats("refused_parameter"),
+            (Change::Smaller(_), _) => self.request.record.repeats("context"),
+            (Change::DropParameters, _) => self.request.record.repeats("refused_parameter"),
             (Change::Nothing, Place::Next) => {
                 last.upstream.state.count_failover();
                 self.request.record.repeats("failover");
@@ -298,29 +285,17 @@ impl Exchange {
         }
     }
 
-    /// Makes ready what the next attempt is made from.
-    fn prepare(&mut self, change: Change, place: Place) {
-        let planned = std::mem::take(&mut self.planned);
-        match change {
-            Change::Remedy => self.changed = planned.remedy.or(self.changed.take()),
-            Change::Smaller => {
-                if let Some((current, smaller)) = self.current.as_mut().zip(planned.smaller) {
-                    current.fit = smaller;
-                }
-            }
-            Change::Nothing | Change::Leaner => {}
+    /// Lets all upstreams be asked again where the next attempt begins a round.
+    fn begin_round(&mut self, next: &NextAttempt) {
+        if next.place != Place::NewRound {
+            return;
         }
-        if place == Place::Anew {
-            if !self.history.attempts.is_empty() && change == Change::Nothing {
-                self.history.round += 1;
-            }
-            self.candidates.begin_round();
-            if let Some(last) = self.history.last()
-                && matches!(last.finding, Finding::Failed(Failure::Broken, _))
-            {
-                self.candidates.pass_over(&Arc::clone(&last.upstream));
-            }
+        self.candidates.begin_round();
+        let Some(last) = self.history.last() else { return };
+        if matches!(last.finding, Finding::Failed(Failure::Broken, _)) {
+            self.candidates.pass_over(&last.upstream);
         }
+        self.history.round += u32::from(next.change == Change::Nothing);
     }
 
     /// What a reply with this fault means for the attempt.
@@ -345,17 +320,13 @@ impl Exchange {
     /// True when a reply that was cut after so many tokens has filled the window.
     pub(super) fn fills_window(&self, usage: Option<Usage>) -> bool {
         let of_current = self.current.as_ref().zip(usage);
-        of_current.is_some_and(|(Current { attempt, fit, .. }, usage)| {
-            self.request.fills_window(&attempt.upstream, *fit, usage)
-        })
+        of_current.is_some_and(|(Current { attempt, .. }, usage)| self.request.fills_window(attempt, usage))
     }
 
     /// Learns from a reply's usage how many bytes of a request make a token.
     pub(super) fn learn_usage(&self, usage: Option<Usage>) {
-        let Some((Current { attempt, fit, size, .. }, usage)) = self.current.as_ref().zip(usage) else {
-            return;
-        };
-        if !fit.is_trimmed() {
+        let Some((Current { attempt, size, .. }, usage)) = self.current.as_ref().zip(usage) else { return };
+        if !attempt.fit.is_trimmed() {
             attempt.upstream.learn_usage(&self.request.target_model, *size, usage.prompt);
         }
     }
@@ -364,9 +335,9 @@ impl Exchange {
     /// and holds the buffers that they came in.
     pub(super) fn release_bytes(&mut self) {
         if let Some(current) = &mut self.current {
-            current.attempt.body = Pieces::default();
+            current.attempt.upstream.state.count_useful_reply();
+            (current.attempt.body, current.attempt.changed) = (Pieces::default(), None);
         }
-        self.changed = None;
         // Nobody else has it, except for a moment.
         if let Some(request) = Arc::get_mut(&mut self.request) {
             request.release_bytes();
@@ -375,7 +346,7 @@ impl Exchange {
 
     /// Notes what the current attempt came to; the caller adds what else is known of it to the returned outcome.
     fn conclude(&mut self, upstream: Arc<Upstream>, finding: Finding) -> &mut AttemptOutcome {
-        let is_changed = self.current.as_ref().is_some_and(|current| current.attempt.is_changed);
+        let is_changed = self.current.as_ref().is_some_and(|current| current.attempt.is_changed());
         let History { attempts, round, .. } = &mut self.history;
         let (round, place) = (*round, attempts.len());
         let (error, usage, reply) = (None, None, None);

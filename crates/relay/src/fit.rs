@@ -7,16 +7,16 @@
 
 use bytes::Bytes;
 
-use super::attempt::Attempt;
+use super::attempt::{Attempt, Fit};
 use super::client::Origin;
 use super::config::OnOverflow;
 use super::request::ClientRequest;
 use super::{Relay, Route};
 use translate::tokens;
-use translate::{Fault, TINY_LIMIT, TooLarge, lower_limit, read_overflow, trim};
-use upstream::{Tier, Upstream, UpstreamError};
+use translate::{Fault, TINY_LIMIT, TooLarge, read_overflow};
 use wire::turn::Usage;
-use wire::{ApiError, ChatRequest, Pieces};
+use upstream::{Tier, Upstream, UpstreamError};
+use wire::{ApiError, ChatRequest};
 
 /// Smaller requests, in bytes, are not looked at before a server refuses them: they fit any window worth its name.
 const LARGE: usize = 16 << 10;
@@ -34,18 +34,6 @@ const LEAST_ROOM: u64 = 16;
 const ROOM_FOR_A_REPLY: u64 = 1024;
 /// A server may stop a reply so many tokens before the window's end.
 const NEARLY: u64 = 8;
-/// How often one request is made smaller.
-const ROUNDS: u8 = 4;
-
-/// What is changed in a request so that it fits. The default changes nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Fit {
-    /// The size of the messages' texts together, in bytes.
-    messages: Option<usize>,
-    /// The limit on the reply, in tokens.
-    limit: Option<u64>,
-    rounds: u8,
-}
 
 /// A prompt's tokens.
 #[derive(Clone, Copy, Debug)]
@@ -64,54 +52,6 @@ impl Count {
 
     fn room(self, window: u64) -> u64 {
         window.saturating_sub(self.tokens.saturating_add(self.reserve))
-    }
-}
-
-/// A body as it is sent, and what was done to make it fit.
-#[derive(Clone, Debug)]
-pub(super) struct Fitted {
-    pub(super) body: Pieces,
-    /// Names of the edits.
-    pub(super) edits: Vec<&'static str>,
-    /// What was taken out of the conversation.
-    pub(super) trimmed: Option<String>,
-}
-
-impl Fit {
-    /// The limit on the reply as it is sent; `asked` is the client's.
-    pub(super) fn lowered_limit(self, asked: Option<u64>) -> Option<u64> {
-        asked.map(|asked| self.limit.map_or(asked, |limit| limit.min(asked)))
-    }
-
-    /// True when a reply of so many tokens has used the room that was left in the window.
-    fn is_used_up(self, completion: u64) -> bool {
-        self.limit.is_some_and(|room| completion >= room)
-    }
-
-    /// True when messages were left out.
-    pub(super) fn is_trimmed(self) -> bool {
-        self.messages.is_some()
-    }
-
-    /// The body with the changes.
-    pub(super) fn apply(self, body: &Pieces) -> Fitted {
-        let unchanged = || Fitted { body: body.clone(), edits: vec![], trimmed: None };
-        if self.messages.is_none() && self.limit.is_none() {
-            return unchanged();
-        }
-        let text = body.joined();
-        let Ok(mut request) = ChatRequest::parse(&text) else { return unchanged() };
-        let mut edits = Vec::new();
-        if self.limit.is_some_and(|room| lower_limit(&mut request.object, room)) {
-            edits.push("max_tokens");
-        }
-        let trimmed = self.messages.and_then(|target| trim(&request.messages, target)).map(|trimmed| {
-            edits.push("trim");
-            request.object.set("messages", trimmed.messages);
-            let (results, messages) = (trimmed.results, trimmed.left_out);
-            format!("results={results}, messages={messages}, bytes={}", trimmed.bytes)
-        });
-        Fitted { body: request.object.into_pieces(&text), edits, trimmed }
     }
 }
 
@@ -151,11 +91,12 @@ impl ClientRequest {
     }
 
     /// True when a cut reply has reached the window's end and not the client's own limit.
-    pub(super) fn fills_window(&self, upstream: &Upstream, fit: Fit, usage: Usage) -> bool {
+    pub(super) fn fills_window(&self, attempt: &Attempt, usage: Usage) -> bool {
         let Usage { prompt, completion, .. } = usage;
         let is_at_limit = self.rules.token_limit.is_some_and(|limit| completion >= limit);
         let is_full = |window| prompt.saturating_add(completion).saturating_add(NEARLY) >= window;
-        !is_at_limit && (fit.is_used_up(completion) || self.window(upstream).is_some_and(is_full))
+        !is_at_limit
+            && (attempt.fit.is_used_up(completion) || self.window(&attempt.upstream).is_some_and(is_full))
     }
 
     fn trims(&self) -> bool {
@@ -218,19 +159,19 @@ impl Relay {
         }
         let body = body.joined();
         let Some(count) = Box::pin(exact_count(request, attempt, &body)).await else { return (fit, None) };
-        (smaller(fit, request, attempt, &body, count, window).unwrap_or(fit), Some(count.by))
+        (smaller(request, attempt, &body, count, window).unwrap_or(fit), Some(count.by))
     }
 
     /// What to change after `error`, the answer to `sent`; `None` when it is about something else, or nothing helps.
     pub(super) async fn fit_again(
-        fit: Fit,
         request: &ClientRequest,
         attempt: &Attempt,
         sent: &Bytes,
         error: &UpstreamError,
     ) -> Option<Fit> {
+        let fit = attempt.fit;
         let asked = fit.limit.or(attempt.token_limit);
-        let overflow = read_overflow(&error.said, asked).filter(|_| fit.rounds < ROUNDS)?;
+        let overflow = read_overflow(&error.said, asked)?;
         if let Some(window) = overflow.window {
             attempt.upstream.learn_model(&request.target_model, |facts| facts.window = Some(window));
         }
@@ -252,7 +193,7 @@ impl Relay {
             TooLarge::Prompt => count.tokens = count.tokens.max(window),
             TooLarge::Limit => count.reserve = count.reserve.max(window / 32 * u64::from(fit.rounds)),
         }
-        smaller(fit, request, attempt, sent, count, window)
+        smaller(request, attempt, sent, count, window)
     }
 
     /// The error that leaves when nothing helped: an overflow that only the request's own limit distinguishes from a bad limit.
@@ -270,13 +211,13 @@ impl Relay {
 
 /// The next smaller form of a request that was sent as `sent`, with a prompt of so many tokens.
 fn smaller(
-    fit: Fit,
     request: &ClientRequest,
     attempt: &Attempt,
     sent: &Bytes,
     count: Count,
     window: u64,
 ) -> Option<Fit> {
+    let fit = attempt.fit;
     let room = count.room(window);
     let limit = fit.limit.or(attempt.token_limit);
     let rounds = fit.rounds + 1;

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderValue, header};
 
 use super::Relay;
 use super::memory::Recollection;
-use translate::{Additions, LoopFound, check_loops, silent_turns, user_texts};
+use translate::{Additions, LoopFound, check_loops, count_steps, silent_turns, user_texts};
 use wire::ChatRequest;
 
 /// What a conversation's past means for its next reply.
@@ -19,6 +19,8 @@ pub(super) struct LookBack {
     pub(super) added: Additions,
     /// How many turns came without reasoning and get none.
     pub(super) missed: usize,
+    /// Steps of the client's turn before this request.
+    pub(super) steps: u32,
     /// The loop that is to be ended.
     pub(super) loop_found: Option<LoopFound>,
 }
@@ -40,6 +42,12 @@ impl Relay {
             let missed = silent.len() - known.len();
             (known, missed)
         });
-        LookBack { recollection, added: Additions { reasoning, warning }, missed, loop_found }
+        LookBack {
+            recollection,
+            added: Additions { reasoning, warning },
+            missed,
+            steps: count_steps(&request.messages),
+            loop_found,
+        }
     }
 }

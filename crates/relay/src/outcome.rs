@@ -24,6 +24,17 @@ pub(super) enum Finding {
     OutOfTime,
 }
 
+impl Finding {
+    /// True when both are the same kind of mistake, or of failure.
+    fn is_like(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Mistake(fault, _), Self::Mistake(other, _)) => fault.name() == other.name(),
+            (Self::Failed(failure, _), Self::Failed(other, _)) => failure == other,
+            _ => false,
+        }
+    }
+}
+
 /// Why an upstream refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
@@ -83,12 +94,34 @@ impl History {
         u32::try_from(mistakes.count()).unwrap_or(u32::MAX)
     }
 
+    /// How many attempts at the end came to the same kind of failure or mistake.
+    pub(super) fn alike_in_a_row(&self) -> u32 {
+        let Some(last) = self.last() else { return 0 };
+        let alike = self.attempts.iter().rev().take_while(|past| past.finding.is_like(&last.finding));
+        u32::try_from(alike.count()).unwrap_or(u32::MAX)
+    }
+
+    /// How many attempts at the end the upstreams failed.
+    pub(super) fn failures_in_a_row(&self) -> u32 {
+        let failed =
+            self.attempts.iter().rev().take_while(|past| matches!(past.finding, Finding::Failed(..)));
+        u32::try_from(failed.count()).unwrap_or(u32::MAX)
+    }
+
     /// The last mistake.
     pub(super) fn last_fault(&self) -> Option<&Fault> {
         self.attempts.iter().rev().find_map(|past| match &past.finding {
             Finding::Mistake(fault, _) => Some(fault),
             _ => None,
         })
+    }
+
+    /// True when an upstream has refused the size or a parameter of the request: it may be sent in another form now.
+    pub(super) fn has_refused_form(&self) -> bool {
+        let is_of_form = |past: &AttemptOutcome| {
+            matches!(past.finding, Finding::Refused(Refusal::TooLarge | Refusal::Form))
+        };
+        self.attempts.iter().any(is_of_form)
     }
 
     /// How often the model has been asked, refusals of a form apart.

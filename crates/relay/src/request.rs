@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header};
 use tokio::time::Instant;
 
-use super::attempt::{Attempt, Form};
+use super::attempt::{Attempt, Fit, Form};
 use super::client::{Origin, RequestProgress, Wire};
 use super::config::{Modes, ReasoningField, RelayConfig, ToolParsing, ToolsMode};
 use super::look_back::LookBack;
@@ -109,6 +109,8 @@ pub struct ClientRequest {
     pub(super) is_free: bool,
     pub(super) has_tools: bool,
     pub(super) has_stop: bool,
+    /// Steps of the client's turn before this request.
+    pub(super) steps: u32,
     /// The request as a chat completion.
     pub(super) body: Bytes,
     pub(super) target_model: String,
@@ -216,7 +218,8 @@ impl Relay {
             Serving::Perhaps(_) | Serving::Nobody => return Ok(Draft::NeedsModelLists(target_model)),
         };
         let upstream = first_of(&upstreams).ok_or_else(no_upstream)?;
-        let LookBack { recollection, added, missed, loop_found } = self.look_back(&request, &origin.headers);
+        let LookBack { recollection, added, missed, steps, loop_found } =
+            self.look_back(&request, &origin.headers);
         let depends_on_version = needs_version(&request) || !added.reasoning.is_empty();
         if !looked_up.version && upstream.target().version.is_none() && depends_on_version {
             return Ok(Draft::NeedsVersion(upstream));
@@ -241,8 +244,14 @@ impl Relay {
             added: &added,
         };
         let (sent, edits) = form.edited(&mut request, body, &upstream);
-        let first =
-            Attempt { token_limit: rules.token_limit, upstream, body: sent, edits, is_changed: false };
+        let first = Attempt {
+            token_limit: rules.token_limit,
+            upstream,
+            body: sent,
+            edits,
+            changed: None,
+            fit: Fit::default(),
+        };
         Ok(Draft::Ready(Arc::new(ClientRequest {
             first,
             upstreams,
@@ -257,6 +266,7 @@ impl Relay {
             is_free,
             has_tools,
             has_stop,
+            steps,
             body: body.clone(),
             target_model,
             headers: outgoing(std::mem::take(&mut origin.headers), &origin.request_id, outbound),

@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime};
 use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use tokio::time::sleep;
 
 use super::final_error::ErrorForm;
 use super::heartbeat::{self, Source, frame};
+use super::stream_head::{StreamHead, until_stopped};
 use super::{App, respond};
 use agent::{Agent, AgentRequest, ApprovalRequest, RequestedCall, Watch, WatchEvent, WorkEnd, WorkReport};
 use experts::MODEL_PREFIX;
@@ -132,7 +132,7 @@ impl RunReply {
     /// Waits for what the run says next. Safe to cancel.
     pub(super) async fn next(&mut self) -> RunOutput {
         loop {
-            match self.watch.next().await {
+            match self.see().await {
                 WatchEvent::Progress(text) if self.agent.shows_progress() => {
                     return RunOutput::Progress(text);
                 }
@@ -150,7 +150,7 @@ impl RunReply {
 
     async fn whole(mut self) -> Response {
         let ended = loop {
-            if let WatchEvent::End(ended) = self.watch.next().await {
+            if let WatchEvent::End(ended) = self.see().await {
                 break ended;
             }
         };
@@ -164,22 +164,24 @@ impl RunReply {
 
     /// A failure has its own status until there is something to show, or `commit_after` is over.
     async fn streamed(mut self) -> Response {
-        let deadline = sleep(self.app.limits.commit_after);
-        tokio::pin!(deadline);
+        let head = StreamHead::new(&self.app, &self.record);
         loop {
-            tokio::select! {
-                biased;
-                seen = self.watch.next() => match seen {
-                    WatchEvent::End(ended) => match ended.error() {
-                        Some(error) => return respond::error_as(self.errors, error, &self.record.start().id),
-                        None => return self.committed(Some(WatchEvent::End(ended))),
-                    },
-                    seen @ WatchEvent::Progress(_) if self.shows() => return self.committed(Some(seen)),
-                    WatchEvent::Progress(_) => {}
+            let Some(seen) = head.wait(self.see()).await else { return self.committed(None) };
+            match seen.unwrap_or_else(|_| WatchEvent::stopped()) {
+                WatchEvent::End(ended) => match ended.error() {
+                    Some(error) => return respond::error_as(self.errors, error, &self.record.start().id),
+                    None => return self.committed(Some(WatchEvent::End(ended))),
                 },
-                () = &mut deadline => return self.committed(None),
+                seen @ WatchEvent::Progress(_) if self.shows() => return self.committed(Some(seen)),
+                WatchEvent::Progress(_) => {}
             }
         }
+    }
+
+    /// Waits for what the run does next. Its client does not wait for work that goes on although respool is stopped.
+    async fn see(&mut self) -> WatchEvent {
+        let seen = until_stopped(&self.app.abort, self.watch.next()).await;
+        seen.unwrap_or_else(|_| WatchEvent::stopped())
     }
 
     fn shows(&self) -> bool {
@@ -262,7 +264,7 @@ impl Source for RunSource {
         }
         let seen = match self.seen.take() {
             Some(seen) => seen,
-            None => self.answer.watch.next().await,
+            None => self.answer.see().await,
         };
         Some(match seen {
             WatchEvent::Progress(text) => self.shown(text).unwrap_or_default(),

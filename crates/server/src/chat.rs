@@ -1,9 +1,10 @@
-//! `POST /v1/chat/completions`: decides when the head of a reply leaves, and writes the reply as it comes.
+//! `POST /v1/chat/completions`: answers a chat request, and writes the reply as it comes.
 //!
 //! Up to `commit_after` a failure is a true HTTP status. Then the head and the role chunk leave, and heartbeats, until the
 //! upstream speaks. The client's going away drops everything here, and with it the upstream request.
 
 use std::borrow::Cow;
+use std::convert::identity;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,11 +17,12 @@ use http::StatusCode;
 use http::request::Parts;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::final_error::ErrorForm;
 use super::heartbeat::{self, Source, frame};
+use super::stream_head::{StreamHead, until_stopped};
 use super::{App, agent, body, permission, respond};
 use relay::{ClientRequest, Facts, Opened, Origin, ReplyStream, RequestProgress, StreamPart, Wire};
 use telemetry::{RequestRecord, RequestStart};
@@ -157,7 +159,7 @@ async fn answer(app: App, request: Arc<ClientRequest>) -> Response {
     if facts.stream {
         return Committer { app, facts, errors, record }.answer(Box::pin(work)).await;
     }
-    match until_abort(&app, work).await {
+    match until_stopped(&app.abort, work).await.and_then(identity) {
         Ok(opened) => whole(opened, &facts),
         Err(error) => respond::error_as(errors, error, &record.start().id),
     }
@@ -180,22 +182,6 @@ fn spooled(reply: Reply, facts: &Facts) -> Response {
         return respond::stream(Body::from(out));
     }
     respond::json(StatusCode::OK, completion_json(&reply, facts.reasoning))
-}
-
-async fn until_abort<T>(app: &App, work: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
-    tokio::select! {
-        biased;
-        result = work => result,
-        () = app.abort.cancelled() => Err(stopped()),
-    }
-}
-
-pub(super) fn stopped() -> ApiError {
-    ApiError::new(
-        503,
-        ErrorCode::ShuttingDown,
-        "respool was stopped before the reply was complete; send the request again",
-    )
 }
 
 /// Never seen: what is answered follows from what was asked.
@@ -223,30 +209,22 @@ struct Committer {
 impl Committer {
     /// A failure is a true status as long as no head has left.
     async fn answer(self, mut work: Pending<Opened>) -> Response {
-        let left = self.app.limits.commit_after.saturating_sub(self.record.start().elapsed());
-        let deadline = sleep(left);
-        tokio::pin!(deadline);
-        let opened = tokio::select! {
-            biased;
-            opened = &mut work => opened,
-            () = self.app.abort.cancelled() => Err(stopped()),
-            () = &mut deadline => return self.committed(|head| Stage::Opening(work, head)),
+        let head = StreamHead::new(&self.app, &self.record);
+        let Some(opened) = head.wait(&mut work).await else {
+            return self.committed(|head| Stage::Opening(work, head));
         };
-        let mut stream = match opened {
+        let mut stream = match opened.and_then(identity) {
             Ok(Opened::Stream(stream)) => stream,
             Ok(opened) => return whole(opened, &self.facts),
             Err(error) => return self.failed(error),
         };
-        let first = tokio::select! {
-            biased;
-            first = stream.next() => first,
-            () = self.app.abort.cancelled() => StreamPart::Failed(stopped()),
-            () = &mut deadline => return self.committed(|head| {
+        let Some(first) = head.wait(stream.next()).await else {
+            return self.committed(|head| {
                 stream.head_was_sent(&head);
                 Stage::Open(stream)
-            }),
+            });
         };
-        match first {
+        match first.unwrap_or_else(StreamPart::Failed) {
             StreamPart::Failed(error) => self.failed(error),
             // The upstream spoke in time: its own head and chunks go through.
             first => {
@@ -365,20 +343,12 @@ impl Source for ReplySource {
     async fn next(&mut self) -> Option<Bytes> {
         match &mut self.stage {
             Stage::Opening(work, ..) => {
-                let opened = tokio::select! {
-                    biased;
-                    opened = work => opened,
-                    () = self.abort.cancelled() => Err(stopped()),
-                };
-                Some(self.opened(opened))
+                let opened = until_stopped(&self.abort, work).await;
+                Some(self.opened(opened.and_then(identity)))
             }
             Stage::Open(stream) => {
-                let part = tokio::select! {
-                    biased;
-                    part = stream.next() => part,
-                    () = self.abort.cancelled() => StreamPart::Failed(stopped()),
-                };
-                self.frames(part)
+                let part = until_stopped(&self.abort, stream.next()).await;
+                self.frames(part.unwrap_or_else(StreamPart::Failed))
             }
             Stage::Over => None,
         }

@@ -28,6 +28,7 @@ mod permission;
 mod respond;
 mod run;
 mod runs;
+mod stream_head;
 mod transparent;
 mod usage;
 mod visit;

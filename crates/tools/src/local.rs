@@ -273,7 +273,12 @@ impl Local {
                 return exec::exec(order, Reach::User).await.map(Into::into);
             }
         }
-        Ok(ToolOutput { text: format!("{}\n[{refusal}]", ran.text.trim_end()), display: None })
+        // How the command ended stays the last word, for the model and for the person.
+        let text = match ran.text.trim_end().rsplit_once('\n') {
+            Some((output, status)) => format!("{}\n\n[{refusal}]\n{status}", output.trim_end()),
+            None => format!("[{refusal}]\n{}", ran.text.trim_end()),
+        };
+        Ok(ToolOutput { text, display: None })
     }
 
     /// git's own files and respool's are not the tools' business.

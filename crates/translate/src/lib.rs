@@ -53,7 +53,7 @@ pub use free_text::FreeTextPatterns;
 pub use ids::Ids;
 pub use interpret::{ReplyRules, interpret};
 pub use live::{LiveRules, LiveTurn};
-pub use loop_guard::{GuardLimits, LoopFound, LoopKind, check_loops};
+pub use loop_guard::{GuardLimits, LoopFound, LoopKind, check_loops, count_steps};
 pub use openclaw_words::{is_harmless_for_openclaw, is_harmless_overflow};
 pub use opencode_words::is_harmless_for_opencode;
 pub use outbound::{Outbound, needs_version, outbound};

@@ -164,6 +164,15 @@ fn tools(calls: &[Answered<'_>]) -> String {
     names.join(", ")
 }
 
+/// How many replies with calls the model has given since the last real user message: they are lost if the turn fails.
+pub fn count_steps(messages: &[Message<'_>]) -> u32 {
+    let since_user = &messages[loop_start(messages)..];
+    let has_calls = |message: &&Message<'_>| {
+        message.is_from("assistant") && message.object.get("tool_calls").is_some_and(|calls| calls != "null")
+    };
+    u32::try_from(since_user.iter().filter(has_calls).count()).unwrap_or(u32::MAX)
+}
+
 /// Where the current tool loop begins: behind the last real user message.
 pub(super) fn loop_start(messages: &[Message<'_>]) -> usize {
     messages.iter().rposition(is_real_user).map_or(0, |index| index + 1)
@@ -320,6 +329,23 @@ mod tests {
         let found = check_messages(&many, limits).unwrap();
         assert_eq!((found.kind, found.count, found.stops()), (LoopKind::TooManyResults, 21, true));
         assert_eq!(check_messages(&many[..20], limits), None);
+    }
+
+    #[test]
+    fn the_steps_of_a_turn_are_its_replies_with_calls() {
+        let calls = texts(&numbered(3, |at| call("ls", &at.to_string(), "r")));
+        let user = || r#"{"role":"user","content":"go on"}"#.to_owned();
+        let said = || r#"{"role":"assistant","content":"done","tool_calls":null}"#.to_owned();
+        for (messages, expected) in [
+            (vec![user()], 0),
+            (calls.clone(), 3),
+            ([&calls[..], &[said(), user()]].concat(), 0),
+            ([&calls[..], &[said(), user()], &calls[1..]].concat(), 2),
+        ] {
+            let body = format!(r#"{{"messages":[{}]}}"#, messages.join(","));
+            let request = ChatRequest::parse(body.as_bytes()).unwrap();
+            assert_eq!(count_steps(&request.messages), expected, "{body}");
+        }
     }
 
     #[test]

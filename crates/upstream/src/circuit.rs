@@ -10,6 +10,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// It grows no longer than this: OpenClaw repeats a failed request for 65 to 90 s, and a server that is back within that
 /// time must be found.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+/// A request that waits for an open circuit waits at least this long.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(200);
 
 /// Whether an upstream works, as far as its answers show.
 #[derive(Debug, Default)]
@@ -44,6 +46,15 @@ impl Circuit {
             State::Closed { .. } => true,
             State::Open { until, .. } => now >= until,
             State::HalfOpen { .. } => false,
+        }
+    }
+
+    /// How long it lets nothing through yet; zero when it is closed. Behind a trial under way another request waits once more.
+    pub(super) fn next_trial(&self, now: Instant) -> Duration {
+        match self.0 {
+            State::Closed { .. } => Duration::ZERO,
+            State::Open { until, .. } => until.saturating_duration_since(now).max(SHORTEST_PAUSE),
+            State::HalfOpen { pause } => pause,
         }
     }
 
@@ -135,6 +146,7 @@ mod tests {
         for pause in [1, 2, 4, 8, 15, 15] {
             let pause = Duration::from_secs(pause);
             assert!(!circuit.admits(now + pause.mul_f32(0.99)), "too early for {pause:?}");
+            assert_eq!(circuit.next_trial(now), pause);
             now += pause;
             assert!(circuit.admits(now) && circuit.begin(now), "the trial");
             assert!(!circuit.admits(now) && !circuit.begin(now), "only one");

@@ -27,5 +27,6 @@ pub use fleet::{Fleet, LISTS_EVERY, Serving};
 pub use gate::Place;
 pub use health::Health;
 pub use queue::Who;
+pub use retry_budget::RepeatPermit;
 pub use state::OutcomeReport;
 pub use window::ModelFacts;

@@ -12,7 +12,7 @@ use super::config::UpstreamConfig;
 use super::failure::{Tier, UpstreamError};
 use super::gate::{Gate, Place};
 use super::queue::Who;
-use super::retry_budget::RetryBudget;
+use super::retry_budget::{RepeatPermit, RetryBudget};
 use telemetry::metrics::OfUpstream;
 use wire::ErrorCode;
 
@@ -134,11 +134,21 @@ impl UpstreamState {
         self.retries.deposit();
     }
 
-    /// True when a request that the upstream failed may be sent to it again; that draws on the budget. Never while the
-    /// upstream keeps failing.
-    pub fn may_repeat(&self) -> bool {
-        let keeps_failing = self.circuit().as_str() != "closed";
-        !keeps_failing && self.retries.withdraw()
+    /// Counts a useful reply.
+    pub fn count_useful_reply(&self) {
+        self.retries.earn();
+    }
+
+    /// True when it gave a useful reply a moment ago.
+    pub fn has_recent_success(&self) -> bool {
+        self.retries.has_recent_success()
+    }
+
+    /// Whether a request that the upstream failed may be sent to it again; that draws on the budget. While the upstream keeps
+    /// failing, it may not, unless a useful reply is recent: then it waits for the circuit's next trial.
+    pub fn withdraw_repeat(&self) -> RepeatPermit {
+        let next_trial = self.circuit().next_trial(now());
+        self.retries.withdraw(next_trial)
     }
 
     /// A request left it for another upstream.

@@ -13,6 +13,7 @@ use crate::setup::Executor;
 use crate::step::CallPurpose;
 use crate::transcript::{Entry, Exchange, Iteration};
 use translate::Ids;
+use wire::ErrorCode;
 
 /// A model call is tried so often.
 const ATTEMPTS: u32 = 3;
@@ -135,9 +136,11 @@ impl Run {
             FailureKind::Unreadable if !self.turn.corrected && self.turn.limit.is_none() => {
                 self.turn.corrected = true;
                 self.turn.iterations += 1;
+                let code = ErrorCode::from_name(&failure.code);
+                let (is_cut, is_blank) =
+                    (code == Some(ErrorCode::TruncatedToolCall), code == Some(ErrorCode::NoAnswer));
                 let refused = correction::named(&failure.text, &self.setup);
-                let text =
-                    correction::of(&refused, failure.code.starts_with("truncated"), false, &self.setup);
+                let text = correction::of(&refused, is_cut, is_blank, &self.setup);
                 let content = correction::NOTHING.to_owned();
                 self.entries.push(Entry::Exchange(Exchange { content, ..Exchange::default() }));
                 self.entries.push(Entry::Note(text));

@@ -463,6 +463,17 @@ fn a_reply_that_the_relay_could_not_use_gets_one_correction_and_a_last_call() {
 }
 
 #[test]
+fn a_reply_without_an_answer_is_not_called_a_broken_call() {
+    let mut sim = sim(|_| {});
+    sim.fails(ModelFailure {
+        text: "the model stopped after its reasoning, without an answer (asked 3 times)".into(),
+        ..failed(FailureKind::Unreadable, "no_answer")
+    });
+    let heard = sim.last_words();
+    assert!(heard.contains("was empty") && !heard.contains("looks like a tool call"), "{heard}");
+}
+
+#[test]
 fn an_empty_reply_is_asked_for_again_once() {
     let mut sim = sim(|_| {});
     sim.says(text("  "));

@@ -99,6 +99,9 @@ fn outcomes_are_short() {
         assert!(out.contains(expected), "{expected:?} in {out:?}");
     };
     check("shell_command", CallOutcome::Ok, "x\n\n[exit code 1]", None, "└ exit code 1 · 1.5 s\n    x\n");
+    let declined = "x\n\n[the command ran in respool's sandbox]\n[exit code 3]";
+    let shown = "└ exit code 3 · 1.5 s\n    x\n    [the command ran in respool's sandbox]\n";
+    check("shell_command", CallOutcome::Ok, declined, None, shown);
     check("shell_command", CallOutcome::Ok, "[no output]", None, "└ ok · 1.5 s\n");
     check("read_file", CallOutcome::Ok, "a\nb\n", None, "└ 2 lines");
     check(

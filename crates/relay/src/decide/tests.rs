@@ -3,12 +3,13 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::*;
 use crate::config::FinalErrors;
 use crate::outcome::AttemptOutcome;
-use translate::Fault;
+use translate::{Fault, Remedy};
 use upstream::{Upstream, UpstreamConfig};
 
 const LIMITS: RecoveryConfig = RecoveryConfig {
@@ -33,25 +34,73 @@ fn past(upstream: &Arc<Upstream>, finding: Finding, round: u32, is_changed: bool
 struct World {
     has_spoken: bool,
     another_upstream: bool,
-    budget: bool,
+    has_recent_success: bool,
+    steps: u32,
+    budget: RepeatPermit,
     health: Health,
     can_change: bool,
 }
 
-const WORLD: World =
-    World { has_spoken: false, another_upstream: false, budget: true, health: Health::Up, can_change: true };
+const WORLD: World = World {
+    has_spoken: false,
+    another_upstream: false,
+    has_recent_success: false,
+    steps: 0,
+    budget: RepeatPermit::GrantedAfter(Duration::ZERO),
+    health: Health::Up,
+    can_change: true,
+};
+
+impl World {
+    /// What a look-up of this change finds.
+    fn found(self, change: Change) -> Change {
+        if self.can_change { change } else { Change::Nothing }
+    }
+}
+
+fn remedy() -> Change {
+    Change::Remedy(Arc::new(Changed { remedy: Remedy::Repeat, body: Bytes::new() }))
+}
+
+/// A decision in a few words.
+fn in_words(decision: &Decision) -> String {
+    match decision {
+        Decision::Attempt(NextAttempt { change, place, when }) => {
+            let change = match change {
+                Change::Remedy(_) => "Remedy".to_owned(),
+                Change::Smaller(_) => "Smaller".to_owned(),
+                change => format!("{change:?}"),
+            };
+            format!("Attempt({change}, {place:?}, {when:?})")
+        }
+        decision => format!("{decision:?}"),
+    }
+}
+
+/// An upstream whose circuit is open for five seconds after each attempt, although it worked a moment ago.
+const OPEN: World =
+    World { has_recent_success: true, budget: RepeatPermit::GrantedAfter(Duration::from_secs(5)), ..WORLD };
 
 /// The decision once everything was looked up that it depends on.
 fn settled(history: &History, world: World, now: Duration) -> Decision {
-    let mut known =
-        Known { has_spoken: world.has_spoken, another_upstream: world.another_upstream, ..Known::default() };
+    let mut known = Known {
+        has_spoken: world.has_spoken,
+        another_upstream: world.another_upstream,
+        has_recent_success: world.has_recent_success,
+        steps: world.steps,
+        ..Known::default()
+    };
     for _ in 0..8 {
-        match decide(history, known, &LIMITS, now) {
+        match decide(history, &known, &LIMITS, now) {
             Decision::LookUp(Lookup::Budget) => known.budget = Some(world.budget),
             Decision::LookUp(Lookup::Health) => known.health = Some(world.health),
-            Decision::LookUp(Lookup::Remedy) => known.remedy = Some(world.can_change),
-            Decision::LookUp(Lookup::Smaller) => known.smaller = Some(world.can_change),
-            Decision::LookUp(Lookup::Leaner) => known.leaner = Some(world.can_change),
+            Decision::LookUp(Lookup::Remedy) => known.remedy = Some(world.found(remedy())),
+            Decision::LookUp(Lookup::Smaller) => {
+                known.smaller = Some(world.found(Change::Smaller(Fit::default())))
+            }
+            Decision::LookUp(Lookup::Parameters) => {
+                known.parameters = Some(world.found(Change::DropParameters))
+            }
             decision => return decision,
         }
     }
@@ -59,34 +108,34 @@ fn settled(history: &History, world: World, now: Duration) -> Decision {
 }
 
 /// Plays a finding that comes back at every attempt; says what was decided, and how often the upstream was asked.
-fn play(finding: &Finding, world: World) -> (Vec<Decision>, usize) {
+fn play(finding: &Finding, world: World) -> (Vec<String>, usize) {
     let upstream = upstream();
     let (mut history, mut decisions, mut round, mut now) = (History::default(), vec![], 0, Duration::ZERO);
     loop {
         assert!(history.attempts.len() < 40, "it goes on and on after {finding:?}");
         let decision = settled(&history, world, now);
-        let Decision::Retry(change, place, when) = decision else {
-            decisions.push(decision);
-            return (decisions, history.attempts.len());
-        };
         let is_first = history.attempts.is_empty();
         if !is_first {
-            decisions.push(decision);
+            decisions.push(in_words(&decision));
         }
+        let Decision::Attempt(NextAttempt { change, place, when }) = decision else {
+            return (decisions, history.attempts.len());
+        };
         match when {
             When::Now => {}
             When::After(pause) => {
                 now += pause;
-                if matches!(finding, Finding::Failed(Failure::Limited, _)) {
+                if pause > LONGEST_UNCOUNTED_PAUSE || matches!(finding, Finding::Failed(Failure::Limited, _))
+                {
                     history.waited += pause;
                 }
             }
             // It comes back after half of the time.
             When::Up(longest) => (now, history.waited) = (now + longest / 2, history.waited + longest / 2),
         }
-        round += u32::from(!is_first && place == Place::Anew && change == Change::Nothing);
+        round += u32::from(!is_first && place == Place::NewRound && change == Change::Nothing);
         now += Duration::from_secs(1);
-        history.attempts.push(past(&upstream, finding.clone(), round, change == Change::Remedy));
+        history.attempts.push(past(&upstream, finding.clone(), round, matches!(change, Change::Remedy(_))));
     }
 }
 
@@ -127,19 +176,70 @@ fn every_fault_at_every_attempt() {
     let worlds = [
         ("whole or silent, healthy", WORLD),
         ("whole or silent, down", World { health: Health::Down, ..WORLD }),
-        ("the budget is spent", World { budget: false, ..WORLD }),
+        ("the budget is spent", World { budget: RepeatPermit::Denied, ..WORLD }),
         ("nothing can be changed", World { can_change: false, ..WORLD }),
         ("a stream that has spoken", World { has_spoken: true, ..WORLD }),
+        ("the upstream worked a moment ago", World { has_recent_success: true, ..WORLD }),
+        ("the fourth step of a turn", World { steps: 3, ..WORLD }),
+        ("the twelfth step, the circuit opens", World { steps: 11, ..OPEN }),
     ];
     let mut table = String::new();
     for (name, world) in worlds {
         let _ = writeln!(table, "== {name}");
         for (fault, finding) in findings() {
             let (decisions, asked) = play(&finding, world);
-            let _ = writeln!(table, "{fault}: asked {asked} ×, {decisions:?}");
+            let _ = writeln!(table, "{fault}: asked {asked} ×, {}", decisions.join(", "));
         }
     }
     insta::assert_snapshot!(table);
+}
+
+/// Plays bad luck: mistakes and failures that differ from one attempt to the next, each attempt as long as `attempt`.
+fn play_bad_luck(world: World, attempt: Duration) -> usize {
+    let mistake = |fault| Finding::Mistake(fault, Shows::Nothing);
+    let luck = [
+        mistake(Fault::Glitch),
+        Finding::Failed(Failure::Broken, None),
+        mistake(Fault::Empty),
+        Finding::Failed(Failure::Closed, None),
+        mistake(Fault::OnlyReasoning),
+    ];
+    let (upstream, mut history, mut now, mut round) = (upstream(), History::default(), Duration::ZERO, 0);
+    for finding in luck.iter().cycle() {
+        let Decision::Attempt(NextAttempt { change, .. }) = settled(&history, world, now) else { break };
+        round += u32::from(!history.attempts.is_empty() && change == Change::Nothing);
+        history.attempts.push(past(&upstream, finding.clone(), round, matches!(change, Change::Remedy(_))));
+        now += attempt;
+    }
+    history.attempts.len()
+}
+
+#[test]
+fn what_a_turn_has_cost_buys_attempts() {
+    let (fast, slow) = (Duration::from_secs(1), Duration::from_secs(50));
+    let works = World { has_recent_success: true, ..WORLD };
+    for (world, attempt, asked) in [
+        (WORLD, fast, 5),
+        (World { steps: 3, ..WORLD }, fast, 6),
+        (works, fast, 9),
+        (World { steps: 3, ..works }, fast, 12),
+        (World { steps: 50, ..works }, fast, 19),
+        // Time is a bound of its own.
+        (works, slow, 5),
+        (World { steps: 3, ..works }, slow, 5),
+        (World { steps: 10, ..works }, slow, 8),
+        // What can be corrected by nobody is not asked again.
+        (World { can_change: false, steps: 9, ..works }, fast, 1),
+    ] {
+        assert_eq!(play_bad_luck(world, attempt), asked, "{} steps, {attempt:?} each", world.steps);
+    }
+}
+
+#[test]
+fn a_call_that_the_client_corrects_leaves_soon() {
+    let world = World { has_recent_success: true, steps: 9, ..WORLD };
+    let correctable = Finding::Mistake(Fault::UnknownTool("x".into()), Shows::CorrectableCall);
+    assert_eq!(play(&correctable, world).1, 3, "as at the first step");
 }
 
 #[test]
@@ -149,7 +249,7 @@ fn another_upstream_is_asked_before_anything_is_repeated() {
         let mut history = History::default();
         history.attempts.push(past(&upstream(), finding.clone(), 0, false));
         let next = settled(&history, world, Duration::ZERO);
-        let goes_on = next == Decision::Retry(Change::Nothing, Place::Next, When::Now);
+        let goes_on = next == Decision::attempt(Change::Nothing, Place::Next, When::Now);
         let expected = matches!(finding, Finding::Refused(Refusal::NotHere))
             || matches!(&finding, Finding::Failed(failure, _) if *failure != Failure::Slow);
         assert_eq!(goes_on, expected, "{finding:?}: {next:?}");
@@ -173,21 +273,25 @@ proptest! {
     /// Whatever happens, in whatever order: a request ends, with few requests to its upstreams.
     #[test]
     fn any_history_ends_within_its_bounds(
-        sequence in prop::collection::vec((any_finding(), any::<[bool; 4]>()), 40),
+        sequence in prop::collection::vec((any_finding(), any::<[bool; 4]>()), 60),
         upstreams in 1..4_u32,
+        (works, steps) in (any::<bool>(), 0..20_u32),
     ) {
         let upstream = upstream();
-        let (mut history, mut round, mut asked_in_round, mut learnt) = (History::default(), 0, 0, 0);
+        let (mut history, mut round, mut asked_in_round) = (History::default(), 0, 0);
         let mut ended = false;
         for (finding, [budget, down, change, spoken]) in sequence {
             let world = World {
                 has_spoken: spoken && history.attempts.len() > 4,
                 another_upstream: asked_in_round > 0 && asked_in_round < upstreams,
-                budget,
+                budget: if budget { WORLD.budget } else { RepeatPermit::Denied },
+                has_recent_success: works,
+                steps,
                 health: if down { Health::Down } else { Health::Up },
-                can_change: change && learnt < upstreams,
+                can_change: change,
             };
-            let Decision::Retry(change, place, when) = settled(&history, world, Duration::from_secs(1)) else {
+            let next = settled(&history, world, Duration::from_secs(1));
+            let Decision::Attempt(NextAttempt { change, place, when }) = next else {
                 ended = true;
                 break;
             };
@@ -195,20 +299,20 @@ proptest! {
                 prop_assert!(history.waited + longest <= LIMITS.wait_for_upstream);
                 history.waited += longest;
             }
-            learnt += u32::from(change == Change::Leaner);
             match place {
-                Place::Anew => {
+                Place::NewRound => {
                     round += u32::from(!history.attempts.is_empty() && change == Change::Nothing);
                     asked_in_round = 1;
                 }
                 Place::Next => asked_in_round += 1,
                 Place::Same => {}
             }
-            history.attempts.push(past(&upstream, finding, round, change == Change::Remedy));
+            history.attempts.push(past(&upstream, finding, round, matches!(change, Change::Remedy(_))));
         }
         prop_assert!(ended, "it goes on and on: {:?}", history.attempts.len());
-        prop_assert!(round <= REPEATS);
-        let bound = (1 + REPEATS + LIMITS.attempts) * upstreams + upstreams + 8;
+        let extra = steps.min(EXTRA_FOR_STEPS) + if works { EXTRA_WHERE_IT_WORKS } else { 0 };
+        prop_assert!(round <= REPEATS + extra);
+        let bound = (1 + REPEATS + LIMITS.attempts + extra) * upstreams + upstreams + 8;
         prop_assert!(history.attempts.len() <= bound as usize, "{} attempts", history.attempts.len());
     }
 }

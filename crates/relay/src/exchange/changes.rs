@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Current, Exchange};
 use crate::Relay;
 use crate::attempt::{Attempt, Changed};
-use crate::fit::Fit;
+use crate::decide::Change;
 use crate::outcome::Finding;
 use crate::request::ClientRequest;
 use translate::{Fault, Remedy, Situation, learn_refusals};
@@ -14,7 +14,7 @@ use wire::ChatRequest;
 
 impl Exchange {
     /// The change that may keep the model from its last mistake.
-    pub(super) fn remedy(&self) -> Option<Changed> {
+    pub(super) fn remedy(&self) -> Option<Change> {
         let (request, attempt) = (&self.request, &self.current.as_ref()?.attempt);
         let last = self.history.last()?;
         let Finding::Mistake(fault, _) = &last.finding else { return None };
@@ -34,33 +34,32 @@ impl Exchange {
         let version = attempt.upstream.target().version;
         let apply = |remedy: Remedy| {
             let body = remedy.apply(&request.body, rand::random(), version, tools)?;
-            Some(Changed { remedy, body: body.into() })
+            Some(Change::Remedy(Arc::new(Changed { remedy, body: body.into() })))
         };
         apply(remedy).or_else(|| apply(Remedy::Repeat))
     }
 
-    pub(super) async fn next_smaller(&self) -> Option<Fit> {
-        let Current { attempt, fit, .. } = self.current.as_ref()?;
+    /// A smaller form of the request that was refused.
+    pub(super) async fn next_smaller(&self) -> Option<Change> {
+        let Current { attempt, .. } = self.current.as_ref()?;
         let error = self.history.last()?.error.as_ref()?;
-        let sent = fit.apply(&attempt.body).body;
-        let smaller = Relay::fit_again(*fit, &self.request, attempt, &sent.joined(), error).await?;
-        (smaller.apply(&attempt.body).body != sent).then_some(smaller)
+        let sent = attempt.fit.apply(&attempt.body).body;
+        let smaller = Relay::fit_again(&self.request, attempt, &sent.joined(), error).await?;
+        (smaller.apply(&attempt.body).body != sent).then_some(Change::Smaller(smaller))
     }
 
-    /// Remembers the parameters that the last error names, if they can be left out. True when that changes the request.
-    pub(super) fn learn_refused_parameters(&mut self) -> bool {
+    /// Remembers the parameters that the last error names, if they can be left out, and says whether that changes the request.
+    pub(super) fn refused_parameters(&self) -> Change {
         let (Some(Current { attempt, .. }), Some(last)) = (&self.current, self.history.last()) else {
-            return false;
+            return Change::Nothing;
         };
-        let upstream = Arc::clone(&attempt.upstream);
-        let Some(error) = last.error.as_ref().filter(|error| error.status == Some(400)) else { return false };
-        if self.learnt.iter().any(|learnt| Arc::ptr_eq(learnt, &upstream)) {
-            return false;
-        }
-        learn(&upstream, &self.request, error);
-        self.learnt.push(Arc::clone(&upstream));
+        let Some(error) = last.error.as_ref().filter(|error| error.status == Some(400)) else {
+            return Change::Nothing;
+        };
+        learn(&attempt.upstream, &self.request, error);
         // Another request may have learnt it meanwhile; what counts is that the request can be sent otherwise.
-        Attempt::new(&self.request, self.changed.as_ref(), &upstream).body != attempt.body
+        let leaner = Attempt::new(&self.request, attempt.changed.clone(), &attempt.upstream);
+        if leaner.body == attempt.body { Change::Nothing } else { Change::DropParameters }
     }
 }
 

@@ -7,17 +7,22 @@ use http::{Method, header};
 use tokio::time::timeout_at;
 
 use super::{Current, Exchange};
-use crate::attempt::Attempt;
+use telemetry::TRACEPARENT;
+use crate::attempt::{Attempt, Fit};
 use crate::candidates::{AdmittedUpstream, no_upstream};
-use crate::decide::Place;
-use crate::fit::Fit;
+use crate::decide::{Change, NextAttempt, Place};
 use crate::outcome::{Finding, Refusal, Whole};
 use crate::request::{ClientRequest, Route};
 use crate::{Relay, completion};
-use telemetry::TRACEPARENT;
 use translate::{Fault, Reply, Shows, read_overflow};
-use upstream::{Call, OutcomeReport, Tier, Upstream, UpstreamError, UpstreamResponse};
 use wire::turn::{Turn, Usage};
+use upstream::{Call, OutcomeReport, Tier, Upstream, UpstreamError, UpstreamResponse};
+
+/// The upstream that is asked now, and the report that expects the outcome.
+type Chosen = (Arc<Upstream>, OutcomeReport);
+
+/// The upstream that has no place for the request, and its error.
+type Refused = (Arc<Upstream>, UpstreamError);
 
 /// An answer of one attempt, before it is known whether it is of any use.
 enum Read {
@@ -27,8 +32,12 @@ enum Read {
 
 impl Exchange {
     /// Makes one attempt and notes what it came to; gives the stream, when it is one.
-    pub(super) async fn attempt(&mut self, place: Place) -> Option<Box<UpstreamResponse>> {
-        let (upstream, report) = match self.choose(place).await {
+    pub(super) async fn attempt(&mut self, next: NextAttempt) -> Option<Box<UpstreamResponse>> {
+        let chosen = match next.place {
+            Place::Same => self.ask_same_upstream(&next.change).await,
+            Place::Next | Place::NewRound => self.choose_upstream(next.change).await,
+        };
+        let (upstream, report) = match chosen {
             Ok(chosen) => chosen,
             Err((upstream, error)) => {
                 self.conclude(upstream, Finding::Refused(Refusal::NotHere)).error = Some(error);
@@ -53,6 +62,9 @@ impl Exchange {
                     None => (Finding::Useful, None),
                     Some((fault, shows)) => self.finding_of_fault(fault, shows, usage),
                 };
+                if finding == Finding::Useful {
+                    upstream.state.count_useful_reply();
+                }
                 let outcome = self.conclude(upstream, finding);
                 (outcome.reply, outcome.usage, outcome.error) = (Some(whole), usage, error);
             }
@@ -64,29 +76,37 @@ impl Exchange {
         None
     }
 
-    /// The upstream of the next attempt; the attempt for it is the current one then.
-    async fn choose(
-        &mut self,
-        place: Place,
-    ) -> Result<(Arc<Upstream>, OutcomeReport), (Arc<Upstream>, UpstreamError)> {
-        if let (Place::Same, Some(current)) = (place, &mut self.current) {
-            let upstream = Arc::clone(&current.attempt.upstream);
-            if self.learnt.iter().any(|learnt| Arc::ptr_eq(learnt, &upstream)) {
-                current.attempt = Attempt::new(&self.request, self.changed.as_ref(), &upstream);
-                current.size = current.attempt.body.len();
+    /// Changes the current attempt for the upstream that has refused it.
+    async fn ask_same_upstream(&mut self, change: &Change) -> Result<Chosen, Refused> {
+        let (who, request) = (self.candidates.who(), &self.request);
+        let Some(Current { attempt, size, queue_place }) = &mut self.current else {
+            return Err((Arc::clone(&self.request.first.upstream), no_upstream()));
+        };
+        let upstream = Arc::clone(&attempt.upstream);
+        match change {
+            Change::Smaller(fit) => attempt.fit = *fit,
+            Change::DropParameters => {
+                let fit = attempt.fit;
+                *attempt = Attempt { fit, ..Attempt::new(request, attempt.changed.clone(), &upstream) };
+                *size = attempt.body.len();
             }
-            if current.queue_place.is_none()
-                && let Some(who) = self.candidates.who()
-            {
-                // The place went with the useless reply.
-                match upstream.enter(who).await {
-                    Ok((queue_place, _)) => current.queue_place = Some(queue_place),
-                    Err(full) => return Err((upstream, full)),
-                }
-            }
-            let report = upstream.begin();
-            return Ok((upstream, report));
+            Change::Nothing | Change::Remedy(_) => {}
         }
+        if queue_place.is_none()
+            && let Some(who) = who
+        {
+            // The place went with the useless reply.
+            match upstream.enter(who).await {
+                Ok((entered, _)) => *queue_place = Some(entered),
+                Err(full) => return Err((upstream, full)),
+            }
+        }
+        let report = upstream.begin();
+        Ok((upstream, report))
+    }
+
+    /// Chooses the upstream of the next attempt; the attempt for it is the current one then.
+    async fn choose_upstream(&mut self, change: Change) -> Result<Chosen, Refused> {
         let AdmittedUpstream { upstream, place: queue_place, report, queued } =
             match self.candidates.next().await {
                 Some(admitted) => admitted?,
@@ -96,16 +116,20 @@ impl Exchange {
         if self.history.attempts.is_empty() {
             upstream.state.count_request();
         }
-        let is_first = Arc::ptr_eq(&upstream, &self.request.first.upstream) && self.changed.is_none();
-        let attempt = if is_first && self.learnt.is_empty() {
+        let changed = match change {
+            Change::Remedy(changed) => Some(changed),
+            _ => self.current.take().and_then(|current| current.attempt.changed),
+        };
+        let is_first = Arc::ptr_eq(&upstream, &self.request.first.upstream) && changed.is_none();
+        let attempt = if is_first && !self.history.has_refused_form() {
             self.request.first.clone()
         } else {
             // Boxed as it is rare: every request pays for the size of its future.
             Box::pin(upstream.probe_version()).await;
-            Attempt::new(&self.request, self.changed.as_ref(), &upstream)
+            Attempt::new(&self.request, changed, &upstream)
         };
         let size = attempt.body.len();
-        self.current = Some(Current { attempt, fit: Fit::default(), size, queue_place });
+        self.current = Some(Current { attempt, size, queue_place });
         Ok((upstream, report))
     }
 
@@ -126,7 +150,7 @@ impl Exchange {
         if sent.is_ok() && !self.request.facts.model_is_known && attempt.upstream.knows_model(model) {
             self.request.record.known_model(model);
         }
-        attempt.token_limit = current.fit.lowered_limit(attempt.token_limit);
+        attempt.token_limit = attempt.fit.lowered_limit(attempt.token_limit);
         let answer = sent.map_err(|error| Relay::as_overflow(attempt, error))?;
         let answer = answer.holding(current.queue_place.take());
         let upstream = Arc::clone(&attempt.upstream);
@@ -179,15 +203,15 @@ impl Current {
     /// Sends the attempt; its answer's head is a success and its body has begun when this returns.
     async fn send(&mut self, request: &ClientRequest) -> Result<UpstreamResponse, UpstreamError> {
         let record = &request.record;
-        let attempt = &self.attempt;
-        let counted = if self.fit == Fit::default() {
+        let attempt = &mut self.attempt;
+        let counted = if attempt.fit == Fit::default() {
             let (fit, counted) = Relay::fit_ahead(request, attempt).await;
-            self.fit = fit;
+            attempt.fit = fit;
             counted
         } else {
             None
         };
-        let fitted = self.fit.apply(&attempt.body);
+        let fitted = attempt.fit.apply(&attempt.body);
         request.progress.trimmed(fitted.trimmed.as_deref());
         record.sends(attempt.edits.iter().chain(&fitted.edits), counted, fitted.trimmed.as_deref());
         record.content_of("upstream request", || fitted.body.joined());

@@ -1,22 +1,20 @@
-//! When the head of a reply leaves, and how a silent stream stays alive: as on the chat route, with the client's own events.
+//! Writes a reply in the client's own events; its head leaves, and a silent stream stays alive, as on the chat route.
 //!
 //! The relay is always asked for a stream, so that a reply without tools leaves as it comes; without `stream` it is collected.
-
-use std::pin::pin;
 
 use axum::response::Response;
 use bytes::Bytes;
 use http::StatusCode;
-use tokio::time::{Instant, sleep_until};
 
 use super::errors::Client;
 use super::writer::Writer;
+use telemetry::RequestRecord;
+use relay::{Opened, ReplyStream, StreamPart};
 use crate::agent::{RUN_ID, RunOutput, RunReply};
 use crate::body::Taken;
 use crate::chat::{self, Pending};
+use crate::stream_head::{StreamHead, until_stopped};
 use crate::{App, heartbeat, respond};
-use relay::{Opened, ReplyStream, StreamPart};
-use telemetry::RequestRecord;
 use translate::Reply;
 use wire::turn::{ChoiceEvent, FinishReason, TurnEnd, TurnEvent, Usage};
 use wire::{ApiError, ErrorCode};
@@ -108,15 +106,12 @@ impl ReplyWriter {
 
     /// A stream: up to `commit_after` a failure is a true status.
     async fn streamed(mut self, mut source: Source) -> Response {
-        let left = self.app.limits.commit_after.saturating_sub(self.record.start().elapsed());
-        let mut deadline = pin!(sleep_until(Instant::now() + left));
+        let head = StreamHead::new(&self.app, &self.record);
         loop {
-            let piece = tokio::select! {
-                biased;
-                piece = self.piece(&mut source) => piece,
-                () = &mut deadline => return self.committed(source, None).await,
+            let Some(piece) = head.wait(self.piece(&mut source)).await else {
+                return self.committed(source, None).await;
             };
-            match piece {
+            match piece.unwrap_or_else(Piece::Failed) {
                 Piece::Opened => {}
                 Piece::Failed(error) => return self.client.failed(error, &mut self.writer),
                 piece => return self.committed(source, Some(piece)).await,
@@ -146,11 +141,7 @@ impl ReplyWriter {
         if self.written > self.app.limits.max_body.bytes() {
             return Piece::Failed(too_long(&self.app));
         }
-        tokio::select! {
-            biased;
-            piece = source.next() => piece,
-            () = self.app.abort.cancelled() => Piece::Failed(chat::stopped()),
-        }
+        until_stopped(&self.app.abort, source.next()).await.unwrap_or_else(Piece::Failed)
     }
 
     /// Writes what a piece says; true at the end.
