@@ -39,7 +39,7 @@ pub use request::{ClientRequest, Facts, Route};
 
 use crate::translate::{GuardLimits, Reply};
 use crate::upstream::{Fleet, OutcomeReport, Tier, Upstream, UpstreamError};
-use tool_call_parser::Prior;
+use tool_call_parser::PreferredDialects;
 
 /// Relays requests to the configured upstreams.
 #[derive(Debug)]
@@ -115,7 +115,7 @@ impl Relay {
     }
 
     /// The dialects that the configuration gives to the model of this id.
-    pub fn configured_dialects(&self, id: &str) -> Prior {
+    pub fn configured_dialects(&self, id: &str) -> PreferredDialects {
         self.config.modes(id).dialects
     }
 

@@ -22,7 +22,7 @@ use crate::translate::{
 use crate::turn::Turn;
 use crate::upstream::{Serving, Upstream, Who, choose, conversation};
 use crate::wire::{ApiError, ChatRequest, ErrorCode, Pieces};
-use tool_call_parser::{Prior, Tools};
+use tool_call_parser::{PreferredDialects, Tools};
 
 /// How a request is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -307,15 +307,20 @@ impl Relay {
 }
 
 /// The dialects that the model is likely to write. `configured`: those that the owner names.
-fn likely_dialects(facts: &Facts, configured: Prior, target_model: &str, upstream: &Upstream) -> Prior {
+fn likely_dialects(
+    facts: &Facts,
+    configured: PreferredDialects,
+    target_model: &str,
+    upstream: &Upstream,
+) -> PreferredDialects {
     match facts.route {
         Route::Tools | Route::Live if configured.is_empty() => {
-            let by_name = Prior::of_model([facts.model.as_str(), target_model]);
+            let by_name = PreferredDialects::from_model_names([facts.model.as_str(), target_model]);
             by_name.or(upstream.model_facts(target_model).prior)
         }
         Route::Tools | Route::Live => configured,
         // Nothing is read out of these replies.
-        Route::Stream | Route::Plain => Prior::NONE,
+        Route::Stream | Route::Plain => PreferredDialects::NONE,
     }
 }
 

@@ -12,7 +12,7 @@ use super::ledger::Ledger;
 use super::repairs::Repair;
 use super::scanner::{Io, Scanner};
 use super::settle::{Settled, settle};
-use super::{Prior, Tools};
+use super::{PreferredDialects, Tools};
 #[cfg(test)]
 use super::{dialects, openers};
 use crate::event::{Dropped, Event, Note};
@@ -39,6 +39,7 @@ pub struct NativeCall {
 
 /// What the request allows.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one independent field of the request")]
 pub struct Options {
     /// False for `tool_choice: "none"`: no call leaves.
     pub calls_wanted: bool,
@@ -49,10 +50,21 @@ pub struct Options {
     /// Switches on the natural-language dialect ("I will search for X").
     pub fuzzy: bool,
     /// The dialects that the model is likely to write.
-    pub prior: Prior,
+    pub preferred_dialects: PreferredDialects,
     /// Calls count in reasoning too that the model ended itself. (Reasoning that it did not end is searched when the turn
     /// has nothing else.)
     pub read_reasoning: bool,
+    /// True when the reply may begin inside reasoning: some chat templates write the opening mark, and only the closing one
+    /// (`</think>`) shows that the text before it was reasoning. Calls then wait for the end of the reply, because a call
+    /// before that mark was only considered. False: a call is emitted as soon as it is complete.
+    pub may_begin_in_reasoning: bool,
+}
+
+impl Options {
+    /// The options for a reply that is there as a whole: a call that waits for its end costs no time.
+    pub fn for_whole_reply() -> Self {
+        Self { may_begin_in_reasoning: true, ..Self::default() }
+    }
 }
 
 impl Default for Options {
@@ -62,8 +74,9 @@ impl Default for Options {
             parallel: true,
             json_wanted: false,
             fuzzy: false,
-            prior: Prior::default(),
+            preferred_dialects: PreferredDialects::default(),
             read_reasoning: false,
+            may_begin_in_reasoning: false,
         }
     }
 }
@@ -83,7 +96,7 @@ pub struct End {
 /// use std::sync::Arc;
 /// use tool_call_parser::{End, Engine, Event, Field, Options, Tools};
 ///
-/// let tools = Tools::from_json(r#"[{"type": "function", "function": {"name": "now"}}]"#);
+/// let tools = Tools::from_json(r#"[{"type": "function", "function": {"name": "now"}}]"#)?;
 /// let mut engine = Engine::new(Arc::new(tools), Options::default());
 /// let mut events: Vec<Event> = Vec::new();
 /// for piece in ["One mo", "ment. <tool_", "call>{\"name\": \"now\", \"argum", "ents\": {}}</tool_call>"] {
@@ -92,6 +105,7 @@ pub struct End {
 /// engine.finish(End { cut: false }, &mut events);
 /// assert_eq!(events[0], Event::Content("One mo".into()));
 /// assert!(matches!(&events[3], Event::ToolCall(call) if call.name == "now"), "{events:?}");
+/// # Ok::<(), tool_call_parser::ToolsError>(())
 /// ```
 #[derive(Debug)]
 pub struct Engine {

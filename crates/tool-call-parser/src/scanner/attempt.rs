@@ -77,7 +77,7 @@ impl Scanner {
         let spaced = self.is_space_up_to(open.at);
         let text = &self.buffer.as_bytes()[open.at..];
         let list = self.openers.list(text[0]);
-        for (rank, place) in io.options.prior.order(list, self.openers.places(text)) {
+        for (rank, place) in io.options.preferred_dialects.order(list, self.openers.places(text)) {
             if rank < open.opener {
                 continue;
             }
