@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{End, Engine, Field, NativeCall, Options, Tools};
 use crate::event::{Dropped, Event, Note, Parsed};
 
-const TOOLS: &str = r#"[
+pub(crate) const TOOLS: &str = r#"[
  {"type":"function","function":{"name":"read","parameters":{"type":"object","required":["path"],
    "properties":{"path":{"type":"string"},"limit":{"type":"integer"}}}}},
  {"type":"function","function":{"name":"exec","parameters":{"type":"object","required":["command"],
@@ -26,7 +26,7 @@ fn run_pieces(options: Options, end: End, field: Field, pieces: &[&str]) -> Pars
     out.into_iter().collect()
 }
 
-fn run_with(options: Options, end: End, field: Field, text: &str) -> Parsed {
+pub(crate) fn run_with(options: Options, end: End, field: Field, text: &str) -> Parsed {
     let whole = run_pieces(options, end, field, &[text]);
     let chars: Vec<String> = text.chars().map(String::from).collect();
     let chars: Vec<&str> = chars.iter().map(String::as_str).collect();
@@ -34,13 +34,13 @@ fn run_with(options: Options, end: End, field: Field, text: &str) -> Parsed {
     whole
 }
 
-fn calls(turn: &Parsed) -> String {
+pub(crate) fn calls(turn: &Parsed) -> String {
     let calls: Vec<String> =
         turn.calls.iter().map(|call| format!("{}{}", call.name, call.arguments)).collect();
     calls.join(";")
 }
 
-fn check(text: &str, expected: &str, content: &str) {
+pub(crate) fn check(text: &str, expected: &str, content: &str) {
     let turn = run_with(Options::for_whole_reply(), End::default(), Field::Content, text);
     assert_eq!(
         (calls(&turn).as_str(), turn.content.as_str()),
@@ -51,7 +51,7 @@ fn check(text: &str, expected: &str, content: &str) {
 }
 
 /// The text is no call and leaves byte for byte.
-fn text(text: &str) {
+pub(crate) fn text(text: &str) {
     check(text, "", text);
 }
 

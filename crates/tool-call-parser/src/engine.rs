@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::calls::{Args, RawCall};
-use super::dialects::{fuzzy, glm};
+use super::dialects::{fuzzy, glm, xml_arguments};
 use super::echo::Echo;
 use super::ledger::Ledger;
 use super::repairs::Repair;
@@ -159,7 +159,7 @@ impl Engine {
             None => RawCall { id: call.id, ..RawCall::text(&call.name, &call.arguments) },
         };
         self.settle_unsure(false);
-        let settled = settle(&raw, &self.tools);
+        let (raw, settled) = self.settle_native(raw);
         self.ledger.expect_copies(&raw, &settled);
         if self.may_lack_its_end(&raw, &settled) {
             self.unsure = Some((raw, settled));
@@ -167,6 +167,23 @@ impl Engine {
             self.ledger.native_call(&raw, settled);
         }
         self.ledger.drain(out);
+    }
+
+    /// Settles a native call. Its arguments may be XML that the server did not read.
+    fn settle_native(&self, raw: RawCall) -> (RawCall, Settled) {
+        let Args::Text(text) = &raw.arguments else {
+            let settled = settle(&raw, &self.tools);
+            return (raw, settled);
+        };
+        let tool = self.tools.resolve(&raw.name).filter(|_| xml_arguments::begins_with_tag(text));
+        let settled = match tool.map(|found| xml_arguments::read_call(found.tool, text)) {
+            None => settle(&raw, &self.tools),
+            Some(Some(call)) => {
+                settle(&RawCall { id: raw.id.clone(), name: raw.name.clone(), ..call }, &self.tools)
+            }
+            Some(None) => Settled::Refused(Dropped::Unreadable),
+        };
+        (raw, settled)
     }
 
     /// A server that cannot close what the token limit cut leaves the end away (`{"path":"a"`), or all of it: vLLM

@@ -20,6 +20,8 @@ mod event;
 mod json_span;
 mod ledger;
 mod lenient_json;
+#[cfg(test)]
+mod lookalikes;
 mod openers;
 #[cfg(any(test, fuzzing))]
 pub mod oracle;

@@ -36,7 +36,7 @@ pub enum Scope {
 pub const TEMPLATES: &[Template] = &[
     Template {
         name: "gpt-oss, Muse Glimmer",
-        dialects: &["harmony", "harmony_recipient", "harmony_text", "harmony_glued"],
+        dialects: &["beam", "harmony", "harmony_recipient", "harmony_text", "harmony_glued"],
         turns: &[
             "<|start|>",
             "<|end|>",
@@ -50,11 +50,11 @@ pub const TEMPLATES: &[Template] = &[
             "<|endoftext|>",
             "<|endofprompt|>",
         ],
-        calls: &["<atem:", "</atem:"],
+        calls: &["<atem:", "</atem:", "<rfl:", "</rfl:"],
     },
     Template {
         name: "ChatML: Qwen, Hermes, InternLM, Nemotron, LFM2, Olmo, MiMo, Step 3.5",
-        dialects: &["hermes", "qwen_xml", "pythonic_tags"],
+        dialects: &["hermes", "qwen_xml", "pythonic_tags", "mcp_tag", "headed"],
         turns: &[
             "<|im_start|>",
             "<|im_end|>",
@@ -384,7 +384,7 @@ pub const TEMPLATES: &[Template] = &[
     },
     Template {
         name: "Llama 3 and 4",
-        dialects: &["llama", "pythonic", "bare_json"],
+        dialects: &["llama", "pythonic", "bare_json", "functionary"],
         turns: &[
             "<|begin_of_text|>",
             "<|end_of_text|>",

@@ -5,10 +5,10 @@ use std::sync::LazyLock;
 
 use super::Dialect;
 use super::{
-    bare_json, bare_name, bracket, cwm, deepseek, echo, envelope, fenced, framing, fuzzy, gemma, gigachat,
-    glm, harmony, harmony_text, hunyuan, hunyuan_suffixed, inkling, invoke, iquest, k2_horizon, kimi,
-    kimi_k3, llama, marker, minicpm5, minimax_m3, mistral, named_tag, plamo, pythonic, qwen_xml, react,
-    solar, think, wrapped,
+    arrow, bare_json, bare_name, beam, bracket, cwm, deepseek, echo, envelope, fenced, framing, functionary,
+    fuzzy, gemma, gigachat, glm, harmony, harmony_text, headed, hunyuan, hunyuan_suffixed, inkling, invoke,
+    iquest, k2_horizon, kimi, kimi_k3, llama, marker, mcp_tag, minicpm5, minimax_m3, mistral, named_tag,
+    namespaced, plamo, pythonic, qwen_xml, react, solar, think, tool_tag, tool_url, wrapped,
 };
 
 /// All dialects, most explicit first. The order decides when two begin alike.
@@ -16,6 +16,7 @@ pub static TABLE: &[&Dialect] = &[
     &echo::DIALECT,
     &think::DIALECT,
     &think::TOKENS,
+    &beam::DIALECT,
     &harmony::DIALECT,
     &harmony::RECIPIENT,
     &harmony_text::CALL,
@@ -25,6 +26,7 @@ pub static TABLE: &[&Dialect] = &[
     &envelope::HERMES,
     &qwen_xml::DIALECT,
     &invoke::DIALECT,
+    &namespaced::DIALECT,
     &glm::DIALECT,
     &named_tag::DIALECT,
     &pythonic::MARKED,
@@ -39,6 +41,8 @@ pub static TABLE: &[&Dialect] = &[
     &solar::FIRST,
     &plamo::DIALECT,
     &cwm::DIALECT,
+    &mcp_tag::DIALECT,
+    &functionary::DIALECT,
     &inkling::DIALECT,
     &minimax_m3::DIALECT,
     &minicpm5::DIALECT,
@@ -54,12 +58,16 @@ pub static TABLE: &[&Dialect] = &[
     &framing::ANSWERS,
     &framing::ENDINGS,
     &marker::DIALECT,
+    &arrow::DIALECT,
     &bracket::DIALECT,
     &react::DIALECT,
+    &headed::DIALECT,
     &fenced::DIALECT,
     &pythonic::BARE,
     &bare_json::DIALECT,
     &bare_name::DIALECT,
+    &tool_url::DIALECT,
+    &tool_tag::DIALECT,
     &fuzzy::DIALECT,
 ];
 

@@ -35,6 +35,8 @@ pub(crate) enum Opens {
     Line(&'static [&'static str]),
     /// A callable tool's own name as the first thing on a line, followed by a bracket.
     Name,
+    /// A tag in angle brackets that has this form.
+    Tag(TagForm),
 }
 
 impl Opens {
@@ -42,7 +44,45 @@ impl Opens {
     pub(crate) fn marks(self) -> &'static [&'static str] {
         match self {
             Self::Anywhere(marks) | Self::Line(marks) => marks,
-            Self::Name => &[],
+            Self::Name | Self::Tag(_) => &[],
+        }
+    }
+}
+
+/// The form of an opening tag whose name no table can list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TagForm {
+    /// `<NAMESPACE:invoke name=` or `<NAMESPACE:function_calls>`, anywhere.
+    Namespaced,
+    /// `<NAME>`, as the first thing on a line.
+    Name,
+}
+
+impl TagForm {
+    /// The names of tags that count behind a namespace.
+    pub(crate) const LOCAL: [&'static str; 2] = ["invoke name=", "function_calls>"];
+    /// The longest namespace.
+    const NAMESPACE: usize = 24;
+    /// The longest name.
+    const NAME: usize = 128;
+
+    /// Whether a tag of this form begins the text, or a part of one is the whole text.
+    pub(crate) fn begins(self, text: &[u8]) -> bool {
+        let Some((b'<', name)) = text.split_first() else { return false };
+        if name.first().is_some_and(|first| !first.is_ascii_alphabetic()) {
+            return false;
+        }
+        let is_part = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
+        let length = name.iter().take(Self::NAME + 1).take_while(is_part).count();
+        match (self, name.get(length)) {
+            (Self::Name, next) => length <= Self::NAME && next.is_none_or(|next| *next == b'>'),
+            (Self::Namespaced, None) => length <= Self::NAMESPACE,
+            (Self::Namespaced, Some(b':')) if length <= Self::NAMESPACE => {
+                let local = &name[length + 1..];
+                let fits = |tag: &&str| tag.bytes().zip(local).all(|(one, other)| one == *other);
+                Self::LOCAL.iter().any(fits)
+            }
+            (Self::Namespaced, Some(_)) => false,
         }
     }
 }
@@ -87,6 +127,18 @@ pub(crate) enum Step {
     More(Wait),
     /// It is, up to `end`.
     Read(Found, usize),
+}
+
+impl Step {
+    /// The same calls, if nothing but calls follows them.
+    pub(crate) fn without_firmness(self) -> Self {
+        match self {
+            Self::Read(Found::Calls { calls, .. }, end) => {
+                Self::Read(Found::Calls { calls, firm: false }, end)
+            }
+            step => step,
+        }
+    }
 }
 
 /// When to ask again.

@@ -5,7 +5,7 @@ use super::super::json_span::{JsonSpan, Span, Style};
 use super::super::openers::Opener;
 use super::super::repairs::Repair;
 use super::held::{Held, Holds};
-use super::{BEHIND, Io, Lane, MAX_RUN, Scanner};
+use super::{BEHIND, Io, Lane, MAX_RUN, QUOTED_LINE, Scanner};
 use crate::dialects::Dialect;
 use crate::event::Dropped;
 
@@ -201,7 +201,9 @@ impl Scanner {
         let fence = if fences { run.count() } else { 0 };
         self.release_held(open.at, io);
         self.scan = open.resume;
-        if fence >= 3 {
+        if open.line_start && char == b'>' {
+            self.code = Some(QUOTED_LINE);
+        } else if fence >= 3 {
             self.lane = Lane::Fence(char, fence);
             self.scan = open.at + fence;
         } else if open.line_start && char == b'`' {
