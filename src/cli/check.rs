@@ -24,7 +24,7 @@ use crate::translate::Reply;
 use crate::turn::Note;
 use crate::upstream::Upstream;
 use crate::wire::{ApiError, ErrorCode, Object};
-use tool_call_parser::Prior;
+use tool_call_parser::PreferredDialects;
 
 /// A model that takes longer than this for one word is reported as slow.
 const TURN_WITHIN: Duration = Duration::from_mins(5);
@@ -293,7 +293,7 @@ async fn counting_of(upstream: &Upstream, model: &str, findings: &mut Findings) 
 
 /// Which forms of calls are tried first.
 fn dialects_of(upstream: &Upstream, model: &str, findings: &mut Findings) {
-    let prior = Prior::of_model([model]).or(upstream.model_facts(model).prior);
+    let prior = PreferredDialects::from_model_names([model]).or(upstream.model_facts(model).prior);
     let names: Vec<_> = prior.names().collect();
     findings.ok(&if names.is_empty() {
         format!(

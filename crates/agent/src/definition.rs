@@ -12,8 +12,8 @@ use super::outcome::Outcome;
 use super::setup::{EndsRun, ModelSizes, OfferedTool, SettledCall, Setup};
 use relay::Relay;
 use store::NewMessage;
-use tool_call_parser::Prior;
 use tools::Tools;
+use tool_call_parser::PreferredDialects;
 
 /// The context window that is assumed for a model whose window is unknown, in tokens.
 const DEFAULT_WINDOW: u64 = 128 * 1024;
@@ -138,10 +138,10 @@ impl Agent {
 
     /// The dialects of the model: as the configuration says, else by its names; of one whose name says nothing, those of all
     /// upstreams that may answer.
-    fn dialects(&self, announced: impl Iterator<Item = Prior>) -> Prior {
+    fn dialects(&self, announced: impl Iterator<Item = PreferredDialects>) -> PreferredDialects {
         let configured = self.relay.configured_dialects(&self.config.model);
-        let named = Prior::of_model([self.config.model.as_str(), self.target.as_str()]);
-        configured.or(named).or(announced.fold(Prior::default(), Prior::and))
+        let named = PreferredDialects::from_model_names([self.config.model.as_str(), self.target.as_str()]);
+        configured.or(named).or(announced.fold(PreferredDialects::default(), PreferredDialects::union))
     }
 
     /// Whether the client sees what is being done.

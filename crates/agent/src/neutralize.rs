@@ -11,7 +11,8 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use tool_call_parser::Prior;
+use wire::pattern::pattern;
+use tool_call_parser::PreferredDialects;
 use tool_call_parser::templates::{Scope, breaks, broken, with_spaces};
 use wire::pattern::pattern;
 
@@ -24,7 +25,7 @@ const ONE_BROKEN: &str = "\n[respool] One mark of a chat template above is shown
 
 /// Breaks marks for a model that writes these dialects; for one of which nothing is known, those of all families.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Neutral(pub(super) Prior);
+pub(super) struct Neutral(pub(super) PreferredDialects);
 
 impl Neutral {
     /// A tool's result. Where something was broken, a note says so, so that it can write the original.

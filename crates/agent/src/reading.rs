@@ -70,7 +70,7 @@ fn named(reply: &ModelReply) -> String {
 
 /// The calls that the reasoning of a turn without any holds, in whatever dialect: the agent's settings say that it is read.
 fn in_reasoning(reply: &ModelReply, tools: &Arc<Tools>) -> (Vec<RequestedCall>, String) {
-    let options = Options { read_reasoning: true, ..Options::default() };
+    let options = Options { read_reasoning: true, ..Options::for_whole_reply() };
     let turn = engine(&reply.reasoning, reply.cut, tools, options);
     let dialect = turn.notes.iter().find_map(dialect_of).map_or_else(|| named(reply), str::to_owned);
     (turn.calls.into_iter().map(requested_call).collect(), dialect)
@@ -104,7 +104,7 @@ fn in_text(
     };
     for text in fields {
         let read_reasoning = setup.style.reasoning_first;
-        let options = Options { fuzzy: dialect == "fuzzy", read_reasoning, ..Options::default() };
+        let options = Options { fuzzy: dialect == "fuzzy", read_reasoning, ..Options::for_whole_reply() };
         let turn = engine(text, reply.cut, tools, options);
         let dialects: Vec<&str> = turn.notes.iter().filter_map(dialect_of).collect();
         if dialects.first() == Some(&dialect) {

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::approval::{ApprovalRules, Tier};
 use super::call::CallOutcome;
-use tool_call_parser::Prior;
+use tool_call_parser::PreferredDialects;
 
 /// Everything that a run's course depends on, fixed when it begins.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -169,7 +169,7 @@ pub struct Limits {
     /// The dialects that the model writes, by which the marks of its template are known. Runs of older versions do not say
     /// so.
     #[serde(default, with = "dialect_names")]
-    pub dialects: Prior,
+    pub dialects: PreferredDialects,
     /// Milliseconds between iterations.
     pub pause: u64,
 }
@@ -193,22 +193,22 @@ pub struct ModelSizes {
     pub is_harmony: bool,
     /// The dialects that it writes.
     #[serde(default, with = "dialect_names")]
-    pub dialects: Prior,
+    pub dialects: PreferredDialects,
 }
 
 /// Dialects are kept by their names: their order changes.
 mod dialect_names {
     use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
 
-    use tool_call_parser::Prior;
+    use tool_call_parser::PreferredDialects;
 
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-    pub(super) fn serialize<S: Serializer>(dialects: &Prior, out: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(dialects: &PreferredDialects, out: S) -> Result<S::Ok, S::Error> {
         dialects.names().collect::<Vec<_>>().serialize(out)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(names: D) -> Result<Prior, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(names: D) -> Result<PreferredDialects, D::Error> {
         let names = Vec::<String>::deserialize(names)?;
-        Ok(Prior::of_dialects(names.iter().map(String::as_str)))
+        Ok(PreferredDialects::from_dialect_names(names.iter().map(String::as_str)))
     }
 }

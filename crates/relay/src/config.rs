@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use tool_call_parser::Prior;
+use wire::units::{duration, words};
 use upstream::OwnWire;
-use wire::units::duration;
+use tool_call_parser::PreferredDialects;
 
 wire::string_enum! {
     /// How a reply with tools is asked for.
@@ -97,7 +97,7 @@ pub struct Modes {
     /// The window, when the server is not to be believed.
     pub context_window: Option<u64>,
     /// The dialects that the owner says it writes; empty when that is left to its name.
-    pub dialects: Prior,
+    pub dialects: PreferredDialects,
 }
 
 impl RelayConfig {
@@ -136,8 +136,8 @@ impl RelayConfig {
     }
 }
 
-fn prior(dialects: &[String]) -> Prior {
-    Prior::of_dialects(dialects.iter().map(String::as_str))
+fn prior(dialects: &[String]) -> PreferredDialects {
+    PreferredDialects::from_dialect_names(dialects.iter().map(String::as_str))
 }
 
 /// One `[models."ID"]`; what is `None` is as for all models.
@@ -227,7 +227,7 @@ mod tests {
         let models =
             [("fast".to_owned(), model(Some("house-model"), None)), ("house-model".to_owned(), named)];
         let relay = RelayConfig { models: models.into(), ..RelayConfig::default() };
-        assert_eq!(relay.modes("fast").dialects, Prior::of_dialects(["mistral"]));
+        assert_eq!(relay.modes("fast").dialects, PreferredDialects::from_dialect_names(["mistral"]));
         assert!(relay.modes("other").dialects.is_empty());
     }
 }

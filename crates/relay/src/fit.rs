@@ -109,7 +109,7 @@ impl Relay {
     /// or one with tools whose model has a name that does not show what it writes.
     pub(super) fn learn_models(request: &ClientRequest, attempt: &Attempt) {
         let has_tools = matches!(request.facts.route, Route::Tools | Route::Live);
-        if attempt.body.len() >= LARGE || (has_tools && request.rules.options.prior.is_empty()) {
+        if attempt.body.len() >= LARGE || (has_tools && request.rules.options.preferred_dialects.is_empty()) {
             attempt.upstream.learn_models_aside(&request.headers);
         }
     }

@@ -37,9 +37,9 @@ use recent::{Recent, RecentLimits};
 pub use reply_stream::{ReplyStream, StreamPart};
 pub use request::{ClientRequest, Facts, Route};
 
-use tool_call_parser::Prior;
 use translate::{GuardLimits, Reply};
 use upstream::{Fleet, OutcomeReport, Tier, Upstream, UpstreamError};
+use tool_call_parser::PreferredDialects;
 
 /// Relays requests to the configured upstreams.
 #[derive(Debug)]
@@ -115,7 +115,7 @@ impl Relay {
     }
 
     /// The dialects that the configuration gives to the model of this id.
-    pub fn configured_dialects(&self, id: &str) -> Prior {
+    pub fn configured_dialects(&self, id: &str) -> PreferredDialects {
         self.config.modes(id).dialects
     }
 

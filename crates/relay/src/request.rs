@@ -20,9 +20,10 @@ use translate::{
     Additions, ClientProgram, FreeTextPatterns, LoopFound, Outbound, ReplyRules, STOP_REASON, Situation,
     declared, needs_version, used_ids,
 };
-use upstream::{Serving, Upstream, Who, choose, conversation};
 use wire::turn::Turn;
+use upstream::{Serving, Upstream, Who, choose, conversation};
 use wire::{ApiError, ChatRequest, ErrorCode, Pieces};
+use tool_call_parser::{PreferredDialects, Tools};
 
 /// How a request is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -320,15 +321,20 @@ impl Relay {
 }
 
 /// The dialects that the model is likely to write. `configured`: those that the owner names.
-fn likely_dialects(facts: &Facts, configured: Prior, target_model: &str, upstream: &Upstream) -> Prior {
+fn likely_dialects(
+    facts: &Facts,
+    configured: PreferredDialects,
+    target_model: &str,
+    upstream: &Upstream,
+) -> PreferredDialects {
     match facts.route {
         Route::Tools | Route::Live if configured.is_empty() => {
-            let by_name = Prior::of_model([facts.model.as_str(), target_model]);
+            let by_name = PreferredDialects::from_model_names([facts.model.as_str(), target_model]);
             by_name.or(upstream.model_facts(target_model).prior)
         }
         Route::Tools | Route::Live => configured,
         // Nothing is read out of these replies.
-        Route::Stream | Route::Plain => Prior::NONE,
+        Route::Stream | Route::Plain => PreferredDialects::NONE,
     }
 }
 

@@ -231,6 +231,7 @@ impl RequestLine {
                 Note::Dialect(name) => self.dialects.push(name),
                 Note::Repaired(name) => self.repairs.push(name),
                 Note::Dropped { why, .. } => self.dropped.push(why.as_str()),
+                Note::LeftAsText { .. } => {}
             }
         }
     }

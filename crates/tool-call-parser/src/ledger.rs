@@ -275,7 +275,8 @@ impl Ledger {
 
     /// Whether the text is surely no reasoning.
     fn is_answer(&self) -> bool {
-        self.closing || self.has_reasoned && self.deferred.is_empty()
+        let may_be_reasoning = self.options.may_begin_in_reasoning && !self.has_reasoned;
+        self.closing || !may_be_reasoning && self.deferred.is_empty()
     }
 
     fn send_deferred(&mut self) {

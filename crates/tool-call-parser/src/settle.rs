@@ -206,7 +206,7 @@ mod tests {
                {"type":"function","function":{"name":"now"}},
                {"type":"function","function":{"name":"add","parameters":{"type":"object","required":["a","b"],
                 "properties":{"a":{"type":"number"},"b":{"type":"number","maximum":9}}}}}]"#,
-        )
+        ).unwrap()
     }
 
     fn check(name: &str, arguments: &str, expected: &str, repair: &str) {

@@ -87,7 +87,7 @@ mod tests {
         let tools = Tools::from_json(
             r#"[{"type":"function","function":{"name":"read_file","parameters":{"type":"object","required":["path"]}}},
                 {"type":"function","function":{"name":"exec"}}]"#,
-        );
+        ).unwrap();
         let note = Note::Dropped { name: name.into(), why, arguments: Some(arguments.into()) };
         let turn = Turn { notes: vec![note], ..Turn::default() };
         let calls = correctable_calls(&turn, &tools);

@@ -402,7 +402,7 @@ mod tests {
     fn live(token_limit: Option<u64>) -> LiveTurn {
         let tools = Tools::from_json(
             r#"[{"type":"function","function":{"name":"read","parameters":{"type":"object","properties":{"path":{"type":"string"}}}}}]"#,
-        );
+        ).unwrap();
         let reply = ReplyRules { tools: Arc::new(tools), options: Options::default(), token_limit };
         let rules = LiveRules {
             reply,

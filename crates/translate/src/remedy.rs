@@ -277,7 +277,7 @@ mod tests {
         Tools::from_json(
             r##"[{"type":"function","function":{"name":"read","parameters":{"type":"object","required":["path"]}}},
                 {"type":"function","function":{"name":"tree","parameters":{"$defs":{"a":{}},"properties":{"a":{"$ref":"#/$defs/a"}}}}}]"##,
-        )
+        ).unwrap()
     }
 
     fn names(fault: &Fault, change: impl Fn(&mut Situation<'_>)) -> Vec<&'static str> {

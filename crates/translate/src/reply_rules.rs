@@ -8,20 +8,20 @@ use std::sync::Arc;
 use super::hidden_tools::hidden_tools;
 use super::interpret::ReplyRules;
 use super::overflow::token_limit;
-use tool_call_parser::{Options, Prior, Tools};
 use wire::{ChatRequest, Message, ToolChoice, decode_string};
+use tool_call_parser::{Options, PreferredDialects, Tools};
 
 impl ReplyRules {
     /// The rules of this request. `tools`: those that it declares; `prior`: the dialects that its model is likely to write.
-    pub fn of(request: &ChatRequest<'_>, tools: Arc<Tools>, prior: Prior) -> Self {
+    pub fn of(request: &ChatRequest<'_>, tools: Arc<Tools>, prior: PreferredDialects) -> Self {
         Self {
             tools: with_hidden_tools(request, tools),
             options: Options {
                 calls_wanted: request.tool_choice() != ToolChoice::None,
                 parallel: !request.object.is_false("parallel_tool_calls"),
                 json_wanted: request.wants_json(),
-                prior,
-                ..Options::default()
+                preferred_dialects: prior,
+                ..Options::for_whole_reply()
             },
             token_limit: token_limit(&request.object),
         }

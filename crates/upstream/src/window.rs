@@ -15,8 +15,8 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::client::{Call, Upstream};
-use tool_call_parser::Prior;
 use wire::{Object, array};
+use tool_call_parser::PreferredDialects;
 
 /// How long an answer holds: a server may be started again with another window.
 const FRESH: Duration = Duration::from_mins(5);
@@ -52,7 +52,7 @@ pub struct ModelFacts {
     pub is_harmony: bool,
     /// The dialects that it is likely to write, by its name, the path of its weights, and what the server says of its parser
     /// or chat template.
-    pub prior: Prior,
+    pub prior: PreferredDialects,
 }
 
 /// What is known of an upstream's models.
@@ -238,17 +238,19 @@ impl Server {
         }
     }
 
-    fn prior(self, body: &[u8]) -> Prior {
+    fn prior(self, body: &[u8]) -> PreferredDialects {
         let Some(answer) = std::str::from_utf8(body).ok().and_then(|text| Object::parse(text).ok()) else {
-            return Prior::NONE;
+            return PreferredDialects::NONE;
         };
         match self {
             Self::SgLang => {
                 let names =
                     ["tool_call_parser", "model_path"].map(|key| answer.string(key).unwrap_or_default());
-                Prior::of_model(names.iter().map(String::as_str))
+                PreferredDialects::from_model_names(names.iter().map(String::as_str))
             }
-            Self::LlamaCpp => Prior::of_template(&answer.string("chat_template").unwrap_or_default()),
+            Self::LlamaCpp => {
+                PreferredDialects::from_template(&answer.string("chat_template").unwrap_or_default())
+            }
         }
     }
 }
@@ -259,7 +261,7 @@ struct Listed {
     id: String,
     window: Option<u64>,
     is_harmony: bool,
-    prior: Prior,
+    prior: PreferredDialects,
     server: Option<Server>,
 }
 
@@ -274,7 +276,7 @@ fn listed(body: &[u8]) -> Vec<Listed> {
         let id = model.string("id")?;
         let root = model.string("root").unwrap_or_default();
         let is_harmony = is_gpt_oss(&id) || is_gpt_oss(&root);
-        let prior = Prior::of_model([id.as_str(), root.as_str()]);
+        let prior = PreferredDialects::from_model_names([id.as_str(), root.as_str()]);
         let server = Server::of(&model.string("owned_by").unwrap_or_default());
         Some(Listed { id, window: model.number("max_model_len"), is_harmony, prior, server })
     };
@@ -313,7 +315,7 @@ mod tests {
         check(Server::SgLang, r#"{"tool_call_parser":null,"model_path":"openai/gpt-oss-20b"}"#, "harmony");
         check(Server::LlamaCpp, r#"{"chat_template":"{{'<|tool_calls_section_begin|>'}}"}"#, "kimi");
         for answer in ["", "[]", r#"{"chat_template":7}"#, r#"{"chat_template":"{{ messages }}"}"#] {
-            assert_eq!(Server::LlamaCpp.prior(answer.as_bytes()), Prior::NONE, "{answer}");
+            assert_eq!(Server::LlamaCpp.prior(answer.as_bytes()), PreferredDialects::NONE, "{answer}");
         }
         let list = br#"{"data":[{"id":"a","owned_by":"sglang"},{"id":"b","owned_by":"vllm"}]}"#;
         let servers: Vec<_> = listed(list).into_iter().map(|model| model.server).collect();

@@ -10,7 +10,7 @@ use crate::event::{ChildEnd, ModelReply};
 use crate::failure::{FailureKind, ModelFailure};
 use crate::setup::Executor;
 use crate::step::ChildStep;
-use tool_call_parser::Prior;
+use tool_call_parser::PreferredDialects;
 
 /// What the world does at a step, as far as it is free to choose.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ const TOOLS: [(&str, &str); 4] = [
 ];
 
 const SMALLER: ModelSizes =
-    ModelSizes { window: 6_000, max_tokens: 500, is_harmony: true, dialects: Prior::NONE };
+    ModelSizes { window: 6_000, max_tokens: 500, is_harmony: true, dialects: PreferredDialects::NONE };
 
 /// The events that a chance amounts to at this step.
 fn events(run: &Run, chance: &Chance) -> Vec<EventKind> {

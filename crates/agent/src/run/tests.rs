@@ -10,7 +10,7 @@ use crate::event::ModelReply;
 use crate::failure::{FailureKind, ModelFailure};
 use crate::run::replies::LONGEST_BACKOFF;
 use crate::setup::{CallForm, CallStyle, EndsRun, Executor, Limits, OfferedTool, SettledCall};
-use tool_call_parser::Prior;
+use tool_call_parser::PreferredDialects;
 
 /// A run and the time in it.
 struct Sim {
@@ -57,7 +57,7 @@ pub(super) fn setup() -> Setup {
             max_tokens: 1_000,
             window: 131_072,
             is_harmony: false,
-            dialects: Prior::default(),
+            dialects: PreferredDialects::default(),
             pause: 0,
         },
         approvals: ApprovalRules::default(),

@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use tool_call_parser::Prior;
+use tool_call_parser::PreferredDialects;
 use tool_call_parser::templates::{Scope, broken};
 
 /// The most bytes of a payload that are shown.
@@ -25,7 +25,7 @@ pub(crate) fn fenced_whole(what: &str, text: &str) -> String {
 /// `cut`: the part of the text that is shown.
 fn fence(what: &str, text: &str, cut: &str) -> String {
     // It is not known here which model reads it.
-    let shown = broken(cut, Prior::default(), Scope::All);
+    let shown = broken(cut, PreferredDialects::default(), Scope::All);
     let digest = Sha256::digest(text.as_bytes());
     let mark = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat();
     let what = what.split_whitespace().collect::<Vec<_>>().join(" ").replace(['<', '>'], "");

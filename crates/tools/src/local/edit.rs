@@ -170,7 +170,7 @@ fn hint(before: &str, old: &str) -> String {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use tool_call_parser::Prior;
+    use tool_call_parser::PreferredDialects;
     use tool_call_parser::templates::{Scope, broken};
 
     fn check(before: &str, edits: &[(&str, &str)], expected: Result<&str, &str>) {
@@ -240,7 +240,7 @@ mod tests {
             family in proptest::sample::select(vec!["hermes", "mistral", "invoke", "none"]),
         ) {
             let text = format!("{before}MARK{after}");
-            let read = broken(&text, Prior::of_dialects([family]), Scope::All).into_owned();
+            let read = broken(&text, PreferredDialects::from_dialect_names([family]), Scope::All).into_owned();
             let there = Edit { old: read.clone(), new: read.replace("MARK", "DONE") };
             prop_assert_eq!(apply(&text, &[there]), Ok(format!("{before}DONE{after}")));
         }

@@ -2,7 +2,7 @@
 //! what was read in that form, and says what to put there so that the rest of the file stays as it is. Used by `edit`.
 
 use super::text::with_crlf;
-use tool_call_parser::Prior;
+use tool_call_parser::PreferredDialects;
 use tool_call_parser::templates::{Scope, breaks, broken, mended, with_spaces};
 
 /// Where a text stands in a file.
@@ -26,7 +26,7 @@ struct Shown<'a> {
 
 /// Looks for `old`, as a model has read it.
 pub(super) fn find(file: &str, old: &str, new: &str) -> Match {
-    let places = breaks(file, Prior::default(), Scope::All);
+    let places = breaks(file, PreferredDialects::default(), Scope::All);
     if places.is_empty() {
         return Match::Nowhere;
     }
@@ -44,7 +44,7 @@ pub(super) fn find(file: &str, old: &str, new: &str) -> Match {
 }
 
 fn as_shown(text: &str) -> String {
-    broken(text, Prior::default(), Scope::All).into_owned()
+    broken(text, PreferredDialects::default(), Scope::All).into_owned()
 }
 
 impl Shown<'_> {

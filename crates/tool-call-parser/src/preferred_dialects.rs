@@ -1,6 +1,6 @@
 //! Which dialects a model is likely to write, by its name or by what the owner says: they are asked first.
 //!
-//! A prior is an order and never a wall: fine-tunes mix forms, and a name that tells nothing changes nothing. Used by the
+//! A preference is an order and never a wall: fine-tunes mix forms, and a name that tells nothing changes nothing. Used by the
 //! scanner; the relay makes one per request.
 
 use super::dialects::{TABLE, is_own};
@@ -8,34 +8,34 @@ use super::openers::Opener;
 
 /// The dialects to ask first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Prior(u64);
+pub struct PreferredDialects(u64);
 
-impl Prior {
+impl PreferredDialects {
     /// One that says nothing.
     pub const NONE: Self = Self(0);
 
     /// The dialects that models of such a name write. `names` are all that the server says of the model: the served name,
     /// the path of its weights, its parser.
-    pub fn of_model<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
+    pub fn from_model_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let names: Vec<String> = names.into_iter().map(plain).collect();
         let mentions = |word: &&str| names.iter().any(|name| name.contains(word));
-        Self::of(|index| TABLE[index].families.iter().any(mentions))
+        Self::select(|index| TABLE[index].families.iter().any(mentions))
     }
 
     /// The dialects of these names.
-    pub fn of_dialects<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
+    pub fn from_dialect_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let names: Vec<&str> = names.into_iter().collect();
-        Self::of(|index| names.contains(&TABLE[index].name))
+        Self::select(|index| names.contains(&TABLE[index].name))
     }
 
     /// The dialects whose own marks stand in a chat template.
-    pub fn of_template(template: &str) -> Self {
-        Self::of(|index| {
+    pub fn from_template(template: &str) -> Self {
+        Self::select(|index| {
             TABLE[index].opens.marks().iter().any(|mark| is_own(mark) && template.contains(mark))
         })
     }
 
-    fn of(is_likely: impl Fn(usize) -> bool) -> Self {
+    fn select(is_likely: impl Fn(usize) -> bool) -> Self {
         Self(
             (0..TABLE.len().min(64))
                 .filter(|index| is_likely(*index))
@@ -51,7 +51,7 @@ impl Prior {
 
     /// What both say.
     #[must_use]
-    pub fn and(self, other: Self) -> Self {
+    pub fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
@@ -101,19 +101,24 @@ fn plain(name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn names(prior: Prior) -> Vec<&'static str> {
-        prior.names().collect()
+    fn names(preferred: PreferredDialects) -> Vec<&'static str> {
+        preferred.names().collect()
     }
 
     #[test]
     fn names_tell_of_families_and_others_tell_nothing() {
-        assert_eq!(names(Prior::of_model(["openai/gpt-oss-120b"]))[0], "harmony");
-        assert!(names(Prior::of_model(["Qwen3-Coder-30B"])).contains(&"qwen_xml"));
-        assert!(names(Prior::of_model(["local", "/models/GLM-4.6-FP8"])).contains(&"glm"));
-        assert_eq!(Prior::of_model(["local"]), Prior::default());
-        assert_eq!(names(Prior::of_dialects(["mistral", "nonsense"])), ["mistral"]);
-        assert!(names(Prior::of_template("{{- '[TOOL_CALLS]' + call }}")).contains(&"mistral"));
-        assert_eq!(Prior::of_template("{% for message in messages %}[{{ message }}]"), Prior::default());
+        assert_eq!(names(PreferredDialects::from_model_names(["openai/gpt-oss-120b"]))[0], "harmony");
+        assert!(names(PreferredDialects::from_model_names(["Qwen3-Coder-30B"])).contains(&"qwen_xml"));
+        assert!(
+            names(PreferredDialects::from_model_names(["local", "/models/GLM-4.6-FP8"])).contains(&"glm")
+        );
+        assert_eq!(PreferredDialects::from_model_names(["local"]), PreferredDialects::default());
+        assert_eq!(names(PreferredDialects::from_dialect_names(["mistral", "nonsense"])), ["mistral"]);
+        assert!(names(PreferredDialects::from_template("{{- '[TOOL_CALLS]' + call }}")).contains(&"mistral"));
+        assert_eq!(
+            PreferredDialects::from_template("{% for message in messages %}[{{ message }}]"),
+            PreferredDialects::default()
+        );
         assert!(TABLE.len() <= 64);
     }
 }
