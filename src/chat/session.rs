@@ -20,7 +20,7 @@ use super::screen::{Answer, Screen, Shown, seconds};
 use super::terminal::{Quiet, SavedTerminal};
 use super::transcript;
 use crate::agent::{Conversation, Outcome, Spent};
-use crate::tools::{Approver, Tools as _};
+use crate::tools::{Approver, Tools as _, remove_temporary_directories};
 use crate::visible::one_line;
 
 /// How often the line at the bottom moves.
@@ -385,6 +385,7 @@ pub(super) async fn on_end(ending: CancellationToken, found: Option<SavedTermina
     if let Some(found) = found {
         found.restore();
     }
+    remove_temporary_directories();
     std::process::exit(143);
 }
 

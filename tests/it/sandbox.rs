@@ -70,10 +70,10 @@ impl Bed {
     }
 
     fn has_namespaces(&self) -> bool {
-        if self.level != Level::Namespaces {
+        if self.level != Level::Full {
             skipped(&format!("this kernel gives no more than: {}", self.level));
         }
-        self.level == Level::Namespaces
+        self.level == Level::Full
     }
 }
 
@@ -544,7 +544,7 @@ async fn a_sandbox_that_is_required_and_missing_is_an_error() {
 
 #[tokio::test]
 async fn a_sandbox_that_cannot_be_made_runs_nothing() {
-    let spec = r#"{"directory":"/no/where","namespaces":false,"landlock":true,"seccomp":true,"network":false,"sockets":false,"readable":[],"writable":[],"pinned":[],"frozen":[],"temporary":null,"spared":[]}"#;
+    let spec = r#"{"directory":"/no/where","bubblewrap":null,"landlock":true,"seccomp":true,"network":false,"everything":false,"readable":[],"writable":[],"scratch":[],"frozen":[],"covers":[],"report":null,"spared":[]}"#;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ran");
     for spec in [spec, "{}", "nonsense"] {
@@ -707,8 +707,9 @@ async fn builds_tests_and_package_managers_work_in_the_chat() {
 async fn everything_ends_when_the_pipe_is_closed() {
     for namespaces in [true, false] {
         let folder = tempfile::tempdir().unwrap();
-        let spec = json!({"directory": folder.path(), "namespaces": namespaces, "landlock": false, "seccomp": false, "network": true,
-            "sockets": true, "readable": [], "writable": [], "pinned": [], "frozen": [], "temporary": null, "spared": []});
+        let bubblewrap = namespaces.then_some("/usr/bin/bwrap");
+        let spec = json!({"directory": folder.path(), "bubblewrap": bubblewrap, "landlock": false, "seccomp": false, "network": true,
+            "everything": true, "readable": [], "writable": [], "scratch": [], "frozen": [], "covers": [], "report": null, "spared": []});
         let (control, held) = std::io::pipe().unwrap();
         let script = "setsid sh -c 'sleep 1; echo x > late' & sleep 0.7 & echo $$ > pid; wait; sleep 100";
         let mut launched = std::process::Command::new(launcher())

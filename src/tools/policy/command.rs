@@ -92,6 +92,61 @@ pub fn plain_words(command: &str) -> Option<Vec<String>> {
     }
 }
 
+/// How a simple command is joined to the one before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Joint {
+    /// It is the first.
+    First,
+    /// By `&&`.
+    And,
+    /// By `|`.
+    Pipe,
+}
+
+/// The simple commands of a line that are joined by `&&` and `|`, each as its words (see [`plain_words`]) and without `2>&1`. `None` for
+/// any other line.
+pub fn simple_commands(line: &str) -> Option<Vec<(Joint, Vec<String>)>> {
+    let line = without_merged_outputs(read(line.trim())?);
+    let mut joint = Joint::First;
+    let mut commands = Vec::new();
+    let mut parts = line.parts.into_iter();
+    let mut operators = line.operators.into_iter();
+    loop {
+        let command = Line { parts: vec![parts.next()?], operators: Vec::new() };
+        let Plan::Program(words) = is_runnable(&command).then(|| plan(&command))? else { return None };
+        let is_plain = words.first().is_some_and(|first| first != ENV);
+        commands.push((joint, is_plain.then_some(words)?));
+        joint = match operators.next() {
+            None => return Some(commands),
+            Some('|') => Joint::Pipe,
+            Some('&') if operators.next() == Some('&') && parts.next()? == Part::default() => Joint::And,
+            Some(_) => return None,
+        };
+    }
+}
+
+/// Without each `2>&1`: both outputs are read as one anyway, or go to the same pipe.
+fn without_merged_outputs(mut line: Line) -> Line {
+    while let Some(at) = (0..line.operators.len()).find(|at| merges_outputs(&line, *at)) {
+        line.operators.drain(at..at + 2);
+        line.parts.drain(at + 1..at + 3);
+        line.parts[at].words.pop();
+    }
+    line
+}
+
+fn merges_outputs(line: &Line, at: usize) -> bool {
+    let is = |part: &Part, text: &str| {
+        part.words.last().is_some_and(|word| word.source == text) && (text == "2" || part.words.len() == 1)
+    };
+    line.operators.get(at..at + 2) == Some(&['>', '&'])
+        && line.parts[at + 1] == Part::default()
+        && is(&line.parts[at], "2")
+        && !line.parts[at].space_after
+        && is(&line.parts[at + 2], "1")
+        && !line.parts[at + 2].space_before
+}
+
 /// Without `2>&1` at the end, which changes nothing: both outputs are read as one anyway.
 fn plain_ending(command: &str) -> &str {
     let command = command.trim();
