@@ -29,7 +29,7 @@ use super::config::LocalConfig;
 use super::contract::{Approver, Invocation, Question, QuestionKind, Target, ToolError, ToolOutput};
 use super::environment::Passing;
 use super::plain::plain;
-use super::policy::{Joint, Plan, Subject, simple_commands};
+use super::policy::{Plan, Subject, and_list, plain_words};
 use super::sandbox::{Level, Reach, Refusal, Sandbox};
 use super::set::Permit;
 use super::source::{Offer, Source, within};
@@ -65,7 +65,7 @@ enum Call {
 
 /// One command of a line.
 struct Step {
-    words: Vec<String>,
+    plan: Plan,
     directory: PathBuf,
     /// It is git's own, and writes into a protected repository.
     is_git: bool,
@@ -296,13 +296,10 @@ impl Local {
     /// The commands of a line of which one is git's own and writes into a protected repository, each to be run by itself; `None`
     /// for any other line.
     fn steps(&self, line: &str, order: &Order<'_>) -> Option<Vec<Step>> {
-        let commands = simple_commands(line)?;
-        if commands.iter().any(|(joint, _)| *joint == Joint::Pipe) {
-            return None;
-        }
         let mut directory = order.directory.clone();
         let mut steps = Vec::new();
-        for (_, words) in commands {
+        for command in and_list(line)? {
+            let words = plain_words(&command).unwrap_or_default();
             if let [cd, to] = words.as_slice()
                 && cd == "cd"
             {
@@ -310,12 +307,13 @@ impl Local {
                 directory = self.directory(&place).ok()?;
                 continue;
             }
-            if SHELLS_OWN.contains(&words.first()?.as_str()) {
+            if command.split_whitespace().next().is_some_and(|first| SHELLS_OWN.contains(&first)) {
                 return None;
             }
             let git = self.sandbox.git_words(&words, &directory);
             let is_git = git.is_some();
-            steps.push(Step { words: git.unwrap_or(words), directory: directory.clone(), is_git });
+            let plan = git.map_or(Plan::Shell(command), Plan::Program);
+            steps.push(Step { plan, directory: directory.clone(), is_git });
         }
         steps.iter().any(|step| step.is_git).then_some(steps)
     }
@@ -326,7 +324,7 @@ impl Local {
         let mut all = Ran { text: String::new(), failed: false };
         for step in steps {
             let limit = deadline.saturating_duration_since(Instant::now());
-            let order = Order { plan: Plan::Program(step.words), directory: step.directory, limit, ..*order };
+            let order = Order { plan: step.plan, directory: step.directory, limit, ..*order };
             let ran = if step.is_git { self.run_git(&order).await? } else { self.run_shared(&order).await? };
             all.text.push_str(&ran.text);
             all.failed = ran.failed;

@@ -19,7 +19,7 @@ use super::config::{PolicyConfig, Rule, Verdict};
 use super::contract::Target;
 use crate::units::Unusable;
 pub(super) use command::Plan;
-pub use command::{CommandPattern, Joint, plain_words, simple_commands};
+pub use command::{CommandPattern, and_list, pipeline, plain_words};
 use pattern::{HostPattern, PathPattern, wildcard};
 use regex::Regex;
 

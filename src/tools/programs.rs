@@ -5,7 +5,8 @@
 use std::path::{Path, PathBuf};
 
 /// Directories of the system: a user's commands do not write below them.
-const SYSTEM: [&str; 8] = ["/usr", "/bin", "/sbin", "/opt", "/nix", "/gnu", "/run/current-system", "/home/linuxbrew"];
+const SYSTEM: [&str; 8] =
+    ["/usr", "/bin", "/sbin", "/opt", "/nix", "/gnu", "/run/current-system", "/home/linuxbrew"];
 /// Searched after `PATH`.
 const USUAL: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/bin"];
 

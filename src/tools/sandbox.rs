@@ -115,8 +115,7 @@ impl Sandbox {
         let temporary = (level.holds_files() && is_outside).then(private_directory).transpose();
         let temporary = temporary
             .map_err(|error| format!("the directory for temporary files cannot be made: {error}"))?;
-        let writable: Vec<PathBuf> =
-            places.writable.iter().cloned().chain([workspace.to_owned()]).collect();
+        let writable: Vec<PathBuf> = places.writable.iter().cloned().chain([workspace.to_owned()]).collect();
         Ok(Self {
             launcher,
             bubblewrap: bubblewrap(config).filter(|_| level.has_namespaces()),
@@ -216,7 +215,15 @@ impl Sandbox {
             let (control, _held) = io::pipe()?;
             let mut command = std::process::Command::new(launcher);
             command.args(["sandbox-exec", &serde_json::to_string(&spec)?, "--"]).arg(git);
-            command.args(["-c", "safe.directory=*", "-c", "core.fsmonitor=false", "ls-files", "--stage", "-z"]);
+            command.args([
+                "-c",
+                "safe.directory=*",
+                "-c",
+                "core.fsmonitor=false",
+                "ls-files",
+                "--stage",
+                "-z",
+            ]);
             command.env_clear().env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_SYSTEM", "/dev/null");
             Ok(command.current_dir("/").stdin(Stdio::from(control)).stderr(Stdio::null()).output()?.stdout)
         };
@@ -262,7 +269,13 @@ impl Sandbox {
             seccomp: self.level.has_filter(),
             network: self.network,
             spared: vec![process::id(), nix::unistd::getpgrp().as_raw()],
-            readable: self.places.readable.iter().chain(self.protected().git_directories()).cloned().collect(),
+            readable: self
+                .places
+                .readable
+                .iter()
+                .chain(self.protected().git_directories())
+                .cloned()
+                .collect(),
             ..Spec::default()
         }
     }
@@ -277,7 +290,8 @@ impl Sandbox {
         spec.writable.clone_from(&self.places.writable);
         spec.scratch.clone_from(&self.places.scratch);
         let is_unprotected = !self.level.has_namespaces() && self.protected().has_any();
-        let workspace = if is_unprotected && !self.accepts_unprotected { &mut spec.readable } else { &mut spec.writable };
+        let workspace =
+            if is_unprotected && !self.accepts_unprotected { &mut spec.readable } else { &mut spec.writable };
         workspace.push(self.workspace.clone());
         if self.level.has_namespaces() {
             let list = |repository: &Repository| self.submodules(repository, None);

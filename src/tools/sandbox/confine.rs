@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use landlock::{
-    ABI, Access as _, AccessFs, BitFlags, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetStatus,
-    PathBeneath, Scope,
+    ABI, Access as _, AccessFs, BitFlags, PathBeneath, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _,
+    RulesetStatus, Scope,
 };
 use rlimit::Resource;
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
@@ -78,15 +78,8 @@ fn limit() {
 }
 
 /// Devices that every program may use.
-const DEVICES: [&str; 7] = [
-    "/dev/null",
-    "/dev/zero",
-    "/dev/full",
-    "/dev/random",
-    "/dev/urandom",
-    "/dev/tty",
-    "/dev/shm",
-];
+const DEVICES: [&str; 7] =
+    ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/shm"];
 /// Terminals, where they are the command's own. Elsewhere these are the person's.
 const TERMINALS: [&str; 2] = ["/dev/ptmx", "/dev/pts"];
 

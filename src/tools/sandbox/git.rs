@@ -64,6 +64,9 @@ const TAKEN_OVER: [&str; 14] = [
     "index",
 ];
 
+/// Of these, files that are there as long as the repository is.
+const LASTING: [&str; 4] = ["HEAD", "index", "packed-refs", "shallow"];
+
 /// True for the words of a git command that writes into its repository.
 pub(in crate::tools) fn writes_repository(words: &[String]) -> bool {
     match words {
@@ -169,15 +172,32 @@ impl GitWork {
                     write_as(&mut file, &content, &from)?;
                     fs::rename(&lock, &to)?;
                 }
-            } else if is_file(&to) {
+            } else if is_file(&to) && !LASTING.contains(&name) {
                 fs::remove_file(&to)?;
             }
         }
-        let names = fs::read_dir(copy)?.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+        for store in
+            [own, &self.repository.common].into_iter().flat_map(|git| STORES.map(|name| git.join(name)))
+        {
+            remove_links(&store);
+        }
+        let names =
+            fs::read_dir(copy)?.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
         let is_left = |name: &String| {
             !TAKEN_OVER.contains(&name.as_str()) && own.join(name).symlink_metadata().is_err()
         };
         Ok(names.filter(is_left).collect())
+    }
+}
+
+/// Removes symlinks: git makes none in its stores, and follows those that lead out of them.
+fn remove_links(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => remove_links(&entry.path()),
+            Ok(kind) if kind.is_symlink() => drop(fs::remove_file(entry.path())),
+            _ => {}
+        }
     }
 }
 

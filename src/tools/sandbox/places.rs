@@ -134,14 +134,8 @@ const TOOL_VARIABLES: [&str; 11] = [
     "DOTNET_ROOT",
     "VOLTA_HOME",
 ];
-const CACHE_VARIABLES: [&str; 6] = [
-    "GOCACHE",
-    "GOMODCACHE",
-    "PIP_CACHE_DIR",
-    "UV_CACHE_DIR",
-    "SCCACHE_DIR",
-    "CARGO_TARGET_DIR",
-];
+const CACHE_VARIABLES: [&str; 6] =
+    ["GOCACHE", "GOMODCACHE", "PIP_CACHE_DIR", "UV_CACHE_DIR", "SCCACHE_DIR", "CARGO_TARGET_DIR"];
 
 /// Places beside the workspace, without symlinks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -179,8 +173,12 @@ impl Places {
         let programs = named.programs.iter().filter_map(|path| path.canonicalize().ok());
         let programs: Vec<PathBuf> = programs.filter(|path| !path.starts_with(workspace)).collect();
         // A home that the configuration names as a place is one.
-        let explicit: Vec<PathBuf> =
-            config.readable.iter().chain(&config.writable).filter_map(|path| path.canonicalize().ok()).collect();
+        let explicit: Vec<PathBuf> = config
+            .readable
+            .iter()
+            .chain(&config.writable)
+            .filter_map(|path| path.canonicalize().ok())
+            .collect();
         let homes: Vec<PathBuf> = homes.iter().filter(|home| !explicit.contains(home)).cloned().collect();
         let own = config.own_files.iter().filter_map(|own| resolve(own)).map(|own| own.real);
         Self {
@@ -291,12 +289,11 @@ fn resolve(path: &Path) -> Option<Resolved> {
     };
     let (mut real, mut links, mut rest) = (PathBuf::from("/"), Vec::new(), parts(path));
     while let Some(part) = rest.pop() {
-        let next = if part == OsStr::new("..") {
+        if part == OsStr::new("..") {
             real.pop();
             continue;
-        } else {
-            real.join(part)
-        };
+        }
+        let next = real.join(part);
         let Ok(target) = fs::read_link(&next) else {
             real = next;
             continue;

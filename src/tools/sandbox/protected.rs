@@ -9,8 +9,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
-use super::bubblewrap::open_place;
-
 /// Settings that programs obey on their own, at the top of the workspace and of each repository.
 const OBEYED: [&str; 24] = [
     ".envrc",
@@ -131,7 +129,11 @@ impl Protected {
         Ok(frozen)
     }
 
-    fn submodules(&self, repository: &Repository, list: impl Fn(&Repository) -> Vec<PathBuf>) -> Vec<PathBuf> {
+    fn submodules(
+        &self,
+        repository: &Repository,
+        list: impl Fn(&Repository) -> Vec<PathBuf>,
+    ) -> Vec<PathBuf> {
         let stamp = stamp(&repository.own.join("index"));
         let mut known = self.submodules.lock().unwrap_or_else(PoisonError::into_inner);
         match known.get(&repository.own) {
@@ -159,8 +161,9 @@ impl Protected {
 
 /// What is read-only of a submodule: its link to its repository, or without one all of it.
 fn place_of_submodule(directory: &Path, workspace: &Path) -> io::Result<PathBuf> {
+    let is_real = |path: &Path| path.canonicalize().is_ok_and(|real| real == path);
     let git = directory.join(".git");
-    if open_place(&git).is_ok() {
+    if is_real(&git) {
         return Ok(git);
     }
     if let Ok(below) = directory.strip_prefix(workspace) {
@@ -168,9 +171,13 @@ fn place_of_submodule(directory: &Path, workspace: &Path) -> io::Result<PathBuf>
         // As git itself does when it checks the submodule's entry out.
         let _ = root.create_dir_all(below);
     }
-    open_place(directory).map(|_| directory.to_owned()).map_err(|error| {
-        io::Error::other(format!("the submodule {} cannot be protected: {error}", directory.display()))
-    })
+    if is_real(directory) && directory.is_dir() {
+        return Ok(directory.to_owned());
+    }
+    Err(io::Error::other(format!(
+        "the submodule {} cannot be protected: there is no directory, or a link leads to it; check it out",
+        directory.display()
+    )))
 }
 
 fn stamp(file: &Path) -> Stamp {
