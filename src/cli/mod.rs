@@ -235,7 +235,9 @@ pub fn main() -> ExitCode {
         // The exit code is that of the command that it starts.
         std::process::exit(crate::tools::launch(&stage, &spec, &words).into());
     }
-    match run(Cli::parse().command) {
+    let ended = run(Cli::parse().command);
+    crate::tools::remove_temporary_directories();
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Reported) => ExitCode::FAILURE,
         Err(Failure::Failed(message)) => {

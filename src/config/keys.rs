@@ -305,6 +305,7 @@ pub const KEYS: &[Key] = &[
     Key::optional("tools.local.network", Scalar::Switch, "`false` for agents, `true` in `respool chat`", "true", "Whether commands in the sandbox have a network."),
     Key::new("tools.local.readable", Scalar::Path, "[]", "Files and directories that commands in the sandbox may read beside the workspace, the system's and those of tools.").of(Shape::List).example(r#"["/srv/data"]"#),
     Key::new("tools.local.writable", Scalar::Path, "[]", "Files and directories that commands in the sandbox may write beside the workspace and the usual caches.").of(Shape::List).example(r#"["~/builds"]"#),
+    Key::new("tools.local.unprotected_repositories", Scalar::Switch, "false", "Whether commands may write a workspace with a git repository where bubblewrap is missing, although they can then change the repository's hooks and configuration."),
     Key::optional("tools.gateway.url", HTTP_URL, "no gateway tools", r#""http://127.0.0.1:18789""#, "OpenClaw's gateway."),
     Key::optional("tools.gateway.token", HEADER, "no token is sent", r#""secret""#, "The gateway's token or password.").secret(),
     Key::optional("tools.gateway.token_env", Scalar::Text, "`token` holds", r#""OPENCLAW_GATEWAY_TOKEN""#, "The environment variable that holds the token."),

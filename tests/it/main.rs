@@ -51,6 +51,7 @@ mod recovery;
 mod reload;
 mod same_turn;
 mod sandbox;
+mod sandbox_attacks;
 mod setup_openclaw;
 mod silence;
 mod spooled;

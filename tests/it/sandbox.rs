@@ -17,8 +17,9 @@ use tempfile::TempDir;
 use crate::support::tools::{config, failure, invocation, launcher, text};
 use crate::tools_local::is_alive;
 
-/// Says that a test did not test.
+/// Says that a test did not test, which is a failure where everything has to be there.
 fn skipped(why: &str) {
+    assert!(std::env::var_os("CI").is_none(), "not tested: {why}");
     let _ = writeln!(std::io::stderr(), "not tested: {why}");
 }
 
@@ -70,10 +71,10 @@ impl Bed {
     }
 
     fn has_namespaces(&self) -> bool {
-        if self.level != Level::Namespaces {
+        if self.level != Level::Full {
             skipped(&format!("this kernel gives no more than: {}", self.level));
         }
-        self.level == Level::Namespaces
+        self.level == Level::Full
     }
 }
 
@@ -280,30 +281,28 @@ fn repository(folder: &Path) {
 }
 
 #[tokio::test]
-async fn git_works_and_its_hooks_and_configuration_stay() {
+async fn a_repository_is_read_only_as_a_whole() {
     let bed = bed("").await;
     if !bed.has_namespaces() {
         return;
     }
     repository(&bed.work(""));
-    repository(&bed.work("nested"));
+    repository(&bed.work("a/b/c/d/nested"));
     fs::create_dir(bed.work("own")).unwrap();
-    let said = bed
-        .run("echo a > a && git add a && git commit -qm one && git checkout -qb side && git log --format=%s")
-        .await;
-    assert_eq!(said, "one\n");
-    assert_eq!(bed.run("git stash -q 2>&1; git gc -q && git status --short").await, "?? nested/\n");
+    fs::write(bed.work("a/file"), "x").unwrap();
     let before = fs::read_to_string(bed.work(".git/config")).unwrap();
     for command in [
         "echo '[core]' >> .git/config",
         "git config core.fsmonitor ./evil",
+        "git remote add evil ../evil",
         "echo '#!/bin/sh' > .git/hooks/pre-commit",
-        "rm -rf .git/hooks; mkdir -p .git/hooks; touch .git/hooks/pre-commit",
-        "mv .git kept && cp -r kept .git && touch .git/hooks/pre-commit",
-        "mv .git/config .git/old && echo > .git/config",
-        "ln -f a .git/config",
-        "touch nested/.git/hooks/pre-commit",
-        "git -C nested config core.fsmonitor x",
+        "rm -rf .git/hooks",
+        "mv .git kept",
+        "echo > .git/new",
+        "ln -f a/file .git/config",
+        "touch a/b/c/d/nested/.git/hooks/pre-commit",
+        "mv a/b a/other",
+        "mv a other",
         "touch own/file",
         "rm -r own",
         "mv own other",
@@ -311,116 +310,8 @@ async fn git_works_and_its_hooks_and_configuration_stay() {
         let said = bed.run(command).await;
         assert!(said.contains("[exit code "), "{command}: {said}");
     }
-    for command in ["git config user.name me", "git remote add evil ../evil", "git -C nested config a.b c"] {
-        let said = bed.run(command).await;
-        let told = "no tool writes .git/config, because git takes commands from it, and no key of respool's configuration permits it";
-        assert!(said.contains(told), "{command}: {said}");
-    }
     assert_eq!(fs::read_to_string(bed.work(".git/config")).unwrap(), before);
-    assert!(
-        !bed.work(".git/hooks/pre-commit").exists() && !bed.work("nested/.git/hooks/pre-commit").exists()
-    );
-    let said = bed.run("mkdir evil; echo ../evil > .git/commondir; true").await;
-    assert!(said.contains("it would lead git to another configuration"), "{said}");
-    assert!(!bed.work(".git/commondir").exists());
-    git(&bed.work(""), &["status"]);
-}
-
-/// What would lead git to another configuration goes away however the command ended, also from where submodules and work trees are kept.
-#[tokio::test]
-async fn no_commondir_stays() {
-    let bed = bed("").await;
-    if !bed.has_namespaces() {
-        return;
-    }
-    let top = bed.work("");
-    repository(&top);
-    repository(&bed.outer.path().join("origin"));
-    git(&bed.outer.path().join("origin"), &["commit", "-q", "--allow-empty", "-m", "one"]);
-    git(&top, &["commit", "-q", "--allow-empty", "-m", "one"]);
-    git(&top, &["-c", "protocol.file.allow=always", "submodule", "add", "-q", "../origin", "sub"]);
-    git(&top, &["worktree", "add", "-q", "../tree"]);
-    let lead = "mkdir -p evil && echo ../../../evil >";
-    let said = bed.run(&format!("{lead} .git/modules/sub/commondir; true")).await;
-    assert!(said.contains("it would lead git to another configuration"), "{said}");
-    assert!(!bed.work(".git/modules/sub/commondir").exists());
-    let said = bed.run(&format!("{lead} .git/worktrees/tree/commondir")).await;
-    assert!(said.contains("[exit code "), "{said}");
-
-    // The client goes away while the command runs.
-    let command = format!("{lead} .git/commondir; echo > begun; sleep 1000");
-    let call = Box::pin(bed.run(&command));
-    let begun = async {
-        while !bed.work("begun").exists() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::select! { said = call => panic!("{said}"), () = begun => {} }
-    for _ in 0..400 {
-        if !bed.work(".git/commondir").exists() {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
-    assert!(!bed.work(".git/commondir").exists());
-    git(&top, &["status"]);
-}
-
-/// A `git status` asks each submodule's repository, and so runs what its configuration names.
-#[tokio::test]
-async fn no_repository_of_a_command_becomes_a_submodule() {
-    let bed = bed("").await;
-    if !bed.has_namespaces() {
-        return;
-    }
-    let (top, ran) = (bed.work(""), bed.outer.path().join("ran"));
-    repository(&top);
-    repository(&bed.outer.path().join("origin"));
-    git(&bed.outer.path().join("origin"), &["commit", "-q", "--allow-empty", "-m", "one"]);
-    for deep in ["sub", "a/b/c/d/deep"] {
-        git(&top, &["-c", "protocol.file.allow=always", "submodule", "add", "-q", "../origin", deep]);
-    }
-    repository(&bed.work("mine"));
-    git(&bed.work("mine"), &["commit", "-q", "--allow-empty", "-m", "one"]);
-    let make = |folder: &str| {
-        format!(
-            "git init -q {folder}; git -C {folder} config core.fsmonitor 'touch {}; false'; \
-             git -C {folder} -c user.name=x -c user.email=x@y commit -q --allow-empty -m x",
-            ran.display()
-        )
-    };
-    for (command, renamed) in [
-        (format!("{}; git add new", make("new")), Some("new")),
-        (format!("{}; git -c index.version=4 add other", make("other")), Some("other")),
-        (format!("mv sub kept; mkdir sub; {}", make("sub")), Some("sub")),
-        (format!("mv a/b/c z; mkdir -p a/b/c/d; {}", make("a/b/c/d/deep")), Some("a/b/c/d/deep")),
-        ("git -C sub commit -q --allow-empty -m two; git add mine 2>&1".to_owned(), None),
-        // A name that is not valid UTF-8.
-        (format!("n=$(printf 'n\\377'); {}; git add \"$n\"", make("\"$n\"")), Some("n\u{fffd}")),
-        // A repository that was there is replaced by one whose missing objects git would fetch by a program of its own.
-        (
-            format!(
-                "mv mine old; {}; cd mine; mkdir d e; touch d/f e/g; git add .; git -c user.name=x -c user.email=x@y commit -qm y; \
-                 git sparse-checkout set --cone --sparse-index e; git config extensions.partialClone origin; git config remote.origin.url .; \
-                 git config remote.origin.promisor true; git config remote.origin.uploadpack 'touch {}; false'; \
-                 rm -f .git/objects/$(git rev-parse HEAD:d | sed 's|^..|&/|'); echo replaced",
-                make("mine"),
-                ran.display()
-            ),
-            Some("mine"),
-        ),
-        // What was renamed does not come back.
-        ("mv new/git-disabled new/.git; echo moved".to_owned(), Some("new")),
-    ] {
-        let said = bed.run(&command).await;
-        assert_eq!(said.contains("was renamed to `git-disabled"), renamed.is_some(), "{command}: {said}");
-        match renamed {
-            Some(folder) => assert!(!bed.work(folder).join(".git").exists(), "{command}"),
-            None => assert!(bed.work("mine/.git").is_dir(), "it was there before, as it is: {command}"),
-        }
-        std::process::Command::new("git").arg("status").current_dir(&top).output().unwrap();
-        assert!(!ran.exists(), "{command}: git ran it");
-    }
+    assert_eq!(bed.run("mv a/file a/b/c/d/moved && cat a/b/c/d/moved").await, "x");
 }
 
 #[tokio::test]
@@ -434,10 +325,12 @@ async fn git_works_in_a_linked_work_tree() {
     if !bed.holds_files() {
         return;
     }
-    assert_eq!(
-        bed.run("echo a > a && git add a && git commit -qm two && git log --format=%s -1").await,
-        "two\n"
-    );
+    if bed.has_namespaces() {
+        assert_eq!(
+            bed.run("echo a > a && git add a && git commit -qm two && git log --format=%s -1").await,
+            "two\n"
+        );
+    }
     assert!(bed.run(&format!("echo x > {}/file", main.display())).await.contains("[exit code "));
     if bed.has_namespaces() {
         for command in ["git config core.fsmonitor x", "echo gitdir: /etc > .git"] {
@@ -458,11 +351,12 @@ async fn a_link_in_the_commands_own_tmp_leads_nowhere() {
         return;
     }
     let name = bed.outer.path().file_name().unwrap().to_str().unwrap().to_owned();
-    let said =
-        bed.run(&format!("mv /tmp/{name} /tmp/moved && ln -s {} /tmp/{name}", target.path().display())).await;
-    assert_eq!(said, "[no output]");
-    let said = bed.run("true").await;
-    assert!(said.contains("nothing ran"), "{said}");
+    let lead = format!(
+        "mv /tmp/{name} /tmp/moved; ln -s {} /tmp/{name}; ln -s / /tmp/{name}2",
+        target.path().display()
+    );
+    assert!(bed.run(&lead).await.contains("busy"));
+    assert_eq!(bed.run("echo x > a && ls /tmp && cat a").await, format!("{name}\nx\n"));
     assert_eq!(fs::read_dir(target.path()).unwrap().count(), 0);
 }
 
@@ -544,7 +438,7 @@ async fn a_sandbox_that_is_required_and_missing_is_an_error() {
 
 #[tokio::test]
 async fn a_sandbox_that_cannot_be_made_runs_nothing() {
-    let spec = r#"{"directory":"/no/where","namespaces":false,"landlock":true,"seccomp":true,"network":false,"sockets":false,"readable":[],"writable":[],"pinned":[],"frozen":[],"temporary":null,"spared":[]}"#;
+    let spec = r#"{"directory":"/no/where","bubblewrap":null,"landlock":true,"seccomp":true,"network":false,"everything":false,"readable":[],"writable":[],"scratch":[],"frozen":[],"covers":[],"report":null,"spared":[]}"#;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ran");
     for spec in [spec, "{}", "nonsense"] {
@@ -632,9 +526,9 @@ async fn in_the_chat_a_person_is_asked_once_more_for_what_is_beyond() {
     }
 }
 
-/// Outside of the sandbox git's configuration is kept from commands too, so nobody is asked.
+/// A command that has to write a repository's configuration asks the person.
 #[tokio::test]
-async fn in_the_chat_gits_configuration_is_not_asked_for() {
+async fn in_the_chat_gits_configuration_is_asked_for() {
     let probe = bed("").await;
     if !probe.has_namespaces() {
         return;
@@ -642,11 +536,14 @@ async fn in_the_chat_gits_configuration_is_not_asked_for() {
     let folder = folder();
     repository(folder.path());
     let tools = chat(folder.path());
-    let person = Person(true, std::sync::Mutex::default());
     let call = invocation("shell_command", &json!({"command": "git remote add origin ../x"}));
-    let said = tools.call(&call, Some(&person)).await.unwrap().text;
-    assert!(said.contains("no tool writes .git/config"), "{said}");
-    assert_eq!(person.1.into_inner().unwrap().len(), 1);
+    for answer in [false, true] {
+        let person = Person(answer, std::sync::Mutex::default());
+        tools.call(&call, Some(&person)).await.unwrap();
+        assert_eq!(person.1.into_inner().unwrap().len(), 2);
+        let config = fs::read_to_string(folder.path().join(".git/config")).unwrap();
+        assert_eq!(config.contains("origin"), answer);
+    }
 }
 
 /// What people do all day works inside, with the network that the chat has.
@@ -708,8 +605,9 @@ async fn builds_tests_and_package_managers_work_in_the_chat() {
 async fn everything_ends_when_the_pipe_is_closed() {
     for namespaces in [true, false] {
         let folder = tempfile::tempdir().unwrap();
-        let spec = json!({"directory": folder.path(), "namespaces": namespaces, "landlock": false, "seccomp": false, "network": true,
-            "sockets": true, "readable": [], "writable": [], "pinned": [], "frozen": [], "temporary": null, "spared": []});
+        let bubblewrap = namespaces.then_some("/usr/bin/bwrap");
+        let spec = json!({"directory": folder.path(), "bubblewrap": bubblewrap, "landlock": false, "seccomp": false, "network": true,
+            "everything": true, "readable": [], "writable": [], "scratch": [], "frozen": [], "covers": [], "report": null, "spared": []});
         let (control, held) = std::io::pipe().unwrap();
         let script = "setsid sh -c 'sleep 1; echo x > late' & sleep 0.7 & echo $$ > pid; wait; sleep 100";
         let mut launched = std::process::Command::new(launcher())

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::harmless::{Entry, stays};
 use super::screen::Shown;
-use tools::{Approver, Question, QuestionKind, Target, plain_words};
+use tools::{Approver, Question, QuestionKind, Target, and_list, pipeline};
 
 /// What need not be asked again in this session.
 #[derive(Debug, Default)]
@@ -26,6 +26,8 @@ pub(super) enum Always {
     Like(&'static str, PathBuf),
     /// This very command in this directory.
     Command(String, PathBuf),
+    /// All of these: the commands of one line.
+    Each(Vec<Always>),
     /// Nothing: a hidden file says what other programs do (`.git/hooks`, `.envrc`), or it is not known what is acted on.
     Never,
 }
@@ -35,7 +37,12 @@ impl Always {
     pub(super) fn of(tool: &str, target: &Target, root: &Path) -> Self {
         match target {
             Target::Command { line, directory } => match known(line, directory, root) {
-                Some(entry) => Self::Like(entry.name(), directory.clone()),
+                Some(names) => {
+                    let mut all: Vec<Self> =
+                        names.into_iter().map(|(name, directory)| Self::Like(name, directory)).collect();
+                    if all.len() == 1 { all.remove(0) } else { Self::Each(all) }
+                }
+                None if changes_history(line) => Self::Never,
                 None => Self::Command(line.trim().to_owned(), directory.clone()),
             },
             Target::File { real, .. } if !is_hidden(real) => Self::Tool(tool.to_owned()),
@@ -48,6 +55,10 @@ impl Always {
         match self {
             Self::Tool(tool) => Some(tool.clone()),
             Self::Like(name, _) => Some(format!("`{name}` with harmless options")),
+            Self::Each(all) => {
+                let names: Vec<String> = all.iter().filter_map(Self::in_words).collect();
+                Some(names.join(", "))
+            }
             Self::Command(..) => Some("this very command".to_owned()),
             Self::Never => None,
         }
@@ -63,18 +74,46 @@ impl Always {
             Self::Tool(tool) => format!("{tool}, but for hidden files"),
             Self::Like(name, directory) => format!("{name} with harmless options{}", place(directory)),
             Self::Command(line, directory) => format!("{line}{}", place(directory)),
-            Self::Never => String::new(),
+            // Each of them is in the list.
+            Self::Each(_) | Self::Never => String::new(),
         }
     }
 }
 
-/// The entry of a command that is known to be harmless, and stays in the workspace also through symlinks.
-fn known(line: &str, directory: &Path, root: &Path) -> Option<&'static Entry> {
-    let words = plain_words(line)?;
-    let entry = Entry::of(&words)?;
-    let is_inside =
-        |operand: &&str| stays(operand) && leads_inside(&root.join(directory).join(operand), root);
-    entry.operands(&words)?.iter().all(is_inside).then_some(entry)
+/// The names of the commands of a line, each with its directory, when all are known to be harmless and stay in the workspace, also through
+/// symlinks.
+fn known(line: &str, directory: &Path, root: &Path) -> Option<BTreeSet<(&'static str, PathBuf)>> {
+    let mut directory = directory.to_owned();
+    let mut names = BTreeSet::new();
+    for command in and_list(line)? {
+        let commands = pipeline(&command)?;
+        if let [words] = commands.as_slice()
+            && let [cd, to] = words.as_slice()
+            && cd == "cd"
+        {
+            let real = root.join(&directory).join(to).canonicalize().ok()?;
+            directory = real.strip_prefix(root).ok()?.components().collect();
+            continue;
+        }
+        for words in commands {
+            let entry = Entry::of(&words)?;
+            let is_inside =
+                |operand: &&str| stays(operand) && leads_inside(&root.join(&directory).join(operand), root);
+            entry.operands(&words)?.iter().all(is_inside).then_some(())?;
+            let place = if directory.as_os_str().is_empty() { Path::new(".") } else { &directory };
+            names.insert((entry.name(), place.to_owned()));
+        }
+    }
+    (!names.is_empty()).then_some(names)
+}
+
+/// True where some word is `git` and a later one drops commits or work, or sends them away: that is asked each time.
+fn changes_history(line: &str) -> bool {
+    let mut words = line.split(|c: char| !(c.is_alphanumeric() || "-_".contains(c)));
+    words.any(|word| word == "git")
+        && words.any(|word| {
+            ["push", "rebase", "clean", "reset", "filter-branch", "drop", "clear"].contains(&word)
+        })
 }
 
 /// What does not exist leads nowhere; most operands are no files.
@@ -105,12 +144,17 @@ impl Allowed {
             }
             _ => false,
         };
-        very || self.0.contains(&Always::of(tool, target, root))
+        very || match Always::of(tool, target, root) {
+            Always::Each(all) => all.iter().all(|always| self.0.contains(always)),
+            always => self.0.contains(&always),
+        }
     }
 
     pub(super) fn add(&mut self, always: Always) {
-        if always != Always::Never {
-            self.0.insert(always);
+        match always {
+            Always::Never => {}
+            Always::Each(all) => self.0.extend(all),
+            always => drop(self.0.insert(always)),
         }
     }
 
@@ -233,11 +277,45 @@ mod tests {
             &["cat b"],
             &["cat link", "cat dangling", "cat /etc/passwd", "cat sub/../../secret"],
         );
-        check("git -C x push", very("git -C x push"), &[], &["git -C x pull"]);
+        check(
+            "git add -A && git commit -m x",
+            like("git add, commit, stash and switch"),
+            &["git commit -qm 'other text'", "git switch -c topic", "git stash"],
+            &["git push", "git commit --amend", "git add -A && git push", "git stash drop"],
+        );
+        check(
+            "cargo test 2>&1 | tail -5",
+            Always::Each(vec![like("cargo test"), like("tail")]),
+            &["cargo test", "tail -3 a", "tail a && cargo test", "cd . && cargo test"],
+            &[
+                "cargo test | sh",
+                "cargo test > a",
+                "cargo test || ls",
+                "cargo build | tail",
+                "cd .. && cargo test",
+                "cd sub && cargo test",
+            ],
+        );
         for line in
-            ["make", "\\bash -c 'ls'", "\"sh\" -c ls", "sudo ls", "cat a | wc -l", "FOO=1 ls", "cat link"]
+            ["make", "\\bash -c 'ls'", "\"sh\" -c ls", "sudo ls", "cat a; wc -l", "FOO=1 ls", "cat link"]
         {
             check(line, very(line), &[&format!(" {line} ")], &["rm x", &format!("{line} x")]);
+        }
+    }
+
+    #[test]
+    fn what_drops_or_sends_commits_is_asked_each_time() {
+        let (_dir, root) = workspace();
+        for line in [
+            "git push",
+            "git -C x push",
+            "git reset --hard",
+            "git clean -fd",
+            "git rebase main",
+            "x; git push",
+            "git stash drop",
+        ] {
+            assert_eq!(Always::of("shell_command", &shell(line, "."), &root), Always::Never, "{line}");
         }
     }
 

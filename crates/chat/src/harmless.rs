@@ -13,15 +13,25 @@ pub(super) struct Entry {
     /// Options of one letter, which may be joined, with numbers behind them.
     letters: &'static str,
     takes_operands: bool,
+    /// For what it is allowed together with others.
+    group: Option<&'static str>,
 }
 
+/// What is allowed once for all of a conversation's ordinary work with git.
+const GIT_WORK: &str = "git add, commit, stash and switch";
+
 const fn entry(words: &'static str, options: &'static str, letters: &'static str) -> Entry {
-    Entry { words, options, letters, takes_operands: true }
+    Entry { words, options, letters, takes_operands: true, group: None }
+}
+
+/// Writes into the repository, as git itself: its sandbox takes over what such a command may write and nothing else.
+const fn git_work(words: &'static str, options: &'static str, letters: &'static str) -> Entry {
+    Entry { words, options, letters, takes_operands: true, group: Some(GIT_WORK) }
 }
 
 /// Without anything but options: an operand would make it do something else.
 const fn alone(words: &'static str, options: &'static str, letters: &'static str) -> Entry {
-    Entry { words, options, letters, takes_operands: false }
+    Entry { words, options, letters, takes_operands: false, group: None }
 }
 
 const OF_DIFF: &str = "--stat --shortstat --numstat --summary --name-only --name-status --cached --staged --check --color --color= \
@@ -90,7 +100,18 @@ const KNOWN: &[Entry] = &[
     entry("git ls-files", "--others --cached --modified --deleted --exclude-standard", "cdomst"),
     entry("git rev-parse", "--show-toplevel --abbrev-ref --short --verify", ""),
     entry("git describe", "--tags --always --dirty --long", ""),
-    entry("git add", "--all --update --verbose --dry-run", "Auvn"),
+    git_work("git add", "--all --update --verbose --dry-run", "Auvn"),
+    git_work("git commit", "--all --message --message= --quiet --verbose --signoff --allow-empty", "amqvs"),
+    git_work("git switch", "--create --quiet --detach", "cqd"),
+    git_work("git stash push", "--include-untracked --keep-index --message --message= --quiet", "ukmq"),
+    git_work("git stash pop", "--index --quiet", "q"),
+    git_work("git stash apply", "--index --quiet", "q"),
+    entry("git stash list", "", ""),
+    entry("git stash show", OF_DIFF, "pu"),
+    Entry {
+        takes_operands: false,
+        ..git_work("git stash", "--include-untracked --keep-index --quiet", "ukq")
+    },
     alone("git branch", "--list --all --remotes --show-current --verbose", "arv"),
     alone("git remote", "--verbose", "v"),
     alone("git tag", "--list", "l"),
@@ -108,9 +129,9 @@ const KNOWN: &[Entry] = &[
 ];
 
 impl Entry {
-    /// The program and its word.
+    /// The program and its word, or the group that it is in.
     pub(super) fn name(&self) -> &'static str {
-        self.words
+        self.group.unwrap_or(self.words)
     }
 
     /// The known program that these words call.
@@ -183,6 +204,11 @@ mod tests {
             "git diff HEAD~2 -- a",
             "git show HEAD:a",
             "git branch -a",
+            "git add -A",
+            "git commit -qm 'one thing'",
+            "git switch -c topic",
+            "git stash",
+            "git stash pop",
             "cargo test --lib a::b -- --nocapture",
             "cargo clippy --all-targets -- -D warnings",
             "go test ./... -run X -count=1",
@@ -207,6 +233,16 @@ mod tests {
             "git -C elsewhere status",
             "git -c core.pager=x log",
             "git branch new",
+            "git commit --amend",
+            "git commit -F /etc/passwd",
+            "git switch -C main",
+            "git switch --discard-changes main",
+            "git stash drop",
+            "git stash clear",
+            "git push",
+            "git reset --hard",
+            "git rebase main",
+            "git clean -fd",
             "git branch -D main",
             "sort --compress-program=x a",
             "sort --compress-prog x a",

@@ -20,7 +20,7 @@ use super::screen::{Answer, Screen, Shown, seconds};
 use super::terminal::{Quiet, SavedTerminal};
 use super::transcript;
 use agent::{Conversation, Outcome, Spent};
-use tools::{Approver, Tools as _};
+use tools::{Approver, Tools as _, remove_temporary_directories};
 use wire::visible::one_line;
 
 /// How often the line at the bottom moves.
@@ -384,6 +384,7 @@ pub(super) async fn on_end(ending: CancellationToken, found: Option<SavedTermina
     if let Some(found) = found {
         found.restore();
     }
+    remove_temporary_directories();
     std::process::exit(143);
 }
 

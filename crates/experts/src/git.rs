@@ -5,6 +5,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::tools::programs::find_program;
+
 /// How long a clone may take.
 const LONGEST: Duration = Duration::from_mins(2);
 /// How large it may become on disk.
@@ -17,7 +19,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// # Errors
 /// Why the clone failed.
 pub(super) fn clone(url: &str, into: &Path) -> Result<(), String> {
-    let mut command = Command::new("git");
+    let git = find_program("git", &[]);
+    let git = git.ok_or("git is not among the system's programs (/usr, /opt, /nix …): install it there")?;
+    let mut command = Command::new(git);
     command.args([
         "-c",
         "core.hooksPath=/dev/null",

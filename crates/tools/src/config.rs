@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 
 use super::audit::AuditConfig;
+use super::sandbox::Level;
 use wire::units::{Secret, Size, parse_duration};
 
 wire::string_enum! {
@@ -79,6 +80,11 @@ pub struct LocalConfig {
     pub readable: Vec<PathBuf>,
     /// Places that commands may write beside the usual ones.
     pub writable: Vec<PathBuf>,
+    /// Whether commands may write a workspace with a repository where bubblewrap cannot keep them from the repository itself.
+    pub unprotected_repositories: bool,
+    /// The highest level of the sandbox that is used; `None`: the highest there is. For tests.
+    #[serde(skip)]
+    pub highest_level: Option<Level>,
     /// The program that takes `sandbox-exec`: respool. `None` where this process is another one.
     #[serde(skip)]
     pub launcher: Option<PathBuf>,

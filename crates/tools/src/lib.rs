@@ -14,6 +14,7 @@ mod mcp;
 mod plain;
 mod policy;
 mod process;
+pub(crate) mod programs;
 mod record;
 mod sandbox;
 mod set;
@@ -31,7 +32,7 @@ pub use contract::{
 pub use local::named_subject;
 pub use mcp::{Prospect, ServerProblem};
 pub use policy::reach::{never_allowed, rule_for};
-pub use policy::{CommandPattern, idle_rules, plain_words};
-pub use sandbox::{Level, launch, level as sandbox_level};
+pub use policy::{CommandPattern, and_list, idle_rules, pipeline, plain_words};
+pub use sandbox::{Level, launch, level as sandbox_level, remove_temporary_directories};
 pub use set::ToolSet;
 pub use sources::{Sources, StricterPolicy};

@@ -23,18 +23,19 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use serde_json::{Map, Value};
+use tokio::time::Instant;
 
 use super::config::LocalConfig;
 use super::contract::{Approver, Invocation, Question, QuestionKind, Target, ToolError, ToolOutput};
 use super::environment::Passing;
 use super::plain::plain;
-use super::policy::{Plan, Subject};
+use super::policy::{Plan, Subject, and_list, plain_words};
 use super::sandbox::{Level, Reach, Refusal, Sandbox};
 use super::set::Permit;
 use super::source::{Offer, Source, within};
 use arguments::{Arguments, COMMAND, PATH, WORKDIR};
 use edit::Edit;
-use exec::Order;
+use exec::{Order, Ran};
 use search::Query;
 use specs::Tool;
 pub(super) use specs::{Naming, agent_names};
@@ -48,7 +49,7 @@ pub(super) struct Local {
     naming: Naming,
     /// What commands know of respool's environment.
     passing: Passing,
-    sandbox: Sandbox,
+    sandbox: Arc<Sandbox>,
 }
 
 /// One call, read.
@@ -62,6 +63,18 @@ enum Call {
     Search { place: Place, query: Arc<Query> },
 }
 
+/// One command of a line.
+struct Step {
+    plan: Plan,
+    directory: PathBuf,
+    /// It is git's own, and writes into a protected repository.
+    is_git: bool,
+}
+
+/// Words that mean something to a shell alone.
+const SHELLS_OWN: [&str; 12] =
+    ["cd", "export", "source", ".", "set", "unset", "eval", "exec", "alias", "ulimit", "umask", "shopt"];
+
 impl Local {
     /// The tools on a workspace.
     ///
@@ -71,7 +84,7 @@ impl Local {
         let is_persons = naming == Naming::Chat;
         let passing = Passing::new(config, is_persons);
         let sandbox = Sandbox::open(config, &workspace.root, is_persons)?;
-        Ok(Self { workspace: Arc::new(workspace), naming, passing, sandbox })
+        Ok(Self { workspace: Arc::new(workspace), naming, passing, sandbox: Arc::new(sandbox) })
     }
 
     /// From now on files with several names are opened or not.
@@ -228,6 +241,7 @@ impl Source for Local {
         Box::pin(async move {
             let call = self.read_call(&invocation.name, &invocation.arguments).await?;
             if let Call::Exec { command, workdir, timeout } = &call {
+                self.with_sandbox(|sandbox| sandbox.find_protected()).await?;
                 let order = Order {
                     plan: permit.plan().cloned().unwrap_or_else(|| Plan::Shell(command.clone())),
                     directory: self.directory(workdir)?,
@@ -235,7 +249,7 @@ impl Source for Local {
                     passing: &self.passing,
                     sandbox: &self.sandbox,
                 };
-                return self.command(&order, invocation, approver).await;
+                return self.command(&order, command, (invocation, approver)).await;
             }
             self.refuse_guarded(&call)?;
             if !permit.judged(&call.place().forms()) {
@@ -253,13 +267,16 @@ impl Local {
     async fn command(
         &self,
         order: &Order<'_>,
-        invocation: &Invocation,
-        approver: Option<&dyn Approver>,
+        line: &str,
+        (invocation, approver): (&Invocation, Option<&dyn Approver>),
     ) -> Result<ToolOutput, ToolError> {
-        let ran = exec::exec(order, Reach::Workspace).await?;
+        let ran = match self.steps(line, order) {
+            Some(steps) => self.run_steps(steps, order).await?,
+            None => self.run_shared(order).await?,
+        };
         let refusal = if ran.failed { self.sandbox.refusal(&ran.text) } else { None };
-        let Some(Refusal { text: refusal, may_be_lifted }) = refusal else { return Ok(ran.into()) };
-        if let Some(approver) = approver.filter(|_| self.naming == Naming::Chat && may_be_lifted) {
+        let Some(Refusal(refusal)) = refusal else { return Ok(ran.into()) };
+        if let Some(approver) = approver.filter(|_| self.naming == Naming::Chat) {
             let preview = format!(
                 "{}\n\n[It failed, perhaps because {refusal}. Run it once more, with all your files and local services in reach?]",
                 ran.text.trim_end()
@@ -279,6 +296,78 @@ impl Local {
             None => format!("[{refusal}]\n{}", ran.text.trim_end()),
         };
         Ok(ToolOutput { text, display: None })
+    }
+
+    /// The commands of a line of which one is git's own and writes into a protected repository, each to be run by itself; `None`
+    /// for any other line.
+    fn steps(&self, line: &str, order: &Order<'_>) -> Option<Vec<Step>> {
+        let mut directory = order.directory.clone();
+        let mut steps = Vec::new();
+        for command in and_list(line)? {
+            let words = plain_words(&command).unwrap_or_default();
+            if let [cd, to] = words.as_slice()
+                && cd == "cd"
+            {
+                let place = self.workspace.place(&directory.join(to).to_string_lossy()).ok()?;
+                directory = self.directory(&place).ok()?;
+                continue;
+            }
+            if command.split_whitespace().next().is_some_and(|first| SHELLS_OWN.contains(&first)) {
+                return None;
+            }
+            let git = self.sandbox.git_words(&words, &directory);
+            let is_git = git.is_some();
+            let plan = git.map_or(Plan::Shell(command), Plan::Program);
+            steps.push(Step { plan, directory: directory.clone(), is_git });
+        }
+        steps.iter().any(|step| step.is_git).then_some(steps)
+    }
+
+    /// Runs one step after the other until one fails.
+    async fn run_steps(&self, steps: Vec<Step>, order: &Order<'_>) -> Result<Ran, ToolError> {
+        let deadline = Instant::now() + order.limit;
+        let mut all = Ran { text: String::new(), failed: false };
+        for step in steps {
+            let limit = deadline.saturating_duration_since(Instant::now());
+            let order = Order { plan: step.plan, directory: step.directory, limit, ..*order };
+            let ran = if step.is_git { self.run_git(&order).await? } else { self.run_shared(&order).await? };
+            all.text.push_str(&ran.text);
+            all.failed = ran.failed;
+            if ran.failed {
+                break;
+            }
+        }
+        Ok(all)
+    }
+
+    async fn run_shared(&self, order: &Order<'_>) -> Result<Ran, ToolError> {
+        let _turn = self.sandbox.shared_turn().await;
+        exec::exec(order, Reach::Workspace).await
+    }
+
+    async fn run_git(&self, order: &Order<'_>) -> Result<Ran, ToolError> {
+        let _turn = self.sandbox.turn_alone().ok_or_else(|| {
+            let why = "git did not run: another command is at work in this workspace; wait for its end";
+            ToolError::Failed(why.to_owned())
+        })?;
+        let directory = order.directory.clone();
+        let work = self.with_sandbox(move |sandbox| sandbox.begin_git(&directory)).await?;
+        let mut ran = exec::exec(order, Reach::Repository(&work)).await?;
+        if let Some(note) = self.with_sandbox(move |sandbox| sandbox.end_git(work)).await? {
+            ran.text = format!("{}\n[{note}]\n", ran.text.trim_end());
+        }
+        Ok(ran)
+    }
+
+    /// Works on files for the sandbox, where that may block.
+    async fn with_sandbox<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Sandbox) -> std::io::Result<T> + Send + 'static,
+    ) -> Result<T, ToolError> {
+        let sandbox = Arc::clone(&self.sandbox);
+        let failed =
+            |error: std::io::Error| ToolError::Failed(format!("the command could not be run: {error}"));
+        blocking(move |_| work(&sandbox).map_err(failed)).await
     }
 
     /// git's own files and respool's are not the tools' business.

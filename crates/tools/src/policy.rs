@@ -18,7 +18,7 @@ use std::path::Path;
 use super::config::{PolicyConfig, Rule, Verdict};
 use super::contract::Target;
 pub(super) use command::Plan;
-pub use command::{CommandPattern, plain_words};
+pub use command::{CommandPattern, and_list, pipeline, plain_words};
 use pattern::{HostPattern, PathPattern, wildcard};
 use regex::Regex;
 use wire::units::Unusable;

@@ -32,6 +32,11 @@ fn in_own_session(command: &mut Command) -> io::Result<()> {
     ProcessSession.pre_spawn(command, &CommandWrap::from(Command::new("")))
 }
 
+/// The number of this process.
+pub(super) fn id() -> i32 {
+    i32::try_from(std::process::id()).unwrap_or_default()
+}
+
 /// A command with the variables that pass, for a program that takes a session of its own.
 pub(super) fn plain_command(program: &Path, passing: &Passing) -> Command {
     close_to_children();

@@ -1,37 +1,45 @@
 //! The sandbox of commands: which of the kernel's means are there, what a command may reach, and how it is started.
 //!
 //! respool starts itself as a small launcher (`respool sandbox-exec`), which confines itself and then becomes the command:
-//! namespaces and read-only places (`namespaces`), the processes that end with the call (`supervise`), Landlock, the filter
-//! of system calls and limits (`confine`). Used by `local`; what each level stops is in docs/tools.md.
+//! mounts and namespaces are bubblewrap's (`bubblewrap`); the processes that end with the call (`supervise`), Landlock, the filter
+//! of system calls and limits (`confine`) are the launcher's. Used by `local`; what each level stops is in docs/tools.md.
 
+#[cfg(target_os = "linux")]
+mod bubblewrap;
 #[cfg(target_os = "linux")]
 mod confine;
 #[cfg(target_os = "linux")]
 mod filter;
-mod gitlinks;
+mod git;
 #[cfg(target_os = "linux")]
 mod launch;
 mod level;
-#[cfg(target_os = "linux")]
-mod namespaces;
 mod places;
-mod repository;
+mod protected;
 mod spec;
 #[cfg(target_os = "linux")]
 mod supervise;
 
-use std::io::PipeWriter;
+use std::fs;
+use std::io::{self, PipeWriter};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
+use tempfile::TempDir;
 use tokio::process::Command;
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::config::{LocalConfig, SandboxMode};
 use super::environment::Passing;
 use super::process;
+use super::programs::find_program;
+pub(super) use git::{GitWork, writes_repository};
 pub use level::Level;
 use places::Places;
-use spec::Spec;
+use protected::{Protected, Repository};
+use spec::{Cover, Spec};
 
 #[cfg(target_os = "linux")]
 pub use launch::launch;
@@ -47,43 +55,44 @@ pub fn launch(_: &str, _: &str, _: &[std::ffi::OsString]) -> u8 {
 pub(super) struct Sandbox {
     launcher: Option<PathBuf>,
     level: Level,
+    bubblewrap: Option<PathBuf>,
+    git: Option<PathBuf>,
     network: bool,
+    /// Without bubblewrap commands write also where repositories are.
+    accepts_unprotected: bool,
     workspace: PathBuf,
     places: Places,
     /// What commands see as `/tmp`.
-    temporary: Option<tempfile::TempDir>,
+    temporary: Option<TempDir>,
+    /// Found before the first command.
+    protected: OnceLock<Protected>,
+    /// Read by commands, written by git's own: none runs beside those.
+    turn: RwLock<()>,
 }
 
 /// How much a command may reach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reach {
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Reach<'a> {
     /// The workspace, the usual caches, and what the configuration adds.
     Workspace,
+    /// The same, and for git a copy of its directory.
+    Repository(&'a GitWork),
     /// All files of the user, and Unix sockets: a person said so.
     User,
 }
 
+/// A command's time in the sandbox.
+#[derive(Debug)]
+#[expect(dead_code, reason = "the guards are held, not read")]
+pub(super) enum Turn<'a> {
+    Shared(RwLockReadGuard<'a, ()>),
+    Alone(RwLockWriteGuard<'a, ()>),
+}
+
 /// Why a command failed, as far as its sandbox is the reason.
+/// The text is for the model, with the keys that would permit it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
-    /// For the model, with the keys that would permit it.
-    pub(super) text: String,
-    /// It could work outside the sandbox.
-    pub(super) may_be_lifted: bool,
-}
-
-/// True when git says that it could not write a repository's configuration. (That of the user is another matter.)
-fn writes_git_config(output: &str) -> bool {
-    let is_config = |line: &str| {
-        line.contains("could not lock config file") || line.contains("could not write config file")
-    };
-    output.lines().any(|line| is_config(line) && line.contains(".git/"))
-}
-
-/// What a command may not reach after all: found before it starts, looked at again when it has ended. Dropping it does the same, silently.
-pub(super) struct Watch {
-    repositories: Vec<repository::Repository>,
-}
+pub(super) struct Refusal(pub(super) String);
 
 impl Sandbox {
     /// Finds out what the kernel offers and what commands of this workspace need.
@@ -103,14 +112,23 @@ impl Sandbox {
         let places = Places::find(config, workspace, network);
         // The temporary directory of a workspace that holds it is the workspace's own.
         let is_outside = !std::env::temp_dir().starts_with(workspace);
-        let temporary = (level.holds_files() && is_outside).then(|| {
-            tempfile::Builder::new()
-                .prefix("respool-")
-                .tempdir()
-                .map_err(|error| format!("the directory for temporary files cannot be made: {error}"))
-        });
-        let temporary = temporary.transpose()?;
-        Ok(Self { launcher, level, network, workspace: workspace.to_owned(), places, temporary })
+        let temporary = (level.holds_files() && is_outside).then(private_directory).transpose();
+        let temporary = temporary
+            .map_err(|error| format!("the directory for temporary files cannot be made: {error}"))?;
+        let writable: Vec<PathBuf> = places.writable.iter().cloned().chain([workspace.to_owned()]).collect();
+        Ok(Self {
+            launcher,
+            bubblewrap: bubblewrap(config).filter(|_| level.has_namespaces()),
+            git: find_program("git", &writable),
+            level,
+            network,
+            accepts_unprotected: config.unprotected_repositories,
+            workspace: workspace.to_owned(),
+            places,
+            temporary,
+            protected: OnceLock::new(),
+            turn: RwLock::new(()),
+        })
     }
 
     pub(super) fn level(&self) -> &Level {
@@ -126,86 +144,211 @@ impl Sandbox {
             || self.places.own.iter().any(|own| path.starts_with(own))
     }
 
+    /// What commands never write, searched for now if it is not known yet.
+    fn protected(&self) -> &Protected {
+        self.protected.get_or_init(|| Protected::find(&self.workspace))
+    }
+
+    /// Finds out what commands never write; only submodules are looked at again when their index has changed.
+    ///
+    /// # Errors
+    /// When something cannot be protected.
+    pub(super) fn find_protected(&self) -> io::Result<()> {
+        self.spec(&self.workspace, Reach::Workspace).map(|_| ())
+    }
+
+    /// Waits until no git of this sandbox's is at work.
+    pub(super) async fn shared_turn(&self) -> Turn<'_> {
+        Turn::Shared(self.turn.read().await)
+    }
+
+    /// The turn of a git command; `None` while another command runs.
+    pub(super) fn turn_alone(&self) -> Option<Turn<'_>> {
+        self.turn.try_write().ok().map(Turn::Alone)
+    }
+
+    /// The words that start git for a command that writes into a protected repository; `None` where any command may.
+    pub(super) fn git_words(&self, words: &[String], directory: &Path) -> Option<Vec<String>> {
+        let is_protected = || self.protected().repository_of(directory).is_some();
+        let git = self.git.as_ref().filter(|_| self.level.has_namespaces() && writes_repository(words))?;
+        is_protected().then(|| git::own_words(git, words))
+    }
+
+    /// Begins the work of a git command in the repository of a directory.
+    ///
+    /// # Errors
+    /// Why it cannot begin.
+    pub(super) fn begin_git(&self, directory: &Path) -> io::Result<GitWork> {
+        let repository = self.protected().repository_of(directory).ok_or(io::ErrorKind::NotFound)?;
+        GitWork::begin(repository)
+    }
+
+    /// Takes over what git wrote, and returns a note on what was not.
+    ///
+    /// # Errors
+    /// When git would follow a repository that a command made, or a file cannot be written.
+    pub(super) fn end_git(&self, work: GitWork) -> io::Result<Option<String>> {
+        if work.has_new_index() {
+            let submodules = self.submodules(&work.repository, Some(&work));
+            if let Some(new) = submodules.iter().find(|path| self.protected().has_new_repository(path)) {
+                return Err(io::Error::other(format!(
+                    "{} holds a repository that was not there when respool started; as a submodule, git would obey its \
+                     configuration, so nothing was taken over. Remove its .git, or run git in a terminal of your own",
+                    new.display()
+                )));
+            }
+        }
+        let left = work.take_over()?;
+        Ok((!left.is_empty()).then(|| format!("git also left {}, which was not taken over", left.join(", "))))
+    }
+
+    /// The directories of submodules that the index of a repository names. What git cannot read here, it does not follow for
+    /// anybody.
+    fn submodules(&self, repository: &Repository, work: Option<&GitWork>) -> Vec<PathBuf> {
+        let (Some(git), Some(launcher)) = (&self.git, &self.launcher) else { return Vec::new() };
+        let mut spec = self.base_spec(&repository.top);
+        spec.readable.extend([self.workspace.clone(), repository.top.clone()]);
+        if let Some(work) = work {
+            work.add_to(&mut spec);
+        }
+        let list = || -> io::Result<Vec<u8>> {
+            let (control, _held) = io::pipe()?;
+            let mut command = std::process::Command::new(launcher);
+            command.args(["sandbox-exec", &serde_json::to_string(&spec)?, "--"]).arg(git);
+            command.args([
+                "-c",
+                "safe.directory=*",
+                "-c",
+                "core.fsmonitor=false",
+                "ls-files",
+                "--stage",
+                "-z",
+            ]);
+            command.env_clear().env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_SYSTEM", "/dev/null");
+            Ok(command.current_dir("/").stdin(Stdio::from(control)).stderr(Stdio::null()).output()?.stdout)
+        };
+        let listed = list().unwrap_or_default();
+        let entries = listed.split(|byte| *byte == 0).filter(|entry| entry.starts_with(b"160000 "));
+        let names = entries.filter_map(|entry| entry.splitn(2, |byte| *byte == b'\t').nth(1));
+        let path = |name: &[u8]| {
+            repository.top.join(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(name))
+        };
+        names.map(path).collect()
+    }
+
     /// The command that starts the launcher, and the pipe that ends everything it started when it is closed; `None` where
     /// there is no launcher.
     ///
     /// # Errors
-    /// When pipes cannot be made.
+    /// When pipes cannot be made, or something cannot be protected.
     pub(super) fn command(
         &self,
         words: &[&str],
         directory: &Path,
         passing: &Passing,
-        reach: Reach,
-    ) -> std::io::Result<Option<(Command, PipeWriter, Watch)>> {
+        reach: Reach<'_>,
+    ) -> io::Result<Option<(Command, PipeWriter)>> {
         let Some(launcher) = &self.launcher else { return Ok(None) };
-        let watch = Watch { repositories: repository::find(&self.workspace) };
-        let spec = self.spec(directory, reach, &watch.repositories);
-        let spec = serde_json::to_string(&spec).map_err(std::io::Error::other)?;
-        let (control, writer) = std::io::pipe()?;
+        let spec = serde_json::to_string(&self.spec(directory, reach)?)?;
+        let (control, writer) = io::pipe()?;
         let mut command = process::plain_command(launcher, passing);
         command.args(["sandbox-exec", &spec, "--"]).args(words);
         command.current_dir("/").env("PWD", directory).stdin(Stdio::from(control));
         if let Some(temporary) = self.seen_temporary(reach) {
             command.env("TMPDIR", temporary);
         }
-        Ok(Some((command, writer, watch)))
+        Ok(Some((command, writer)))
     }
 
-    fn spec(&self, directory: &Path, reach: Reach, repositories: &[repository::Repository]) -> Spec {
-        let holds_files = self.level.holds_files();
-        let mut spec = Spec {
+    /// A sandbox in which nothing of the user's can be written.
+    fn base_spec(&self, directory: &Path) -> Spec {
+        Spec {
             directory: directory.to_owned(),
-            namespaces: self.level.has_namespaces(),
-            landlock: holds_files,
+            bubblewrap: self.bubblewrap.clone(),
+            landlock: self.level.holds_files(),
             seccomp: self.level.has_filter(),
             network: self.network,
-            spared: vec![i32::try_from(std::process::id()).unwrap_or_default()],
+            spared: vec![process::id(), nix::unistd::getpgrp().as_raw()],
+            readable: self
+                .places
+                .readable
+                .iter()
+                .chain(self.protected().git_directories())
+                .cloned()
+                .collect(),
             ..Spec::default()
-        };
-        for repository in repositories {
-            repository.add_to(&self.workspace, &mut spec);
         }
-        spec.frozen.extend(self.places.own.iter().filter(|own| own.exists()).cloned());
-        match reach {
-            Reach::User => {
-                spec.sockets = true;
-                spec.writable.push("/".into());
-            }
-            Reach::Workspace => {
-                spec.writable.push(self.workspace.clone());
-                spec.writable.extend(self.places.writable.iter().cloned());
-                spec.readable.extend(self.places.readable.iter().cloned());
-                spec.temporary = self.temporary.as_ref().map(|dir| dir.path().to_owned());
-            }
-        }
-        spec
     }
 
-    fn seen_temporary(&self, reach: Reach) -> Option<PathBuf> {
-        let own = self.temporary.as_ref().filter(|_| reach == Reach::Workspace)?;
+    fn spec(&self, directory: &Path, reach: Reach<'_>) -> io::Result<Spec> {
+        let mut spec = self.base_spec(directory);
+        spec.frozen.clone_from(&self.places.own);
+        if matches!(reach, Reach::User) {
+            spec.everything = true;
+            return Ok(spec);
+        }
+        spec.writable.clone_from(&self.places.writable);
+        spec.scratch.clone_from(&self.places.scratch);
+        let is_unprotected = !self.level.has_namespaces() && self.protected().has_any();
+        let workspace =
+            if is_unprotected && !self.accepts_unprotected { &mut spec.readable } else { &mut spec.writable };
+        workspace.push(self.workspace.clone());
+        if self.level.has_namespaces() {
+            let list = |repository: &Repository| self.submodules(repository, None);
+            spec.frozen.extend(self.protected().frozen(&self.workspace, list)?);
+        }
+        self.add_temporary(&mut spec);
+        if let Reach::Repository(work) = reach {
+            work.add_to(&mut spec);
+        }
+        Ok(spec)
+    }
+
+    /// Gives the command a `/tmp` of its own, which it shares with the other commands of this workspace. Where something in reach is
+    /// below `/tmp`, each command gets an empty one: others could else change the way to what is mounted in it.
+    fn add_temporary(&self, spec: &mut Spec) {
+        let Some(own) = self.temporary.as_ref().map(|dir| dir.path().to_owned()) else { return };
+        if !self.level.has_namespaces() {
+            spec.writable.push(own);
+            return;
+        }
+        for shared in ["/tmp", "/var/tmp"].iter().filter_map(|place| Path::new(place).canonicalize().ok()) {
+            let holds = |place: &PathBuf| place.starts_with(&shared) && own != *place;
+            if spec.writable.iter().chain(&spec.readable).chain(&spec.scratch).any(holds) {
+                spec.scratch.push(shared);
+            } else {
+                spec.covers.push(Cover { from: own.clone(), to: shared });
+            }
+        }
+    }
+
+    fn seen_temporary(&self, reach: Reach<'_>) -> Option<PathBuf> {
+        let own = self.temporary.as_ref().filter(|_| !matches!(reach, Reach::User))?;
         Some(if self.level.has_namespaces() { "/tmp".into() } else { own.path().to_owned() })
     }
 
     /// The note on a command that failed as if the sandbox had stopped it; `None` when it looks otherwise.
     pub(super) fn refusal(&self, output: &str) -> Option<Refusal> {
-        if self.level.has_namespaces() && writes_git_config(output) {
-            let text = "no tool writes .git/config, because git takes commands from it, and no key of respool's configuration \
-                        permits it: ask the user to run this command in a terminal of their own; for one command \
-                        `git -c NAME=VALUE …` or a URL in place of a remote's name does without";
-            return Some(Refusal { text: text.to_owned(), may_be_lifted: false });
-        }
         if !self.level.holds_files() || !SIGNS.iter().any(|sign| output.contains(sign)) {
             return None;
         }
+        let repositories = if self.level.has_namespaces() {
+            "`.git` and the settings of editors and agents are read-only, except for a plain `git add`, `git commit` and the like, \
+             which may be joined by `&&`"
+        } else if self.protected().has_any() && !self.accepts_unprotected {
+            "without bubblewrap a workspace with a repository is read-only as a whole: install bubblewrap, or set \
+             `tools.local.unprotected_repositories`"
+        } else {
+            "it never writes respool's own files"
+        };
         let network = if self.network { "" } else { " and has no network (`tools.local.network`)" };
         let text = format!(
             "the command ran in respool's sandbox: it may write below {}, in the usual caches and in /tmp \
              (`tools.local.writable` adds places), read there, in the system's directories and those of tools \
-             (`tools.local.readable`){network}; it never writes .git/config, .git/hooks or respool's own files",
+             (`tools.local.readable`){network}; {repositories}",
             self.workspace.display()
         );
-        Some(Refusal { text, may_be_lifted: true })
+        Some(Refusal(text))
     }
 }
 
@@ -229,25 +372,33 @@ pub fn level(config: &LocalConfig) -> Level {
     match (&config.launcher, config.sandbox) {
         (_, SandboxMode::Off) => Level::Off,
         (None, _) => Level::Missing("this program cannot start respool's launcher".to_owned()),
-        (Some(launcher), _) => level::probe(launcher),
+        (Some(launcher), _) => level::probe(launcher, bubblewrap(config), config.highest_level.as_ref()),
     }
 }
 
-impl Watch {
-    /// Takes away what leads git to another configuration and was not there before; says so.
-    pub(super) fn end(self) -> Option<String> {
-        self.restore()
-    }
-
-    fn restore(&self) -> Option<String> {
-        repository::restore(&self.repositories)
-    }
+/// bubblewrap, where no command could have put it.
+fn bubblewrap(config: &LocalConfig) -> Option<PathBuf> {
+    let workspace = config.workspace.iter().filter_map(|workspace| workspace.canonicalize().ok());
+    find_program("bwrap", &config.writable.iter().cloned().chain(workspace).collect::<Vec<_>>())
 }
 
-impl Drop for Watch {
-    fn drop(&mut self) {
-        if let Some(note) = self.restore() {
-            tracing::warn!(target: "respool::tools", note, "a command that was stopped left something for git");
-        }
+/// The temporary directories that are in use.
+static TEMPORARY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// A temporary directory for this user alone.
+fn private_directory() -> io::Result<TempDir> {
+    let owner_only = fs::Permissions::from_mode(0o700);
+    let directory = tempfile::Builder::new().prefix("respool-").permissions(owner_only).tempdir()?;
+    let mut known = TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner);
+    known.retain(|known| known.exists());
+    known.push(directory.path().to_owned());
+    Ok(directory)
+}
+
+/// Removes the temporary directories of commands, for an end of this process that drops nothing.
+pub fn remove_temporary_directories() {
+    for directory in TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        // What cannot be removed now stays for its owner.
+        let _ = fs::remove_dir_all(directory);
     }
 }

@@ -17,7 +17,7 @@ use super::super::contract::{ToolError, ToolOutput};
 use super::super::environment::Passing;
 use super::super::policy::Plan;
 use super::super::process::{Group, command};
-use super::super::sandbox::{Reach, Sandbox, Watch};
+use super::super::sandbox::{Reach, Sandbox};
 use super::super::source::timed_out;
 use super::capture::HeadAndTail;
 
@@ -62,7 +62,6 @@ struct Running {
     child: Child,
     output: Receiver,
     hold: Hold,
-    watch: Option<Watch>,
 }
 
 /// What ends the processes of a command.
@@ -82,14 +81,14 @@ impl Hold {
     }
 }
 
-pub(super) async fn exec(order: &Order<'_>, reach: Reach) -> Result<Ran, ToolError> {
+pub(super) async fn exec(order: &Order<'_>, reach: Reach<'_>) -> Result<Ran, ToolError> {
     let running = match (start(order, reach), &order.plan) {
         (Err(error), Plan::Program(words)) if error.kind() == io::ErrorKind::NotFound => {
             return Ok(Ran { text: not_found(words), failed: true });
         }
         (started, _) => started.map_err(|error| failed(&error))?,
     };
-    // The caller may go away. In a task of its own the command is still ended first, and what it left for git is looked at after that.
+    // The caller may go away. In a task of its own the command is still ended.
     let (caller, gone) = oneshot::channel();
     let ran = tokio::spawn(to_its_end(running, order.limit, gone)).await;
     drop::<oneshot::Sender<()>>(caller);
@@ -117,11 +116,10 @@ async fn to_its_end(
         }
     });
     let ended = ended.await;
-    let Running { mut child, mut output, mut hold, watch } = running;
+    let Running { mut child, mut output, mut hold } = running;
     if let Ok(None) = ended {
         drop(hold);
         let _ = timeout(GRACE, child.wait()).await;
-        drop(watch);
         return Err(ToolError::Failed("the caller of the command has gone".to_owned()));
     }
     let Ok(Some(status)) = ended else {
@@ -129,17 +127,12 @@ async fn to_its_end(
         let _ = timeout(GRACE, async { tokio::join!(child.wait(), captured.take_all(&mut output)) }).await;
         drop(hold);
         let _ = timeout(GRACE, child.wait()).await;
-        let note = watch.and_then(Watch::end).map(|note| format!("\n[{note}]")).unwrap_or_default();
-        return Err(timed_out(limit, &(captured.text() + &note)));
+        return Err(timed_out(limit, &captured.text()));
     };
     // Processes left in the background hold the pipe: what is in it now is all there is.
     drop(hold);
     let _ = timeout(GRACE, captured.take_all(&mut output)).await;
-    let mut ran = report(&captured, status.map_err(|error| failed(&error))?);
-    if let Some(note) = watch.and_then(Watch::end) {
-        ran.text = format!("{}\n[{note}]", ran.text.trim_end());
-    }
-    Ok(ran)
+    Ok(report(&captured, status.map_err(|error| failed(&error))?))
 }
 
 /// As a shell says it.
@@ -158,23 +151,20 @@ fn words(plan: &Plan) -> Vec<&str> {
     }
 }
 
-fn start(order: &Order<'_>, reach: Reach) -> io::Result<Running> {
+fn start(order: &Order<'_>, reach: Reach<'_>) -> io::Result<Running> {
     let Order { plan, directory, passing, sandbox, .. } = order;
     let (reader, writer) = io::pipe()?;
     let words = words(plan);
     let (mut command, launched) = match sandbox.command(&words, directory, passing, reach)? {
-        Some((command, control, watch)) => (command, Some((control, watch))),
+        Some((command, control)) => (command, Some(control)),
         None => (directly(&words, directory, passing)?, None),
     };
     command.envs(NOT_ASKING);
     command.stdout(writer.try_clone()?).stderr(writer);
     let child = command.spawn()?;
     let output = Receiver::from_owned_fd(reader.into())?;
-    let (hold, watch) = match launched {
-        Some((control, watch)) => (Hold::Launcher(control), Some(watch)),
-        None => (Hold::Group(Group::of(&child)), None),
-    };
-    Ok(Running { child, output, hold, watch })
+    let hold = launched.map_or_else(|| Hold::Group(Group::of(&child)), Hold::Launcher);
+    Ok(Running { child, output, hold })
 }
 
 /// Where there is no launcher.

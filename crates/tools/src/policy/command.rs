@@ -92,6 +92,72 @@ pub fn plain_words(command: &str) -> Option<Vec<String>> {
     }
 }
 
+/// The commands of a line that are joined by `&&`, each as a text for a shell. `None` for a line that joins any in another way, but by
+/// pipes, and for one that cannot be read.
+pub fn and_list(line: &str) -> Option<Vec<String>> {
+    let line = read(line.trim()).filter(is_runnable)?;
+    let mut commands = vec![String::new()];
+    let mut index = 0;
+    while let Some(part) = line.parts.get(index) {
+        let words: Vec<&str> = part.words.iter().map(|word| word.source.as_str()).collect();
+        let spaces = [part.space_before, part.space_after].map(|is_there| if is_there { " " } else { "" });
+        let last = commands.last_mut()?;
+        last.push_str(&format!("{}{}{}", spaces[0], words.join(" "), spaces[1]));
+        let is_target = |at: usize| position(&line, at) == Position::Target;
+        match line.operators.get(index) {
+            Some('&') if line.operators.get(index + 1) == Some(&'&') && !is_target(index + 1) => {
+                (line.parts[index + 1] == Part::default()).then_some(())?;
+                commands.push(String::new());
+                index += 1;
+            }
+            Some('&' | '|') if is_target(index + 1) => last.push(line.operators[index]),
+            Some('|') if line.operators.get(index + 1) != Some(&'|') => last.push('|'),
+            Some(operator @ ('<' | '>')) => last.push(*operator),
+            Some(_) => return None,
+            None => {}
+        }
+        index += 1;
+    }
+    let commands: Vec<String> = commands.iter().map(|command| command.trim().to_owned()).collect();
+    (!commands.iter().any(String::is_empty)).then_some(commands)
+}
+
+/// The simple commands of a pipeline, each as its words (see [`plain_words`]) and without `2>&1`. `None` for any other command.
+pub fn pipeline(command: &str) -> Option<Vec<Vec<String>>> {
+    let line = without_merged_outputs(read(command.trim())?);
+    let is_pipeline = line.operators.iter().all(|operator| *operator == '|');
+    let words = |part: Part| {
+        let command = Line { parts: vec![part], operators: Vec::new() };
+        match is_runnable(&command).then(|| plan(&command))? {
+            Plan::Program(words) if words.first().is_some_and(|first| first != ENV) => Some(words),
+            _ => None,
+        }
+    };
+    is_pipeline.then(|| line.parts.into_iter().map(words).collect())?
+}
+
+/// Without each `2>&1`: both outputs are read as one anyway, or go to the same pipe.
+fn without_merged_outputs(mut line: Line) -> Line {
+    while let Some(at) = (0..line.operators.len()).find(|at| merges_outputs(&line, *at)) {
+        line.operators.drain(at..at + 2);
+        line.parts.drain(at + 1..at + 3);
+        line.parts[at].words.pop();
+    }
+    line
+}
+
+fn merges_outputs(line: &Line, at: usize) -> bool {
+    let is = |part: &Part, text: &str| {
+        part.words.last().is_some_and(|word| word.source == text) && (text == "2" || part.words.len() == 1)
+    };
+    line.operators.get(at..at + 2) == Some(&['>', '&'])
+        && line.parts[at + 1] == Part::default()
+        && is(&line.parts[at], "2")
+        && !line.parts[at].space_after
+        && is(&line.parts[at + 2], "1")
+        && !line.parts[at + 2].space_before
+}
+
 /// Without `2>&1` at the end, which changes nothing: both outputs are read as one anyway.
 fn plain_ending(command: &str) -> &str {
     let command = command.trim();
@@ -196,4 +262,49 @@ fn source(part: &Part, position: Position) -> String {
     let is_bare = position == Position::Target || words[0] == "cd";
     let env = if is_bare { String::new() } else { format!("{ENV} -- ") };
     format!("{}{env}{}{}", space(part.space_before), words.join(" "), space(part.space_after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_split_where_a_shell_would() {
+        for (line, expected) in [
+            ("git add -A && git commit -m 'a && b'", Some(vec!["git add -A", "git commit -m 'a && b'"])),
+            ("echo x > a && git add a", Some(vec!["echo x > a", "git add a"])),
+            ("make 2>&1 | tail -3 && ls", Some(vec!["make 2>&1 | tail -3", "ls"])),
+            ("ls", Some(vec!["ls"])),
+            ("a && b || c", None),
+            ("a; b", None),
+            ("a & b", None),
+            ("a && $(b)", None),
+            ("a && (b)", None),
+            ("a & & b", None),
+            ("a &&", None),
+            ("&& a", None),
+        ] {
+            let expected: Option<Vec<String>> =
+                expected.map(|all| all.into_iter().map(str::to_owned).collect());
+            assert_eq!(and_list(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn pipelines_are_read_without_merged_outputs() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        for (command, expected) in [
+            ("cargo test 2>&1 | tail -3", Some(vec![words("cargo test"), words("tail -3")])),
+            ("cargo test 2>&1", Some(vec![words("cargo test")])),
+            ("ls|wc", Some(vec![words("ls"), words("wc")])),
+            ("echo 2 >&1", None),
+            ("ls > a", None),
+            ("ls 2>&1 x", None),
+            ("ls 2> &1", None),
+            ("ls || wc", None),
+            ("X=1 ls", None),
+        ] {
+            assert_eq!(pipeline(command), expected, "{command}");
+        }
+    }
 }

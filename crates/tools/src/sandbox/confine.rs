@@ -3,16 +3,17 @@
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use landlock::{
-    ABI, Access as _, AccessFs, BitFlags, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetStatus,
-    Scope, path_beneath_rules,
+    ABI, Access as _, AccessFs, BitFlags, PathBeneath, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _,
+    RulesetStatus, Scope,
 };
 use rlimit::Resource;
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 
+use super::bubblewrap::open_place;
 use super::filter;
 use super::spec::Spec;
 
@@ -76,22 +77,40 @@ fn limit() {
     let _ = std::fs::write("/proc/self/oom_score_adj", "300");
 }
 
+/// Devices that every program may use.
+const DEVICES: [&str; 7] =
+    ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/shm"];
+/// Terminals, where they are the command's own. Elsewhere these are the person's.
+const TERMINALS: [&str; 2] = ["/dev/ptmx", "/dev/pts"];
+
+/// All places that the command may write.
+fn writable(spec: &Spec) -> Vec<PathBuf> {
+    if spec.everything {
+        return vec!["/".into()];
+    }
+    let mut places = spec.writable.clone();
+    places.extend(DEVICES.map(PathBuf::from));
+    if spec.has_namespaces() {
+        places.extend(TERMINALS.map(PathBuf::from));
+        places.extend(spec.scratch.iter().cloned());
+        places.extend(spec.covers.iter().map(|cover| cover.to.clone()));
+    }
+    places
+}
+
 fn hold_files(spec: &Spec) -> io::Result<()> {
     let (all, read) = (AccessFs::from_all(NEWEST), AccessFs::from_read(NEWEST));
     let written: BitFlags<AccessFs> = all & !AccessFs::MakeChar & !AccessFs::MakeBlock;
-    let own = spec.temporary.iter().flat_map(|temporary| {
-        let shared =
-            if spec.namespaces { ["/tmp", "/var/tmp"].map(Path::new) } else { [temporary.as_path(); 2] };
-        shared.map(Path::to_owned)
-    });
+    let rules = |places: Vec<PathBuf>, access: BitFlags<AccessFs>| {
+        places.into_iter().filter_map(move |place| rule(&place, access))
+    };
     let ruleset = || {
         Ruleset::default()
             .handle_access(all)?
             .scope(Scope::from_all(NEWEST))?
             .create()?
-            .add_rules(path_beneath_rules(&spec.readable, read))?
-            .add_rules(path_beneath_rules(&spec.writable, written))?
-            .add_rules(path_beneath_rules(own, written))?
+            .add_rules(rules(spec.readable.clone(), read))?
+            .add_rules(rules(writable(spec), written))?
             .restrict_self()
     };
     let status =
@@ -100,4 +119,16 @@ fn hold_files(spec: &Spec) -> io::Result<()> {
         return Err(io::Error::other("the kernel has no Landlock"));
     }
     Ok(())
+}
+
+/// A rule for what is at a place; `None` where nothing is, and where a symlink leads there.
+fn rule(
+    place: &Path,
+    access: BitFlags<AccessFs>,
+) -> Option<Result<PathBeneath<std::os::fd::OwnedFd>, landlock::RulesetError>> {
+    let handle = open_place(place).ok()?;
+    let is_directory = rustix::fs::fstat(&handle)
+        .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir());
+    let access = if is_directory { access } else { access & AccessFs::from_file(NEWEST) };
+    Some(Ok(PathBeneath::new(handle, access)))
 }

@@ -70,6 +70,12 @@ const NAMESPACES: [i32; 8] = [
 ];
 /// They type into a terminal.
 const TYPING: [u64; 2] = [0x5412, 0x541C];
+/// `F_SETOWN`, `F_SETSIG` and `F_SETOWN_EX`.
+const SETTING_OWNERS: [u64; 3] = [8, 10, 15];
+/// `FIOSETOWN` and `SIOCSPGRP`.
+const SETTING_OWNERS_BY_IOCTL: [u64; 2] = [0x8901, 0x8902];
+/// The part of a socket's type that is its kind; the rest are flags.
+const SOCKET_KIND: u32 = 0xF;
 /// On x86-64 every call has a second number, of the x32 interface.
 #[cfg(target_arch = "x86_64")]
 const SECOND_NUMBER: Option<i64> = Some(0x4000_0000);
@@ -115,7 +121,10 @@ fn rules(spec: &Spec) -> Result<Rules, seccompiler::BackendError> {
     rules
         .insert(c::SYS_ioctl, TYPING.map(|request| equal(1, request)).into_iter().collect::<Result<_, _>>()?);
     rules.insert(c::SYS_socket, sockets(spec)?);
-    if !spec.namespaces {
+    if !spec.everything {
+        rules.insert(c::SYS_socketpair, socket_pairs()?);
+    }
+    if !spec.has_namespaces() {
         signals(spec, &mut rules)?;
     }
     Ok(rules)
@@ -131,7 +140,7 @@ fn sockets(spec: &Spec) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     if spec.network {
         permitted.extend([c::AF_INET, c::AF_INET6]);
     }
-    if spec.sockets {
+    if spec.everything {
         permitted.push(c::AF_UNIX);
     }
     let family = |family: &i32| Condition::new(0, Len::Dword, Op::Ne, u64::from(family.unsigned_abs()));
@@ -141,6 +150,18 @@ fn sockets(spec: &Spec) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
         Condition::new(2, Len::Dword, Op::Ne, 0)?,
     ];
     Ok(vec![SeccompRule::new(others)?, SeccompRule::new(netlink)?])
+}
+
+/// Pairs of Unix stream and packet sockets alone: one of a pair of datagram sockets reaches any other by its path.
+fn socket_pairs() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
+    let permitted = [c::SOCK_STREAM, c::SOCK_SEQPACKET].map(i32::unsigned_abs);
+    let kinds = (0..=SOCKET_KIND).filter(|kind| !permitted.contains(kind));
+    let of_kind = |kind: u32| {
+        let kind = Condition::new(1, Len::Dword, Op::MaskedEq(SOCKET_KIND.into()), kind.into())?;
+        SeccompRule::new(vec![kind])
+    };
+    let family = Condition::new(0, Len::Dword, Op::Ne, u64::from(c::AF_UNIX.unsigned_abs()))?;
+    kinds.map(of_kind).chain([SeccompRule::new(vec![family])]).collect()
 }
 
 /// Without a process namespace: no signals to respool and to what keeps the command's processes together, nor to all.
@@ -157,6 +178,13 @@ fn signals(spec: &Spec, rules: &mut Rules) -> Result<(), seccompiler::BackendErr
         c::SYS_pidfd_open,
     ] {
         rules.insert(number, spared.iter().map(|pid| equal(0, *pid)).collect::<Result<_, _>>()?);
+    }
+    // Who gets the signal of a file that is ready, and which one that is.
+    let owners = SETTING_OWNERS.map(|command| equal(1, command)).into_iter().collect::<Result<_, _>>()?;
+    rules.insert(c::SYS_fcntl, owners);
+    let ioctl = rules.entry(c::SYS_ioctl).or_default();
+    for request in SETTING_OWNERS_BY_IOCTL {
+        ioctl.push(equal(1, request)?);
     }
     Ok(())
 }

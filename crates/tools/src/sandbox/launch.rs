@@ -1,22 +1,22 @@
 //! `respool sandbox-exec`: the launcher. It goes through up to three stages, each a process of its own, and gives the exit
 //! code, or the signal, of the command. Called by `cli`; started by `sandbox` and by itself.
 //!
-//! Standard input is never the command's: at the first stage it is the pipe that respool holds (a byte asks the command to
-//! end, its end ends everything), at the second the pipe that takes the command's end to the first.
+//! Standard input is never the command's: it is the pipe that respool holds. A byte asks the command to end, its end ends
+//! everything.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, PipeReader, Read as _, Write as _};
-use std::os::fd::AsFd as _;
-use std::process::{Child, Command, Stdio};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::process::{Child, Command};
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal, kill, raise};
+use nix::sys::signal::{SigSet, Signal, raise};
 use nix::unistd::{Pid, setsid};
+use rustix::fs::{CWD, Mode, OFlags, openat};
 
+use super::bubblewrap::Arguments;
 use super::spec::Spec;
-use super::{confine, namespaces, supervise};
+use super::{confine, supervise};
 
 /// The exit code when the sandbox cannot be made; nothing has run then.
 const NOT_MADE: u8 = 125;
@@ -28,14 +28,16 @@ pub(super) enum End {
     Signal(i32),
 }
 
-/// Runs a stage (`begin`, `init` or `confined`) and returns its exit code. Without words nothing runs: the sandbox is only
+/// Runs a stage (`begin`, `inside` or `confined`) and returns its exit code. Without words nothing runs: the sandbox is only
 /// tried.
 pub fn launch(stage: &str, spec: &str, words: &[OsString]) -> u8 {
-    close_inherited();
     let ended = serde_json::from_str(spec).map_err(io::Error::other).and_then(|spec: Spec| match stage {
         "begin" => begin(&spec, words),
-        "init" => init(&spec, words),
-        "confined" => confine::become_command(&spec, words).map(End::Code),
+        "inside" => inside(&spec, words),
+        "confined" => {
+            close_inherited(None);
+            confine::become_command(&spec, words).map(End::Code)
+        }
         other => Err(io::Error::other(format!("there is no stage {other:?}"))),
     });
     match ended {
@@ -48,72 +50,61 @@ pub fn launch(stage: &str, spec: &str, words: &[OsString]) -> u8 {
     }
 }
 
-/// Whatever respool itself inherited is open here too, and not the command's: a file that is open needs no permission.
-fn close_inherited() {
+/// Whatever was inherited is open here too, and not the command's: a file that is open needs no permission.
+fn close_inherited(except: Option<&File>) {
+    let except = except.map(File::as_raw_fd);
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
     let numbers: Vec<i32> =
         entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    for number in numbers.into_iter().filter(|number| *number > 2) {
+    for number in numbers.into_iter().filter(|number| *number > 2 && Some(*number) != except) {
         // The directory that was just read is among them, and closed already.
         let _ = nix::unistd::close(number);
     }
 }
 
-/// Outside the namespaces: keeps the session together.
+/// Outside of all namespaces: keeps the session together, and has bubblewrap start this program inside.
 fn begin(spec: &Spec, words: &[OsString]) -> io::Result<End> {
+    close_inherited(None);
     // Fails for the leader of a group, which has a session of its own or is not respool's child.
     let _ = setsid();
-    if !spec.namespaces {
-        return supervise::supervise(spec, words, true);
-    }
-    namespaces::enter(spec)?;
-    let (reader, writer) = io::pipe()?;
-    let mut init = stage("init", spec, words)?.stdin(Stdio::from(writer)).spawn()?;
-    let reported = relay(reader, pid_of(&init))?;
-    let status = init.wait()?;
-    Ok(read_end(&reported).unwrap_or_else(|| supervise::end_of(status)))
-}
-
-/// Passes on what respool asks for until the namespaces have ended, and returns what they reported of the end. There are no
-/// threads after `unshare`.
-fn relay(mut reader: PipeReader, init: Pid) -> io::Result<String> {
-    let mut is_heard = true;
-    loop {
-        let stdin = io::stdin();
-        let mut waiting =
-            [PollFd::new(reader.as_fd(), PollFlags::POLLIN), PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
-        let count = if is_heard { 2 } else { 1 };
-        match poll(&mut waiting[..count], PollTimeout::NONE) {
-            Err(Errno::EINTR) => continue,
-            polled => polled?,
-        };
-        let is_ready = |fd: &PollFd<'_>| fd.any() == Some(true);
-        let [is_told, is_asked] = [is_ready(&waiting[0]), is_heard && is_ready(&waiting[1])];
-        if is_told {
-            let mut reported = String::new();
-            reader.read_to_string(&mut reported)?;
-            return Ok(reported);
-        }
-        if is_asked {
-            is_heard = matches!(rustix::io::read(&stdin, &mut [0]), Ok(1));
-            let signal = if is_heard { Signal::SIGTERM } else { Signal::SIGKILL };
-            // It fails when the namespaces have ended, which is what is wanted.
-            let _ = kill(init, signal);
-        }
+    let Some(bubblewrap) = &spec.bubblewrap else { return supervise::supervise(spec, words) };
+    let arguments = Arguments::new(spec)?;
+    // By its handle: its file need not be in reach inside.
+    let program = open_inheritable("/proc/self/exe", OFlags::PATH)?;
+    let (mut reader, writer) = io::pipe()?;
+    let report = open_inheritable(&format!("/proc/self/fd/{}", writer.as_raw_fd()), OFlags::WRONLY)?;
+    drop(writer);
+    let inside = Spec { report: Some(report.as_raw_fd()), ..spec.clone() };
+    let mut command = Command::new(bubblewrap);
+    command.args(&arguments.words).arg("--").arg(format!("/proc/self/fd/{}", program.as_raw_fd()));
+    let mut child = command.args(stage_arguments("inside", &inside)?).args(words).spawn()?;
+    drop((arguments, program, report));
+    let status = child.wait()?;
+    let mut reported = String::new();
+    reader.read_to_string(&mut reported)?;
+    match (read_end(&reported), status.code()) {
+        (Some(end), _) => Ok(end),
+        (None, Some(code)) if code == i32::from(NOT_MADE) => Ok(End::Code(code)),
+        // It was ended with all that it had started.
+        (None, None | Some(supervise::ENDED)) => Ok(End::Signal(Signal::SIGKILL as i32)),
+        (None, Some(code)) => Err(io::Error::other(format!("bubblewrap failed with exit code {code}"))),
     }
 }
 
-/// The first process of the namespaces: when it ends, all others do.
-fn init(spec: &Spec, words: &[OsString]) -> io::Result<End> {
-    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-    namespaces::mount_places(spec)?;
-    let end = supervise::supervise(spec, words, false)?;
-    let mut pipe = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let (kind, number) = match end {
-        End::Code(code) => ("code", code),
-        End::Signal(signal) => ("signal", signal),
-    };
-    write!(pipe, "{kind} {number}")?;
+fn open_inheritable(path: &str, flags: OFlags) -> io::Result<OwnedFd> {
+    Ok(openat(CWD, path, flags, Mode::empty())?)
+}
+
+/// The first process of the namespaces: when it ends, all others do. It reports how the command ended.
+fn inside(spec: &Spec, words: &[OsString]) -> io::Result<End> {
+    let report = spec.report.ok_or(io::ErrorKind::InvalidInput)?;
+    let mut report = OpenOptions::new().write(true).open(format!("/proc/self/fd/{report}"))?;
+    close_inherited(Some(&report));
+    let end = supervise::supervise(spec, words)?;
+    match end {
+        End::Code(code) => write!(report, "code {code}")?,
+        End::Signal(signal) => write!(report, "signal {signal}")?,
+    }
     Ok(end)
 }
 
@@ -128,9 +119,13 @@ fn read_end(text: &str) -> Option<End> {
 /// This program again, at another stage. Its environment is the command's.
 pub(super) fn stage(name: &str, spec: &Spec, words: &[OsString]) -> io::Result<Command> {
     let mut command = Command::new("/proc/self/exe");
-    let spec = serde_json::to_string(spec).map_err(io::Error::other)?;
-    command.args(["sandbox-exec", "--stage", name, &spec, "--"]).args(words);
+    command.args(stage_arguments(name, spec)?).args(words);
     Ok(command)
+}
+
+fn stage_arguments(name: &str, spec: &Spec) -> io::Result<[String; 5]> {
+    let spec = serde_json::to_string(spec).map_err(io::Error::other)?;
+    Ok(["sandbox-exec".to_owned(), "--stage".to_owned(), name.to_owned(), spec, "--".to_owned()])
 }
 
 pub(super) fn pid_of(child: &Child) -> Pid {

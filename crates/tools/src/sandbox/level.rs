@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use super::spec::Spec;
 
 /// What confines commands.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// The configuration says so.
     Off,
@@ -19,22 +19,22 @@ pub enum Level {
     Filter,
     /// Landlock for files, and the filter.
     Landlock,
-    /// Namespaces of their own, Landlock and the filter.
-    Namespaces,
+    /// bubblewrap with namespaces, Landlock and the filter.
+    Full,
 }
 
 impl Level {
     /// True when it keeps commands from files.
     pub fn holds_files(&self) -> bool {
-        matches!(self, Self::Landlock | Self::Namespaces)
+        matches!(self, Self::Landlock | Self::Full)
     }
 
     pub(super) fn has_namespaces(&self) -> bool {
-        *self == Self::Namespaces
+        *self == Self::Full
     }
 
     pub(super) fn has_filter(&self) -> bool {
-        matches!(self, Self::Filter | Self::Landlock | Self::Namespaces)
+        matches!(self, Self::Filter | Self::Landlock | Self::Full)
     }
 
     /// What it does not stop, for the owner; `None` when nothing is missing.
@@ -43,9 +43,10 @@ impl Level {
             Self::Off | Self::Missing(_) => Some("a command may do whatever respool's user may"),
             Self::Filter => Some("a command may read and write all files of respool's user"),
             Self::Landlock => Some(
-                "a command may change .git/hooks and .git/config in the workspace, and see the arguments of other processes",
+                "a command may see the arguments of other processes, and a workspace with a repository is read-only for it; \
+                 install bubblewrap",
             ),
-            Self::Namespaces => None,
+            Self::Full => None,
         }
     }
 }
@@ -56,34 +57,47 @@ impl fmt::Display for Level {
             Self::Off => f.write_str("off (tools.local.sandbox)"),
             Self::Missing(why) => write!(f, "none: {why}"),
             Self::Filter => f.write_str("seccomp alone: the kernel has no Landlock"),
-            Self::Landlock => f.write_str("Landlock and seccomp; namespaces are not permitted"),
-            Self::Namespaces => f.write_str("namespaces, Landlock and seccomp"),
+            Self::Landlock => f.write_str("Landlock and seccomp; bubblewrap is missing or not permitted"),
+            Self::Full => f.write_str("bubblewrap, Landlock and seccomp"),
         }
     }
 }
 
-/// The highest level that this launcher can make here. It is found out once.
-pub(super) fn probe(launcher: &Path) -> Level {
-    static FOUND: Mutex<BTreeMap<PathBuf, Level>> = Mutex::new(BTreeMap::new());
+/// The highest level that this launcher can make here, with this bubblewrap if there is one, and not above `highest`. It is found
+/// out once.
+pub(super) fn probe(launcher: &Path, bubblewrap: Option<PathBuf>, highest: Option<&Level>) -> Level {
+    static FOUND: Mutex<BTreeMap<Question, Level>> = Mutex::new(BTreeMap::new());
     let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
-    found.entry(launcher.to_owned()).or_insert_with(|| find(launcher)).clone()
+    let question = Question { launcher: launcher.to_owned(), bubblewrap, highest: highest.cloned() };
+    found.entry(question).or_insert_with_key(find).clone()
 }
 
-fn find(launcher: &Path) -> Level {
-    let spec = |namespaces, landlock| Spec {
+/// What a level is found out for.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Question {
+    launcher: PathBuf,
+    bubblewrap: Option<PathBuf>,
+    highest: Option<Level>,
+}
+
+fn find(question: &Question) -> Level {
+    let Question { launcher, bubblewrap, highest } = question;
+    let spec = |bubblewrap: Option<&PathBuf>, landlock| Spec {
         directory: "/".into(),
-        namespaces,
+        bubblewrap: bubblewrap.cloned(),
         landlock,
         seccomp: true,
         readable: vec!["/".into()],
+        // A mount of each kind is tried.
+        writable: vec![std::env::temp_dir()],
+        frozen: vec![std::env::temp_dir()],
         ..Spec::default()
     };
     let mut why = String::new();
-    for (level, spec) in [
-        (Level::Namespaces, spec(true, true)),
-        (Level::Landlock, spec(false, true)),
-        (Level::Filter, spec(false, false)),
-    ] {
+    let full = bubblewrap.as_ref().map(|bubblewrap| (Level::Full, spec(Some(bubblewrap), true)));
+    let others = [(Level::Landlock, spec(None, true)), (Level::Filter, spec(None, false))];
+    let levels = full.into_iter().chain(others);
+    for (level, spec) in levels.filter(|(level, _)| highest.as_ref().is_none_or(|highest| level <= highest)) {
         match attempt(launcher, &spec) {
             Ok(()) => return level,
             Err(reason) => why = reason,

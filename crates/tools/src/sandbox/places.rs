@@ -1,11 +1,16 @@
-//! Which files commands may reach beside the workspace: the system's, those of compilers and package managers, and the usual
-//! caches. What may hold keys is not among them (`.ssh`, `.aws`, `.netrc`, cargo's credentials, respool's own files).
+//! Which files commands may reach beside the workspace: the system's, those of compilers and package managers, and caches. What may
+//! hold keys is not among them (`.ssh`, `.aws`, `.netrc`, cargo's credentials, respool's own files).
+//!
+//! Places are found once, without symlinks. A name that leads through what commands may write is no place: they could lead it
+//! elsewhere. The home directory is left out of every place that contains it, and directories of `PATH` out of writable ones.
 
-use std::ffi::OsString;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use super::super::config::LocalConfig;
+use super::super::programs::homes;
 
 /// The system's own, read-only.
 const SYSTEM: [&str; 19] = [
@@ -28,18 +33,6 @@ const SYSTEM: [&str; 19] = [
     "/run/wrappers",
     "/home/linuxbrew",
     "/var/lib/dpkg",
-];
-/// Devices that every program may use.
-const DEVICES: [&str; 9] = [
-    "/dev/null",
-    "/dev/zero",
-    "/dev/full",
-    "/dev/random",
-    "/dev/urandom",
-    "/dev/tty",
-    "/dev/ptmx",
-    "/dev/pts",
-    "/dev/shm",
 ];
 /// Below the home directory, read-only: toolchains and settings without keys.
 const TOOLS: [&str; 30] = [
@@ -76,27 +69,57 @@ const TOOLS: [&str; 30] = [
 ];
 /// Below the home directory, with the network on: they say where packages come from.
 const REGISTRIES: [&str; 6] = [".npmrc", ".yarnrc", ".yarnrc.yml", ".config/pip", ".pip", ".condarc"];
+/// Below the directory of caches, writable: what a package manager or compiler keeps for itself, and no shell or editor runs.
+const CACHES: [&str; 18] = [
+    "pip",
+    "uv",
+    "pdm",
+    "pypoetry/cache",
+    "pypoetry/artifacts",
+    "go-build",
+    "yarn",
+    "node-gyp",
+    "typescript",
+    "turbo",
+    "deno",
+    "zig",
+    "ccache",
+    "sccache",
+    "bazel",
+    "huggingface",
+    "torch",
+    "matplotlib",
+];
+/// Below the directory of caches, read-only: programs that people start too.
+const CACHED_PROGRAMS: [&str; 6] =
+    ["node/corepack", "ms-playwright", "puppeteer", "Cypress", "pypoetry/virtualenvs", "pre-commit"];
 /// Below the home directory, writable.
-const CACHES: [&str; 14] = [
-    ".cache",
-    ".npm",
+const HOME_CACHES: [&str; 15] = [
+    ".npm/_cacache",
+    ".npm/_logs",
     ".node-gyp",
     ".pnpm-store",
     ".local/share/pnpm/store",
-    ".yarn",
+    ".yarn/berry/cache",
     ".bun/install/cache",
-    "go/pkg",
+    "go/pkg/mod",
+    "go/pkg/sumdb",
     ".gradle/caches",
     ".gradle/wrapper",
     ".gradle/daemon",
     ".gradle/native",
     ".m2/repository",
-    ".nuget",
+    ".nuget/packages",
 ];
+/// Caches that are made if their program is there, so that they outlive a command.
+const MADE: [(&str, &str); 4] =
+    [("pip3", ".cache/pip"), ("npm", ".npm/_cacache"), ("npm", ".npm/_logs"), ("go", ".cache/go-build")];
 /// Of cargo's own directory: its credentials are not among them.
 const CARGO_READ: [&str; 6] = ["bin", "config", "config.toml", "env", ".crates.toml", ".crates2.json"];
 const CARGO_WRITTEN: [&str; 5] =
     ["registry", "git", ".package-cache", ".package-cache-mutate", ".global-cache"];
+/// As the kernel follows in one name.
+const MOST_LINKS: usize = 40;
 /// Variables that name a toolchain's directory, and those that name a cache.
 const TOOL_VARIABLES: [&str; 11] = [
     "RUSTUP_HOME",
@@ -111,53 +134,102 @@ const TOOL_VARIABLES: [&str; 11] = [
     "DOTNET_ROOT",
     "VOLTA_HOME",
 ];
-const CACHE_VARIABLES: [&str; 9] = [
-    "XDG_CACHE_HOME",
-    "GOCACHE",
-    "GOMODCACHE",
-    "PIP_CACHE_DIR",
-    "UV_CACHE_DIR",
-    "NPM_CONFIG_CACHE",
-    "npm_config_cache",
-    "SCCACHE_DIR",
-    "CARGO_TARGET_DIR",
-];
+const CACHE_VARIABLES: [&str; 6] =
+    ["GOCACHE", "GOMODCACHE", "PIP_CACHE_DIR", "UV_CACHE_DIR", "SCCACHE_DIR", "CARGO_TARGET_DIR"];
 
-/// Places beside the workspace.
+/// Places beside the workspace, without symlinks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Places {
     pub(super) readable: Vec<PathBuf>,
     pub(super) writable: Vec<PathBuf>,
+    /// Directories whose other contents are hidden where that is possible.
+    pub(super) scratch: Vec<PathBuf>,
     /// respool's own files.
     pub(super) own: Vec<PathBuf>,
 }
 
+/// Where a name leads, and the symlinks on its way.
+struct Resolved {
+    real: PathBuf,
+    links: Vec<PathBuf>,
+}
+
 impl Places {
+    /// Finds the places of commands in this workspace.
     pub(super) fn find(config: &LocalConfig, workspace: &Path, network: bool) -> Self {
-        let variable = |name: &str| std::env::var_os(name);
-        let home = variable("HOME").map(PathBuf::from).filter(|home| home.is_absolute() && home.is_dir());
-        let mut places = Self::default();
-        places.readable.extend(SYSTEM.map(PathBuf::from));
-        places.readable.extend(
-            ["/etc/resolv.conf", "/etc/localtime"].iter().filter_map(|file| fs::canonicalize(file).ok()),
-        );
-        places.writable.extend(DEVICES.map(PathBuf::from));
-        if let Some(home) = &home {
-            places.below_home(home, network);
+        let homes = homes();
+        let named = Named::new(config, workspace, homes.first().map(PathBuf::as_path), network);
+        let writable: Vec<Resolved> = named.writable.iter().filter_map(|path| resolve(path)).collect();
+        let changeable: Vec<PathBuf> =
+            writable.iter().map(|place| place.real.clone()).chain([workspace.to_owned()]).collect();
+        let is_place = |place: &Resolved| {
+            let is_changeable = |link: &PathBuf| changeable.iter().any(|place| link.starts_with(place));
+            !place.real.starts_with(workspace) && !place.links.iter().any(is_changeable)
+        };
+        let real = |places: Vec<Resolved>| -> Vec<PathBuf> {
+            places.into_iter().filter(is_place).map(|place| place.real).collect()
+        };
+        let resolved = |paths: &[PathBuf]| paths.iter().filter_map(|path| resolve(path)).collect();
+        let programs = named.programs.iter().filter_map(|path| path.canonicalize().ok());
+        let programs: Vec<PathBuf> = programs.filter(|path| !path.starts_with(workspace)).collect();
+        // A home that the configuration names as a place is one.
+        let explicit: Vec<PathBuf> = config
+            .readable
+            .iter()
+            .chain(&config.writable)
+            .filter_map(|path| path.canonicalize().ok())
+            .collect();
+        let homes: Vec<PathBuf> = homes.iter().filter(|home| !explicit.contains(home)).cloned().collect();
+        let own = config.own_files.iter().filter_map(|own| resolve(own)).map(|own| own.real);
+        Self {
+            readable: without_all(real(resolved(&named.readable)), &homes),
+            writable: without_all(without_all(real(writable), &homes), &programs),
+            scratch: real(resolved(&named.scratch)),
+            // A state directory around the workspace does not make the workspace respool's own.
+            own: own.filter(|own| !workspace.starts_with(own)).collect(),
         }
-        places.by_variables(home.as_deref(), &variable);
+    }
+}
+
+/// Places by the names that lists, variables and the configuration give them.
+#[derive(Default)]
+struct Named {
+    readable: Vec<PathBuf>,
+    writable: Vec<PathBuf>,
+    scratch: Vec<PathBuf>,
+    /// The directories of `PATH`.
+    programs: Vec<PathBuf>,
+}
+
+impl Named {
+    fn new(config: &LocalConfig, workspace: &Path, home: Option<&Path>, network: bool) -> Self {
+        let variable = |name: &str| std::env::var_os(name);
+        let mut named = Self::default();
+        named.readable.extend(SYSTEM.map(PathBuf::from));
+        named.readable.extend(["/etc/resolv.conf", "/etc/localtime"].map(PathBuf::from));
+        let path = variable("PATH").unwrap_or_default();
+        named.programs = std::env::split_paths(&path).filter(|path| path.is_absolute()).collect();
+        if let Some(home) = home {
+            named.below_home(home, network);
+        }
+        named.by_variables(home, &|name| {
+            variable(name).filter(|value| !Path::new(value).starts_with(workspace))
+        });
         // Builds look at what is above them in the same repository.
         let above = workspace.ancestors().skip(1).find(|above| above.join(".git").exists());
-        places.readable.extend(above.filter(|above| is_narrow(above, home.as_deref())).map(Path::to_owned));
-        places.readable.extend(config.readable.iter().cloned());
-        places.writable.extend(config.writable.iter().cloned());
-        // A state directory around the workspace does not make the workspace respool's own.
-        places.own.extend(config.own_files.iter().filter(|own| !workspace.starts_with(own)).cloned());
-        places
+        named.readable.extend(above.filter(|above| is_narrow(above, home)).map(Path::to_owned));
+        named.readable.extend(config.readable.iter().cloned());
+        named.writable.extend(config.writable.iter().cloned());
+        named
     }
 
     fn below_home(&mut self, home: &Path, network: bool) {
-        let _ = fs::create_dir(home.join(".cache"));
+        for (program, cache) in MADE {
+            if self.programs.iter().any(|directory| directory.join(program).exists()) {
+                // Where it cannot be made, each command begins with an empty one.
+                let _ = fs::create_dir_all(home.join(cache));
+            }
+        }
         if home.join(".cargo").is_dir() {
             self.cargo(&home.join(".cargo"));
         }
@@ -165,11 +237,8 @@ impl Places {
         if network {
             self.readable.extend(REGISTRIES.iter().map(|name| home.join(name)));
         }
-        let has_npm = ["/usr/bin/npm", "/usr/local/bin/npm"].iter().any(|npm| Path::new(npm).exists());
-        if has_npm || home.join(".nvm").is_dir() {
-            let _ = fs::create_dir(home.join(".npm"));
-        }
-        self.writable.extend(CACHES.iter().map(|name| home.join(name)));
+        self.scratch.push(home.join(".npm"));
+        self.writable.extend(HOME_CACHES.iter().map(|name| home.join(name)));
     }
 
     /// cargo locks files in its own directory, so these have to be there.
@@ -194,10 +263,72 @@ impl Places {
         for cargo in fitting(&["CARGO_HOME"]) {
             self.cargo(&cargo);
         }
-        let path = variable("PATH").unwrap_or_default();
-        let programs = std::env::split_paths(&path).filter(|directory| is_narrow(directory, home));
-        self.readable.extend(programs.map(|directory| toolchain_of(&directory, home)));
+        for npm in fitting(&["NPM_CONFIG_CACHE", "npm_config_cache"]) {
+            self.writable.extend(["_cacache", "_logs"].map(|name| npm.join(name)));
+        }
+        let caches = fitting(&["XDG_CACHE_HOME"]).into_iter().chain(home.map(|home| home.join(".cache")));
+        for caches in caches {
+            self.writable.extend(CACHES.iter().map(|name| caches.join(name)));
+            self.readable.extend(CACHED_PROGRAMS.iter().map(|name| caches.join(name)));
+            self.scratch.push(caches);
+        }
+        let programs = self.programs.iter().filter(|directory| is_narrow(directory, home));
+        let toolchains: Vec<PathBuf> = programs.map(|directory| toolchain_of(directory, home)).collect();
+        self.readable.extend(toolchains);
     }
+}
+
+/// Follows a name through every symlink; what does not exist stays as it is written. `None` for a circle of links.
+fn resolve(path: &Path) -> Option<Resolved> {
+    let parts = |path: &Path| -> Vec<OsString> {
+        let part = |part: Component<'_>| match part {
+            Component::Normal(_) | Component::ParentDir => Some(part.as_os_str().to_owned()),
+            _ => None,
+        };
+        path.components().rev().filter_map(part).collect()
+    };
+    let (mut real, mut links, mut rest) = (PathBuf::from("/"), Vec::new(), parts(path));
+    while let Some(part) = rest.pop() {
+        if part == OsStr::new("..") {
+            real.pop();
+            continue;
+        }
+        let next = real.join(part);
+        let Ok(target) = fs::read_link(&next) else {
+            real = next;
+            continue;
+        };
+        links.push(next);
+        if links.len() > MOST_LINKS {
+            return None;
+        }
+        if target.is_absolute() {
+            real = "/".into();
+        }
+        rest.extend(parts(&target));
+    }
+    path.is_absolute().then_some(Resolved { real, links })
+}
+
+/// Places without what lies in them and is not to be reached.
+fn without_all(places: Vec<PathBuf>, left_out: &[PathBuf]) -> Vec<PathBuf> {
+    let places: BTreeSet<PathBuf> = places.into_iter().collect();
+    left_out.iter().fold(places.into_iter().collect(), |places: Vec<PathBuf>, left_out| {
+        places.into_iter().flat_map(|place| without(place, left_out)).collect()
+    })
+}
+
+/// A place, or where it holds the directory that is left out, what lies beside the way to that.
+fn without(place: PathBuf, left_out: &Path) -> Vec<PathBuf> {
+    let Ok(below) = left_out.strip_prefix(&place) else { return vec![place] };
+    let Some(first) = below.components().next() else { return Vec::new() };
+    let on_the_way = place.join(first);
+    let entries = fs::read_dir(&place).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut beside: Vec<PathBuf> = entries.filter(|entry| *entry != on_the_way).collect();
+    if on_the_way != left_out {
+        beside.extend(without(on_the_way, left_out));
+    }
+    beside
 }
 
 /// The whole of a toolchain whose programs are here; the directory alone where its parent holds more than that.

@@ -10,21 +10,38 @@ use serde::{Deserialize, Serialize};
 pub(super) struct Spec {
     /// Where the command runs.
     pub(super) directory: PathBuf,
-    /// Own namespaces for users, processes, mounts and IPC, and for the network where there is none to be.
-    pub(super) namespaces: bool,
+    /// bubblewrap, which makes namespaces for processes, mounts and IPC, and for the network where there is none to be.
+    pub(super) bubblewrap: Option<PathBuf>,
     pub(super) landlock: bool,
     pub(super) seccomp: bool,
     pub(super) network: bool,
-    /// Unix sockets may be opened.
-    pub(super) sockets: bool,
+    /// Everything of the user is in reach: all files, devices and Unix sockets.
+    pub(super) everything: bool,
     pub(super) readable: Vec<PathBuf>,
     pub(super) writable: Vec<PathBuf>,
-    /// With namespaces: directories that cannot be moved or removed.
-    pub(super) pinned: Vec<PathBuf>,
-    /// With namespaces: files and directories that are read-only also inside writable ones.
+    /// With bubblewrap: directories that are empty for each command.
+    pub(super) scratch: Vec<PathBuf>,
+    /// With bubblewrap: files and directories that are read-only also inside writable ones.
     pub(super) frozen: Vec<PathBuf>,
-    /// The directory that takes the place of `/tmp` and `/var/tmp`.
-    pub(super) temporary: Option<PathBuf>,
+    /// Writable directories that stand in for others.
+    pub(super) covers: Vec<Cover>,
+    /// The number of the open pipe that takes the command's end out of the namespaces.
+    pub(super) report: Option<i32>,
     /// Processes that get no signals.
     pub(super) spared: Vec<i32>,
+}
+
+/// A directory that takes the place of another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Cover {
+    pub(super) from: PathBuf,
+    pub(super) to: PathBuf,
+}
+
+impl Spec {
+    /// True when the command has processes, mounts and devices of its own.
+    pub(super) fn has_namespaces(&self) -> bool {
+        self.bubblewrap.is_some()
+    }
 }

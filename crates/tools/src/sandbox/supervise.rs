@@ -5,8 +5,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt as _;
-use std::os::unix::process::ExitStatusExt as _;
-use std::process::{ExitStatus, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -20,8 +19,11 @@ use super::spec::Spec;
 /// How long processes that keep making others are fought.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Runs the command; `listens`: to the pipe on standard input.
-pub(super) fn supervise(spec: &Spec, words: &[OsString], listens: bool) -> io::Result<End> {
+/// The exit code when everything was ended because respool had closed its pipe.
+pub(super) const ENDED: i32 = 137;
+
+/// Runs the command, and listens to the pipe on standard input.
+pub(super) fn supervise(spec: &Spec, words: &[OsString]) -> io::Result<End> {
     nix::sys::prctl::set_child_subreaper(true)?;
     // What it starts runs as the same user, and is not to meddle with it.
     nix::sys::prctl::set_dumpable(false)?;
@@ -33,16 +35,14 @@ pub(super) fn supervise(spec: &Spec, words: &[OsString], listens: bool) -> io::R
     spec.spared.push(i32::try_from(std::process::id()).unwrap_or_default());
     let mut command = stage("confined", &spec, words)?;
     let child = pid_of(&command.process_group(0).stdin(Stdio::null()).spawn()?);
-    if listens {
-        on_control(move |asked| {
-            if asked {
-                let _ = killpg(child, Signal::SIGTERM);
-            } else {
-                end_all();
-                std::process::exit(137);
-            }
-        });
-    }
+    on_control(move |asked| {
+        if asked {
+            let _ = killpg(child, Signal::SIGTERM);
+        } else {
+            end_all();
+            std::process::exit(ENDED);
+        }
+    });
     let end = wait_for(child, &signals)?;
     end_all();
     Ok(end)
@@ -106,11 +106,4 @@ fn children() -> Vec<Pid> {
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let stat = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     pids.filter(|pid| is_child(&stat(pid))).map(Pid::from_raw).collect()
-}
-
-pub(super) fn end_of(status: ExitStatus) -> End {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => End::Code(code),
-        (None, signal) => End::Signal(signal.unwrap_or(Signal::SIGKILL as i32)),
-    }
 }

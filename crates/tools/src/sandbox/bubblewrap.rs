@@ -1,0 +1,118 @@
+//! The arguments of bubblewrap, which makes all mounts. The whole file system is read-only; on top of it lie the writable places
+//! and, on top of these, what is read-only inside them. Each place is handed over as an open handle: its path is resolved once,
+//! here, and through no link.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::io::Errno;
+
+use super::spec::{Cover, Spec};
+
+/// What is mounted at a place.
+enum Mount {
+    Writable(PathBuf),
+    /// Read-only where there is something.
+    Shown(PathBuf),
+    /// Read-only, or nothing runs.
+    Frozen(PathBuf),
+    Empty,
+}
+
+/// bubblewrap's arguments, and the handles that they name by number.
+pub(super) struct Arguments {
+    pub(super) words: Vec<OsString>,
+    handles: Vec<OwnedFd>,
+}
+
+/// Opens a place without following a symlink anywhere on its path. The handle stays open in the programs that this process starts.
+pub(super) fn open_place(path: &Path) -> Result<OwnedFd, Errno> {
+    let open = || openat2(CWD, path, OFlags::PATH, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+    // A rename somewhere else can make it give up.
+    let opened = (0..8).map(|_| open()).find(|opened| !matches!(opened, Err(Errno::AGAIN)));
+    opened.unwrap_or(Err(Errno::AGAIN))
+}
+
+impl Arguments {
+    /// Opens all places of a sandbox and names them to bubblewrap.
+    ///
+    /// # Errors
+    /// When a place that has to be read-only cannot be.
+    pub(super) fn new(spec: &Spec) -> io::Result<Self> {
+        let mut arguments = Self { words: Vec::new(), handles: Vec::new() };
+        arguments.words(&["--unshare-pid", "--unshare-ipc", "--as-pid-1", "--die-with-parent"]);
+        if !spec.network {
+            arguments.words(&["--unshare-net"]);
+        }
+        if spec.everything {
+            arguments.words(&["--dev-bind", "/", "/"]);
+        } else {
+            // A terminal of the command's own: neither the person's nor anybody else's is there.
+            arguments.words(&["--ro-bind", "/", "/", "--dev", "/dev"]);
+        }
+        arguments.words(&["--proc", "/proc"]);
+        for (place, mount) in mounts(spec) {
+            arguments.mount(&place, &mount)?;
+        }
+        Ok(arguments)
+    }
+
+    fn words(&mut self, words: &[&str]) {
+        self.words.extend(words.iter().map(OsString::from));
+    }
+
+    fn mount(&mut self, place: &Path, mount: &Mount) -> io::Result<()> {
+        let (option, source) = match mount {
+            Mount::Writable(source) => ("--bind-fd", source),
+            Mount::Shown(source) | Mount::Frozen(source) => ("--ro-bind-fd", source),
+            Mount::Empty => {
+                self.words(&["--tmpfs"]);
+                self.words.push(place.into());
+                return Ok(());
+            }
+        };
+        let handle = match open_place(source) {
+            Ok(handle) => handle,
+            // Nothing is there, or this user cannot get there, nor can the command.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => return Ok(()),
+            Err(Errno::LOOP) if !matches!(mount, Mount::Frozen(_)) => return Ok(()),
+            Err(error) => {
+                let place = place.display();
+                return Err(io::Error::other(format!("{place} cannot be mounted: {error}; restart respool")));
+            }
+        };
+        self.words(&[option, &handle.as_raw_fd().to_string()]);
+        self.words.push(place.into());
+        self.handles.push(handle);
+        Ok(())
+    }
+}
+
+/// What is mounted where, parents before what lies in them. At one place the last one of these holds.
+fn mounts(spec: &Spec) -> BTreeMap<PathBuf, Mount> {
+    let mut roots: Vec<&Path> = spec.writable.iter().chain(&spec.scratch).map(PathBuf::as_path).collect();
+    roots.extend(spec.covers.iter().map(|cover| cover.to.as_path()));
+    roots.extend(spec.everything.then_some(Path::new("/")));
+    let is_inside = |place: &Path| roots.iter().any(|root| place.starts_with(root) && place != *root);
+    let frozen = || spec.frozen.iter().filter(|place| roots.iter().any(|root| place.starts_with(root)));
+    // As mount points of their own, the directories on the way to what is read-only cannot be moved away.
+    let is_frozen = |place: &Path| frozen().any(|frozen| place.starts_with(frozen));
+    let parents = frozen().flat_map(|place| place.ancestors().skip(1));
+    let parents = parents.filter(|parent| is_inside(parent) && !is_frozen(parent));
+    let is_below_scratch = |place: &&PathBuf| spec.scratch.iter().any(|scratch| place.starts_with(scratch));
+    let is_directory = |place: &&PathBuf| place.is_dir();
+    let own = |make: fn(PathBuf) -> Mount| move |place: &PathBuf| (place.clone(), make(place.clone()));
+
+    let mut mounts: BTreeMap<PathBuf, Mount> = BTreeMap::new();
+    mounts.extend(parents.map(|parent| (parent.to_owned(), Mount::Writable(parent.to_owned()))));
+    mounts.extend(spec.readable.iter().filter(is_below_scratch).map(own(Mount::Shown)));
+    mounts.extend(spec.scratch.iter().filter(is_directory).map(|place| (place.clone(), Mount::Empty)));
+    mounts.extend(spec.writable.iter().map(own(Mount::Writable)));
+    mounts.extend(spec.covers.iter().map(|Cover { from, to }| (to.clone(), Mount::Writable(from.clone()))));
+    mounts.extend(frozen().map(own(Mount::Frozen)));
+    mounts
+}

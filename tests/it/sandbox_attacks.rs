@@ -1,0 +1,680 @@
+//! Attacks on the sandbox that take several commands, each in a respool process of its own: with the environment of an activated
+//! project, as an ordinary user where the tests run as root. A second round of attacks succeeded with each of these before.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::LazyLock;
+
+use respool::tools::{Level, Sources, remove_temporary_directories};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::support::tools::{call, config, launcher};
+
+/// The user that runs the commands where the tests run as root; no account has this number.
+const ORDINARY: u32 = 54_321;
+
+/// Commands that a respool runs one after the other.
+#[derive(Serialize, Deserialize)]
+struct Job {
+    workspace: PathBuf,
+    settings: String,
+    launcher: PathBuf,
+    /// `full`, `landlock` or `filter`.
+    level: String,
+    commands: Vec<String>,
+}
+
+/// What came of them.
+#[derive(Default, Serialize, Deserialize)]
+struct Done {
+    level: String,
+    outputs: Vec<String>,
+    /// The modes of the temporary directories while the commands ran.
+    modes: Vec<u32>,
+}
+
+fn level(name: &str) -> Level {
+    match name {
+        "full" => Level::Full,
+        "landlock" => Level::Landlock,
+        "filter" => Level::Filter,
+        "off" => Level::Off,
+        other => panic!("{other}"),
+    }
+}
+
+/// The other side of [`Site::run`]. In the commands, `{terminal}` is a terminal of this process, and `{respool}` its number.
+#[tokio::test]
+#[ignore = "started by the other tests"]
+async fn runs_the_commands_of_a_job() {
+    let job: Job = serde_json::from_str(&std::env::var("RESPOOL_TEST_JOB").unwrap()).unwrap();
+    let off = if job.level == "off" { "local.sandbox = \"off\"\n" } else { "" };
+    let mut config = config(&format!("policy.default = \"allow\"\n{off}{}", job.settings));
+    config.local.workspace = Some(job.workspace);
+    config.local.launcher = Some(job.launcher);
+    config.local.highest_level = Some(level(&job.level));
+    let terminal = nix::pty::openpty(None, None).unwrap();
+    let terminal_name = nix::unistd::ttyname(&terminal.slave).unwrap().display().to_string();
+    let sources = Sources::open(&config).unwrap();
+    let mut done =
+        Done { level: format!("{:?}", sources.sandbox().unwrap()).to_lowercase(), ..Done::default() };
+    let tools = sources.select(&["exec".to_owned()]).await.unwrap();
+    for command in job.commands {
+        let respool = std::process::id().to_string();
+        let command = command.replace("{terminal}", &terminal_name).replace("{respool}", &respool);
+        let output = match call(&tools, "exec", json!({"command": command})).await {
+            Ok(output) => output.text,
+            Err(error) => error.text().to_owned(),
+        };
+        done.outputs.push(output);
+    }
+    for entry in fs::read_dir(std::env::temp_dir()).unwrap().flatten() {
+        if entry.file_name().to_string_lossy().starts_with("respool-") {
+            use std::os::unix::fs::PermissionsExt as _;
+            done.modes.push(entry.metadata().unwrap().permissions().mode() & 0o777);
+        }
+    }
+    fs::write(std::env::var("RESPOOL_TEST_DONE").unwrap(), serde_json::to_string(&done).unwrap()).unwrap();
+    // As a respool that is asked to end.
+    remove_temporary_directories();
+    std::process::exit(0);
+}
+
+/// A home directory with secrets, and a workspace in it.
+struct Site {
+    home: TempDir,
+}
+
+/// The programs, where an ordinary user can start them.
+static PROGRAMS: LazyLock<TempDir> = LazyLock::new(|| {
+    let directory = folder(Path::new("/var/lib"));
+    for (from, name) in [(std::env::current_exe().unwrap(), "tests"), (launcher(), "respool")] {
+        fs::copy(from, directory.path().join(name)).unwrap();
+    }
+    directory
+});
+
+fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+/// Not in `/tmp`, which commands have for themselves.
+fn folder(for_root: &Path) -> TempDir {
+    let parent = if is_root() { for_root.to_owned() } else { std::env::home_dir().unwrap() };
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    tempfile::Builder::new().prefix("respool-test-").permissions(open).tempdir_in(parent).unwrap()
+}
+
+impl Site {
+    fn new() -> Self {
+        Self::below(Path::new("/srv"))
+    }
+
+    fn below(parent: &Path) -> Self {
+        let home = folder(parent);
+        for directory in [".ssh", "work", "tmp", ".config/git", ".yarn/bin", ".cache", "private/.git"] {
+            fs::create_dir_all(home.path().join(directory)).unwrap();
+        }
+        fs::write(home.path().join(".ssh/id_rsa"), "PRIVATE KEY").unwrap();
+        fs::write(home.path().join(".bashrc"), "").unwrap();
+        fs::write(home.path().join(".config/git/config"), "[user]\n\tname = me\n\temail = me@example.org\n")
+            .unwrap();
+        Self { home }
+    }
+
+    /// With a repository that has a commit.
+    fn with_repository() -> Self {
+        let site = Self::new();
+        site.person("git init -q -b main && echo a > a && git add a && git commit -qm one");
+        site
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.home.path().join(name)
+    }
+
+    fn work(&self, name: &str) -> PathBuf {
+        self.path("work").join(name)
+    }
+
+    fn command(&self, program: &Path) -> Command {
+        if is_root() {
+            let owner = format!("{ORDINARY}:{ORDINARY}");
+            let changed = Command::new("chown").args(["-hR", &owner]).arg(self.home.path()).status().unwrap();
+            assert!(changed.success());
+        }
+        let mut command = Command::new(program);
+        command.env_clear().env("HOME", self.home.path()).env("TMPDIR", self.path("tmp"));
+        command.env("PATH", "/usr/local/bin:/usr/bin:/bin").current_dir(self.work(""));
+        if is_root() {
+            std::os::unix::process::CommandExt::uid(&mut command, ORDINARY);
+            std::os::unix::process::CommandExt::gid(&mut command, ORDINARY);
+        }
+        command
+    }
+
+    /// Runs a script as the person, outside of any sandbox.
+    fn person(&self, script: &str) -> Output {
+        self.person_says(script, true)
+    }
+
+    fn person_says(&self, script: &str, must_work: bool) -> Output {
+        let mut shell = self.command(Path::new("/bin/sh"));
+        let output = shell.args(["-c", script]).env("GIT_CONFIG_NOSYSTEM", "1").output().unwrap();
+        assert!(!must_work || output.status.success(), "{script}: {output:?}");
+        output
+    }
+
+    /// Runs commands in a respool with these variables, and returns what each said.
+    fn run(&self, variables: &[(&str, &str)], commands: &[&str]) -> Vec<String> {
+        self.run_at("full", "", variables, commands).outputs
+    }
+
+    fn run_at(&self, level: &str, settings: &str, variables: &[(&str, &str)], commands: &[&str]) -> Done {
+        let job = Job {
+            workspace: self.work(""),
+            settings: settings.to_owned(),
+            launcher: PROGRAMS.path().join("respool"),
+            level: level.to_owned(),
+            commands: commands.iter().map(|command| (*command).to_owned()).collect(),
+        };
+        let done = self.path("done.json");
+        let mut respool = self.command(&PROGRAMS.path().join("tests"));
+        respool.args(["--exact", "sandbox_attacks::runs_the_commands_of_a_job", "--ignored", "--nocapture"]);
+        respool.env("RESPOOL_TEST_JOB", serde_json::to_string(&job).unwrap()).env("RESPOOL_TEST_DONE", &done);
+        let work = self.work("").display().to_string();
+        for (name, value) in variables {
+            respool.env(name, value.replace("$PWD", work.trim_end_matches('/')));
+        }
+        let output = respool.output().unwrap();
+        let text = fs::read_to_string(&done).unwrap_or_else(|_| panic!("{output:?}"));
+        let done: Done = serde_json::from_str(&text).unwrap();
+        assert_eq!(done.level, level, "this machine has no such sandbox, so nothing is proved: {output:?}");
+        done
+    }
+
+    /// The attacks succeed by making this file.
+    fn assert_not_escaped(&self, outputs: &[String]) {
+        for name in ["ESCAPED", "PWNED"] {
+            assert!(!self.path(name).exists(), "{name}: {outputs:#?}");
+        }
+        let all = outputs.concat();
+        assert!(!all.contains("PRIVATE KEY") && !all.contains("TOKEN"), "{all}");
+    }
+
+    /// The person looks at their repository, and nothing of a command's runs.
+    fn assert_status_is_safe(&self, outputs: &[String]) {
+        for directory in [".", "sub", "../tree"] {
+            self.person_says(&format!("cd {directory} && git status; git diff; git log -1"), false);
+        }
+        self.assert_not_escaped(outputs);
+    }
+}
+
+const FSMONITOR: &str = r#"fsm='[core]\n\tfsmonitor = "touch ~/PWNED; false"\n'; "#;
+
+#[test]
+fn no_program_of_the_workspace_runs_outside() {
+    for variables in [
+        &[("PATH", "$PWD/.venv/bin:/usr/local/bin:/usr/bin:/bin"), ("VIRTUAL_ENV", "$PWD/.venv")][..],
+        &[("PATH", "$PWD/node_modules/.bin:$PWD/bin:/usr/local/bin:/usr/bin:/bin")],
+    ] {
+        let site = Site::with_repository();
+        let plant = "for d in .venv/bin node_modules/.bin bin; do mkdir -p $d; for p in git bwrap sh; do \
+            printf '#!/bin/sh\\ncat ~/.ssh/id_rsa > ~/ESCAPED\\nexec /usr/bin/env -i /usr/bin/git \"$@\"\\n' > $d/$p; chmod +x $d/$p; done; done; \
+            git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),sm; mkdir -p sm; true";
+        let outputs = site.run(variables, &[plant, "true", "git add -A && git commit -qm two", "git status"]);
+        site.assert_not_escaped(&outputs);
+    }
+}
+
+#[test]
+fn no_place_is_led_elsewhere_between_commands() {
+    let evil = "echo evil >> ~/.bashrc; echo KEY >> ~/.ssh/authorized_keys; cat ~/.ssh/id_rsa; true";
+    for (variable, value, lead) in [
+        ("CARGO_TARGET_DIR", "$PWD/target", "rm -rf target; ln -s .. target"),
+        ("PIP_CACHE_DIR", "$PWD/.cache/pip", "mv .cache c2; mkdir .cache; ln -s ../.. .cache/pip"),
+        ("GOCACHE", "$PWD/gocache", "ln -s .. gocache"),
+        ("UV_CACHE_DIR", "$PWD/uv", "ln -s .. uv"),
+        ("XDG_CACHE_HOME", "$PWD/cache", "mkdir cache; ln -s ../.. cache/pip"),
+        ("CARGO_HOME", "$PWD/cargo", "mkdir cargo; ln -s ../.. cargo/registry"),
+        ("VIRTUAL_ENV", "$PWD/.venv", "mv .venv .venv0; ln -s ../.ssh .venv"),
+        (
+            "PATH",
+            "$PWD/.venv/bin:/usr/local/bin:/usr/bin:/bin",
+            "mv .venv .venv0; mkdir -p .venv; ln -s ../.ssh .venv; rm -rf .venv; ln -s ../.ssh .venv",
+        ),
+    ] {
+        let site = Site::new();
+        site.person("mkdir -p .cache/pip .venv/bin");
+        let mut outputs = site.run(&[(variable, value)], &[lead, evil]);
+        // And in the next respool, which finds the link there.
+        outputs.extend(site.run(&[(variable, value)], &[evil]));
+        site.assert_not_escaped(&outputs);
+        assert_eq!(fs::read_to_string(site.path(".bashrc")).unwrap(), "", "{variable}: {outputs:#?}");
+        assert!(!site.path(".ssh/authorized_keys").exists(), "{variable}: {outputs:#?}");
+    }
+}
+
+#[test]
+fn no_configured_place_is_led_elsewhere() {
+    let site = Site::new();
+    site.person("mkdir -p out/data ../caches/a");
+    let settings = format!("local.writable = [{:?}, {:?}]", site.work("out/data"), site.path("caches/a"));
+    let commands = [
+        "mv out o2; mkdir out; ln -s ../.. out/data; rmdir ~/caches/a; ln -s ~/.ssh ~/caches/a; echo x > ~/caches/a/x",
+        "echo evil >> ~/.bashrc; cat ~/.ssh/id_rsa; echo y > ~/caches/a/y",
+    ];
+    let outputs = site.run_at("full", &settings, &[], &commands).outputs;
+    site.assert_not_escaped(&outputs);
+    assert_eq!(fs::read_to_string(site.path(".bashrc")).unwrap(), "");
+    assert!(site.path("caches/a/y").exists(), "the place itself is written: {outputs:#?}");
+}
+
+#[test]
+fn a_forged_submodule_opens_no_other_repository() {
+    let site = Site::with_repository();
+    site.person("cd ../private && git init -q && echo SOURCE > src.txt && git add . && git commit -qm x && git config remote.o.url https://user:TOKEN@host");
+    let forge = "mkdir -p f/.git f/sub; ln -s ~/private f/.git/modules; printf 'gitdir: ../.git/modules/.git\\n' > f/sub/.git";
+    let read =
+        "cat ~/private/.git/config; touch ~/private/.git/pwned; GIT_DIR=~/private/.git git show HEAD:src.txt";
+    let mut outputs = site.run(&[], &[forge, read]);
+    outputs.extend(site.run(&[], &[read, "cd f/sub && git add ../../a; git log -p"]));
+    site.assert_not_escaped(&outputs);
+    assert!(!outputs.concat().contains("SOURCE\n"), "{outputs:#?}");
+    assert!(!site.path("private/.git/pwned").exists());
+}
+
+/// Each way in which a person's own `git status` ran a command's program.
+#[test]
+fn git_status_of_the_person_runs_nothing() {
+    let submodule = "git init -q -b main ../origin && cd ../origin && git commit -q --allow-empty -m one && cd ../work && \
+        git -c protocol.file.allow=always submodule --quiet add ../origin sub && git commit -qm sub";
+    let tree = "git worktree add -q ../tree && git config extensions.worktreeConfig true";
+    let hooks = "mkdir githooks && rm -rf .git/hooks && ln -s ../githooks .git/hooks";
+    let linked_config = "mv .git/config shared && ln -s ../shared .git/config";
+    let linked_git = "mv .git real && ln -s real .git";
+    let nested = "git init -q nested && git -C nested commit -q --allow-empty -m x";
+    for (setup, commands) in [
+        (
+            "",
+            [
+                "git init -q two; git -C two -c user.name=x -c user.email=x@y commit -q --allow-empty -m x; printf \"$fsm\" >> two/.git/config",
+                "git update-index --add --cacheinfo 160000,$(git -C two rev-parse HEAD),two; git add two; git add two && true",
+            ],
+        ),
+        (
+            submodule,
+            [
+                "mv .git/modules .git/m2; cp -r .git/m2 .git/modules; printf \"$fsm\" >> .git/modules/sub/config",
+                "true",
+            ],
+        ),
+        (
+            submodule,
+            [
+                "mv sub s2; mkdir sub; git init -q sub; printf \"$fsm\" >> sub/.git/config; rm sub/.git",
+                "git init -q sub; printf \"$fsm\" >> sub/.git/config",
+            ],
+        ),
+        (
+            tree,
+            [
+                "mkdir evil; printf \"$fsm\" > evil/config; mv .git/worktrees .git/w2; cp -r .git/w2 .git/worktrees; echo $PWD/evil > .git/worktrees/tree/commondir",
+                "true",
+            ],
+        ),
+        (
+            tree,
+            [
+                "printf \"$fsm\" > .git/config.worktree; printf \"$fsm\" > .git/worktrees/tree/config.worktree",
+                "echo ../evil > .git/commondir",
+            ],
+        ),
+        (
+            hooks,
+            [
+                "rm .git/hooks; mkdir .git/hooks; printf '#!/bin/sh\\ntouch ~/PWNED\\n' > .git/hooks/post-index-change; chmod +x .git/hooks/*",
+                "printf '#!/bin/sh\\ntouch ~/PWNED\\n' > githooks/post-index-change; chmod +x githooks/*; touch a",
+            ],
+        ),
+        (linked_config, ["printf \"$fsm\" >> shared", "rm .git/config; printf \"$fsm\" > .git/config"]),
+        (
+            linked_git,
+            ["rm .git; cp -r real .git; printf \"$fsm\" >> .git/config", "printf \"$fsm\" >> real/config"],
+        ),
+        (
+            nested,
+            ["mv nested n2; cp -r n2 nested; printf \"$fsm\" >> nested/.git/config", "git add nested; true"],
+        ),
+    ] {
+        let site = Site::with_repository();
+        site.person(if setup.is_empty() { "true" } else { setup });
+        let commands = commands.map(|command| format!("{FSMONITOR}{command}"));
+        let outputs = site.run(&[], &[&commands[0], &commands[1]]);
+        site.assert_status_is_safe(&outputs);
+        site.person_says("cd nested && git status", false);
+        site.assert_not_escaped(&outputs);
+    }
+}
+
+/// A clone whose submodules were never fetched has an empty directory for each, or none.
+#[test]
+fn a_missing_submodule_cannot_be_made_up() {
+    for missing in ["true", "rmdir sub"] {
+        let site = Site::with_repository();
+        site.person("git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),sub && mkdir sub && git commit -qm sub");
+        site.person(missing);
+        let make = format!(
+            "{FSMONITOR}mkdir -p sub; git init -q sub; printf \"$fsm\" >> sub/.git/config; \
+            git -C sub -c user.name=x -c user.email=x@y commit -q --allow-empty -m x"
+        );
+        let outputs = site.run(&[], &[&make, &make, "mv sub s2; mkdir sub", &make]);
+        site.assert_status_is_safe(&outputs);
+    }
+}
+
+/// git writes what belongs to its work, and nothing that a program which it starts puts there.
+#[test]
+fn git_takes_over_its_own_files_alone() {
+    let site = Site::with_repository();
+    site.person("git config filter.x.clean 'sh ./filter.sh'");
+    let filter = "printf 'cat; mkdir -p .git/hooks; for f in .git/hooks/post-commit .git/evil; do printf \"#!/bin/sh\\\\ntouch ~/PWNED\\\\n\" > $f; chmod +x $f; done; echo \"[core]\" >> .git/config; echo x > .git/commondir' > filter.sh; \
+        echo '* filter=x' > .gitattributes; echo b > b; true";
+    let outputs = site.run(&[], &[filter, "git add -A && git commit -qm two", "git log --format=%s -1"]);
+    assert!(outputs[1].contains("commondir, evil") || outputs[1].contains("evil, commondir"), "{outputs:#?}");
+    assert_eq!(outputs[2], "two\n", "{outputs:#?}");
+    for name in ["hooks/post-commit", "evil", "commondir", "index.lock"] {
+        assert!(!site.work(".git").join(name).exists(), "{name}");
+    }
+    site.assert_status_is_safe(&outputs);
+}
+
+#[test]
+fn a_repository_of_a_command_becomes_no_submodule() {
+    let site = Site::with_repository();
+    let make = format!(
+        "{FSMONITOR}git init -q dep; git -C dep -c user.name=x -c user.email=x@y commit -q --allow-empty -m x; printf \"$fsm\" >> dep/.git/config"
+    );
+    let outputs = site.run(&[], &[&make, "git add dep", "git -c a.b=c add dep", "git ls-files"]);
+    assert!(outputs[1].contains("holds a repository that was not there"), "{outputs:#?}");
+    assert_eq!(outputs[3], "a\n", "{outputs:#?}");
+    site.assert_status_is_safe(&outputs);
+}
+
+#[test]
+fn settings_that_other_programs_obey_are_read_only() {
+    let site = Site::with_repository();
+    site.person("mkdir .vscode .claude && echo {} > .vscode/tasks.json && echo x > .envrc && echo {} > .claude/settings.json");
+    let change = "echo evil > .envrc; echo evil > .vscode/tasks.json; echo evil > .claude/settings.json; mv .vscode v; mv .claude c; rm -rf .envrc; \
+        mv .git g; cat .envrc .vscode/tasks.json .claude/settings.json";
+    let outputs = site.run(&[], &[change, change]);
+    for output in &outputs {
+        assert!(output.contains("x\n{}\n{}\n"), "{output}");
+    }
+}
+
+#[test]
+fn no_terminal_of_the_person_is_in_reach() {
+    for level in ["full", "landlock"] {
+        let site = Site::new();
+        let command = "ls {terminal}; echo x > {terminal}; head -c1 {terminal} < /dev/null; ls /dev/pts | grep -v ptmx; true";
+        let done = site.run_at(level, "", &[], &[command]);
+        let output = &done.outputs[0];
+        let refused = output.matches("No such file").count() + output.matches("ermission denied").count();
+        assert!(refused >= 2, "{level}: {output}");
+    }
+    let site = Site::new();
+    let own = "python3 -c 'import pty; pty.spawn([\"/bin/echo\", \"own terminal\"])'";
+    assert!(site.run(&[], &[own])[0].contains("own terminal"));
+}
+
+#[test]
+fn no_directory_of_programs_is_a_cache() {
+    for level in ["full", "landlock"] {
+        let site = Site::new();
+        site.person("mkdir -p ../gomod/bin ../.cache/gitstatus");
+        let variables = [
+            ("GOMODCACHE".to_owned(), site.path("gomod").display().to_string()),
+            ("PATH".to_owned(), format!("{}:/usr/local/bin:/usr/bin:/bin", site.path("gomod/bin").display())),
+        ];
+        let variables = variables.each_ref().map(|(name, value)| (name.as_str(), value.as_str()));
+        let plant = "for f in ~/.yarn/bin/ls ~/gomod/bin/ls ~/.cache/gitstatus/x ~/.cache/p10k.zsh; do printf '#!/bin/sh\\n' > $f; done; \
+            mv ~/gomod/bin ~/gomod/b2; true";
+        let outputs = site.run_at(level, "", &variables, &[plant]).outputs;
+        for name in [".yarn/bin/ls", "gomod/bin/ls", "gomod/b2", ".cache/gitstatus/x", ".cache/p10k.zsh"] {
+            assert!(!site.path(name).exists(), "{level} {name}: {outputs:#?}");
+        }
+    }
+}
+
+#[test]
+fn a_home_among_the_systems_places_is_not_readable() {
+    if !is_root() {
+        let _ = writeln!(std::io::stderr(), "not tested: only root can make a home below /opt");
+        return;
+    }
+    for level in ["full", "landlock"] {
+        let site = Site::below(Path::new("/opt"));
+        let output = &site.run_at(level, "", &[], &["cat ~/.ssh/id_rsa; echo x > x && cat x"]).outputs[0];
+        assert!(output.contains("ermission denied") && output.ends_with("x\n"), "{level}: {output}");
+        site.assert_not_escaped(std::slice::from_ref(output));
+    }
+}
+
+const DATAGRAMS: &str = r#"
+import socket
+for kind in (socket.SOCK_DGRAM, 3, socket.SOCK_STREAM, socket.SOCK_SEQPACKET):
+    try:
+        socket.socketpair(socket.AF_UNIX, kind); print(int(kind), "made")
+    except OSError as error: print(int(kind), type(error).__name__)
+"#;
+
+#[test]
+fn no_pair_of_datagram_sockets_is_made() {
+    for level in ["full", "landlock", "filter"] {
+        let site = Site::new();
+        fs::write(site.work("pairs.py"), DATAGRAMS).unwrap();
+        let done = site.run_at(level, "", &[], &["/usr/bin/python3 pairs.py"]);
+        assert_eq!(done.outputs[0], "2 PermissionError\n3 PermissionError\n1 made\n5 made\n", "{level}");
+    }
+}
+
+const OWNER: &str = r#"
+import fcntl, os, signal, struct, sys
+reader, writer = os.pipe()
+for name, attempt in {
+    "owner": lambda: fcntl.fcntl(reader, fcntl.F_SETOWN, int(sys.argv[1])),
+    "signal": lambda: fcntl.fcntl(reader, fcntl.F_SETSIG, signal.SIGKILL),
+    "ioctl": lambda: fcntl.ioctl(reader, 0x8901, struct.pack("i", int(sys.argv[1]))),
+}.items():
+    try: attempt(); print(name, "set")
+    except OSError as error: print(name, type(error).__name__)
+fcntl.fcntl(reader, fcntl.F_SETFL, os.O_ASYNC)
+os.write(writer, b"x")
+"#;
+
+#[test]
+fn no_signal_reaches_respool_through_a_pipe() {
+    for level in ["landlock", "filter"] {
+        let site = Site::new();
+        fs::write(site.work("owner.py"), OWNER).unwrap();
+        let command = "/usr/bin/python3 owner.py {respool}";
+        let done = site.run_at(level, "", &[], &[command, "echo alive"]);
+        assert_eq!(
+            done.outputs[0], "owner PermissionError\nsignal PermissionError\nioctl PermissionError\n",
+            "{level}"
+        );
+        assert_eq!(done.outputs[1], "alive\n", "{level}");
+    }
+}
+
+#[test]
+fn temporary_directories_are_private_and_removed() {
+    for level in ["full", "landlock"] {
+        let site = Site::with_repository();
+        let done = site.run_at(
+            level,
+            "",
+            &[],
+            &["echo x > $TMPDIR/x; echo b > b; true", "git add b", "cat $TMPDIR/x"],
+        );
+        assert_eq!(done.modes, [0o700], "{level}");
+        assert_eq!(done.outputs[2], "x\n", "commands share it: {level}");
+        assert_eq!(fs::read_dir(site.path("tmp")).unwrap().count(), 0, "{level}");
+    }
+}
+
+#[test]
+fn without_bubblewrap_a_repository_is_read_only() {
+    let site = Site::with_repository();
+    let change = "echo x > new; echo '[core]' >> .git/config; cat a";
+    let done = site.run_at("landlock", "", &[], &[change]);
+    assert!(!site.work("new").exists() && done.outputs[0].contains("a\n"), "{:#?}", done.outputs);
+    let said = &site.run_at("landlock", "", &[], &["touch new"]).outputs[0];
+    assert!(said.contains("tools.local.unprotected_repositories"), "{said}");
+    let settings = "local.unprotected_repositories = true";
+    let done = site.run_at(
+        "landlock",
+        settings,
+        &[],
+        &["echo x > new && git add new && git commit -qm new && git log --format=%s -1"],
+    );
+    assert_eq!(done.outputs[0], "new\n");
+    let bare = Site::new();
+    assert_eq!(bare.run_at("landlock", "", &[], &["echo x > new && cat new"]).outputs[0], "x\n");
+}
+
+/// A day's work with git, in a work tree of its own and in a linked one.
+#[test]
+fn the_work_of_a_day_with_git_goes_on() {
+    for is_linked in [false, true] {
+        let site = Site::with_repository();
+        if is_linked {
+            site.person("git branch topic && git worktree add -q ../tree topic && cd .. && mv work main && git -C main worktree repair -q ../tree; \
+                git -C main worktree move ../tree ../work");
+        }
+        let commands = [
+            "echo b > b && git add b && git commit -qm 'two things' && git log --format=%s -1",
+            "git status --short && git diff HEAD~1 --stat | tail -1",
+            "git switch -qc other && git branch --show-current",
+            "echo c >> b && git stash -q && git status --short && git stash pop -q && git status --short",
+            "git add -A && git commit -qm three && git reset -q --soft HEAD~1 && git commit -qm 'three again' 2>&1 && git log --format=%s -1",
+            "mkdir d && git mv b d/b && git commit -qm moved && git rm -q d/b && git commit -qm removed && git tag -l && git log --oneline | wc -l",
+            "git init -q mine && cd mine && git commit -q --allow-empty -m own && git config a.b c && git log --format=%s",
+            "cd . && git restore --staged a && git checkout -q -b last && git merge -q other && git branch --show-current",
+            "git commit -qm nothing",
+        ];
+        let outputs = site.run(&[], &commands);
+        let expected = [
+            "two things\n",
+            " 1 file changed, 1 insertion(+)\n",
+            "other\n",
+            " M b\n",
+            "three again\n",
+            "5\n",
+            "own\n",
+            "last\n",
+        ];
+        assert_eq!(outputs[..8], expected.map(str::to_owned), "linked: {is_linked}: {outputs:#?}");
+        assert!(outputs[8].contains("[exit code 1]"), "{}", outputs[8]);
+        let status =
+            site.person("git status --short && git fsck && git log -1 --format=%s && git reflog | wc -l");
+        let status = String::from_utf8_lossy(&status.stdout).into_owned();
+        assert!(
+            status.starts_with("?? mine/\n") && status.contains("removed\n"),
+            "linked: {is_linked}: {status}"
+        );
+    }
+}
+
+/// Two respools, or a person: git's own lock is kept.
+#[test]
+fn git_waits_for_no_lock_and_takes_none_away() {
+    let site = Site::with_repository();
+    fs::write(site.work(".git/index.lock"), "").unwrap();
+    let outputs = site.run(&[], &["git add a"]);
+    assert!(outputs[0].contains("another git is at work"), "{outputs:#?}");
+    assert!(site.work(".git/index.lock").exists());
+}
+
+/// What a row of the table of levels tries, and says where it fails.
+struct Attempt {
+    promise: &'static str,
+    /// Prints `DONE` when it works.
+    command: &'static str,
+    /// Outside, this is there when it worked.
+    trace: Option<&'static str>,
+}
+
+const fn attempt(promise: &'static str, command: &'static str) -> Attempt {
+    Attempt { promise, command, trace: None }
+}
+
+const ATTEMPTS: [Attempt; 13] = [
+    attempt("reads other files of the user (`~/.ssh`)", "cat ~/.ssh/id_rsa && echo DONE"),
+    attempt("writes other files of the user", "echo x > ~/new && echo DONE"),
+    attempt("changes their modes, owners and times", "chmod 700 ~/.ssh && echo DONE"),
+    attempt("writes `.git`, `.vscode`, `.envrc` in the workspace", "touch .git/x && echo DONE"),
+    attempt("writes other files of a workspace with a repository", "echo x > new && echo DONE"),
+    Attempt {
+        promise: "writes the shared `/tmp`",
+        command: "echo x > /tmp/respool-test-$UID; true",
+        trace: Some("/tmp/respool-test-"),
+    },
+    Attempt {
+        promise: "writes the shared `/dev/shm`",
+        command: "echo x > /dev/shm/respool-test-$UID; true",
+        trace: Some("/dev/shm/respool-test-"),
+    },
+    attempt("sees other processes and their arguments", "test -d /proc/{respool} && echo DONE"),
+    attempt("uses the person's terminals", "ls {terminal} && : < {terminal} && echo DONE"),
+    attempt(
+        "opens Unix sockets, or others without `tools.local.network`",
+        "/usr/bin/python3 -c 'import socket; socket.socket(socket.AF_UNIX)' && echo DONE",
+    ),
+    attempt("makes namespaces and mounts, loads BPF or kernel modules", "unshare -Ur true && echo DONE"),
+    attempt("gains privileges (`sudo`, setuid)", "grep -q 'NoNewPrivs:.0' /proc/self/status && echo DONE"),
+    attempt("outlives its call", "setsid sh -c 'sleep 0.3; echo x > late' & true"),
+];
+
+/// Tries everything at each level, and compares the table in docs/tools.md with what happened. `UPDATE_DOCS=1` writes it.
+#[test]
+fn the_table_of_levels_says_what_holds() {
+    let levels = ["full", "landlock", "filter", "off"];
+    let mut table =
+        String::from("| a command … | full | Landlock | seccomp | off |\n|---|---|---|---|---|\n");
+    let mut rows = ATTEMPTS.map(|attempt| format!("| {} |", attempt.promise));
+    for level in levels {
+        let site = Site::with_repository();
+        let uid = if is_root() { ORDINARY } else { nix::unistd::geteuid().as_raw() };
+        let traces =
+            ATTEMPTS.map(|attempt| attempt.trace.map(|trace| PathBuf::from(format!("{trace}{uid}"))));
+        let done = site.run_at(level, "", &[], &ATTEMPTS.map(|attempt| attempt.command));
+        // What would outlive its call has had its time.
+        std::thread::sleep(std::time::Duration::from_millis(600));
+        for (index, row) in rows.iter_mut().enumerate() {
+            let trace = traces[index].as_ref().is_some_and(|trace| trace.exists());
+            let is_done =
+                done.outputs[index].contains("DONE") || trace || (index == 12 && site.work("late").exists());
+            row.push_str(if is_done { " yes |" } else { " no |" });
+        }
+        for trace in traces.iter().flatten() {
+            let _ = fs::remove_file(trace);
+        }
+    }
+    table.push_str(&rows.map(|row| row + "\n").concat());
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/tools.md");
+    let text = fs::read_to_string(&page).unwrap();
+    let (before, rest) = text.split_once("<!-- levels -->\n").unwrap();
+    let (written, after) = rest.split_once("<!-- /levels -->").unwrap();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(&page, format!("{before}<!-- levels -->\n{table}<!-- /levels -->{after}")).unwrap();
+    } else {
+        assert_eq!(written, table, "UPDATE_DOCS=1 writes the table");
+    }
+}
