@@ -155,6 +155,14 @@ impl<'a> Scanner<'a> {
         Ok(&self.text[start..self.at])
     }
 
+    /// Consumes a value and returns its text; where it is an array, calls `element` at each element, which it must consume.
+    pub(super) fn span_of_array(
+        &mut self,
+        element: impl FnMut(&mut Self) -> Result<(), Malformed>,
+    ) -> Result<&'a str, Malformed> {
+        if self.peek() == b'[' { self.span(|scanner| scanner.array(element)) } else { self.value() }
+    }
+
     fn string(&mut self) -> Result<&'a str, Malformed> {
         let bytes = self.text.as_bytes();
         let start = self.at;
