@@ -237,6 +237,18 @@ impl<'a> Scanner<'a> {
     }
 }
 
+/// The string, with its quotes, that stands between `before` and `after`, where `text` is nothing but these three.
+pub fn string_between<'t>(text: &'t str, before: &str, after: &str) -> Option<&'t str> {
+    let bytes = text.as_bytes();
+    if !begins_with(bytes, before.as_bytes()) || bytes.get(before.len()) != Some(&b'"') {
+        return None;
+    }
+    let mut scanner = Scanner::at(text, before.len());
+    let string = scanner.string().ok()?;
+    let rest = &bytes[scanner.at..];
+    (rest.len() == after.len() && begins_with(rest, after.as_bytes())).then_some(string)
+}
+
 /// Within so many bytes looking is quicker than calling a vectorised search: most strings are so short, or so full of escapes.
 const NEAR: usize = 32;
 
