@@ -286,7 +286,7 @@ const fn zero_bytes(word: u64) -> u64 {
 fn begins_with(text: &[u8], beginning: &[u8]) -> bool {
     let Some(text) = text.get(..beginning.len()) else { return false };
     let ((text, rest), (beginning, rest_of_beginning)) =
-        (text.as_chunks::<32>(), beginning.as_chunks::<32>());
+        (text.as_chunks::<64>(), beginning.as_chunks::<64>());
     text.iter().zip(beginning).all(|(text, beginning)| text == beginning) && rest == rest_of_beginning
 }
 
