@@ -4,14 +4,20 @@
 //! Called by `request`.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use translate::declared;
+use wire::{ChatRequest, Known, KnownMessage, KnownTools};
 use tool_call_parser::Tools;
 use wire::{ChatRequest, Known, KnownMessage, KnownTools};
 
 /// To read a shorter request costs less than to remember it, in bytes.
 const SHORT: usize = 8 << 10;
+/// How many `tools` arrays that are shorter than that are remembered.
+const SHORT_TOOLS: usize = 32;
+/// What a request without tools declares.
+static NO_TOOLS: LazyLock<Arc<Tools>> = LazyLock::new(Arc::default);
 /// Two requests of one conversation agree in so many bytes at their beginning, and before the end of the first words of the user.
 const SAMPLE: usize = 256;
 
@@ -37,6 +43,8 @@ pub(super) struct Recent {
     limits: RecentLimits,
     /// The one that was used last is the first.
     kept: Mutex<VecDeque<(Instant, Arc<RecentRequest>)>>,
+    /// Short `tools` arrays, and what was read from them. The one that was used last is the first.
+    short_tools: Mutex<VecDeque<(Box<str>, Arc<Tools>)>>,
 }
 
 /// What was found in one request.
@@ -60,7 +68,34 @@ pub(super) struct RecentTools {
 
 impl Recent {
     pub(super) fn new(limits: RecentLimits) -> Self {
-        Self { limits, kept: Mutex::default() }
+        Self { limits, kept: Mutex::default(), short_tools: Mutex::default() }
+    }
+
+    /// The declared tools of a request that was read with what `like` knew of it; those of an earlier request, where they are the same.
+    pub(super) fn declared_tools(
+        &self,
+        request: &ChatRequest<'_>,
+        like: Option<&RecentRequest>,
+    ) -> Arc<Tools> {
+        if let Some(tools) = like.and_then(RecentRequest::tools).filter(|_| request.has_known_tools()) {
+            return Arc::clone(tools);
+        }
+        match request.tools().filter(|_| !request.functions.is_empty()) {
+            None => Arc::clone(&NO_TOOLS),
+            Some(text) if text.len() < SHORT => self.short_tools(text, || declared(request)),
+            Some(_) => Arc::new(declared(request)),
+        }
+    }
+
+    fn short_tools(&self, text: &str, read: impl FnOnce() -> Tools) -> Arc<Tools> {
+        let mut kept = self.short_tools.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = kept.iter().position(|(known, _)| **known == *text);
+        let found = place.and_then(|place| kept.remove(place));
+        let found = found.unwrap_or_else(|| (text.into(), Arc::new(read())));
+        let tools = Arc::clone(&found.1);
+        kept.push_front(found);
+        kept.truncate(SHORT_TOOLS);
+        tools
     }
 
     /// The last request of the same conversation; else one that began like this one.
@@ -206,6 +241,21 @@ mod tests {
         assert_eq!(read(&recent, &body(&["a", "c", "d"]), now), (3, true));
         assert_eq!(recent.kept(now).len(), 2, "one for each conversation");
         assert_eq!(recent.kept(now + Duration::from_hours(2)).len(), 0);
+    }
+
+    #[test]
+    fn short_tools_are_read_once() {
+        let recent = Recent::new(RecentLimits::default());
+        let tools = |name: &str| {
+            let body = format!(r#"{{"messages":[],"tools":[{{"function":{{"name":"{name}"}}}}]}}"#);
+            recent.declared_tools(&ChatRequest::parse(body.as_bytes()).unwrap(), None)
+        };
+        let first = tools("f");
+        assert_eq!(tools("g").names().collect::<Vec<_>>(), ["g"]);
+        assert!(Arc::ptr_eq(&first, &tools("f")), "the same text again");
+        (0..2 * SHORT_TOOLS).for_each(|at| drop(tools(&format!("f{at}"))));
+        assert_eq!(recent.short_tools.lock().unwrap().len(), SHORT_TOOLS);
+        assert!(!Arc::ptr_eq(&first, &tools("f")), "it was forgotten");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Reads a client's request once, into a value that never changes: what is wanted, who may serve it, and the first attempt.
 
 use std::collections::HashSet;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header};
@@ -18,12 +18,12 @@ use telemetry::{RequestFacts, RequestRecord, metrics};
 use tool_call_parser::{Prior, Tools};
 use translate::{
     Additions, ClientProgram, FreeTextPatterns, LoopFound, Outbound, ReplyRules, STOP_REASON, Situation,
-    declared, needs_version, used_ids,
+    needs_version, used_ids,
 };
 use wire::turn::Turn;
 use upstream::{Serving, Upstream, Who, choose, conversation};
 use wire::{ApiError, ChatRequest, ErrorCode, Pieces};
-use tool_call_parser::{PreferredDialects, Tools};
+use tool_call_parser::Prior;
 
 /// How a request is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,7 +231,7 @@ impl Relay {
         let outbound = outbound_form(facts.route);
         let wants_raw = modes.tool_parsing == ToolParsing::Raw && Situation::is_free_to_call(&request);
         let prior = likely_dialects(&facts, modes.dialects, &target_model, &upstream);
-        let tools = declared_tools(&request, recent.as_deref());
+        let tools = self.recent.declared_tools(&request, recent.as_deref());
         // Before anything is edited.
         self.recent.keep(body, &request, recent.as_ref(), &tools, now);
         let (rules, taken_ids) = (ReplyRules::of(&request, tools, prior), Arc::new(used_ids(&request)));
@@ -379,18 +379,6 @@ fn route(request: &ChatRequest<'_>, mode: ToolsMode) -> Route {
         (false, false) => Route::Plain,
     }
 }
-
-/// The declared tools; those of an earlier request, where they are the same.
-fn declared_tools(request: &ChatRequest<'_>, recent: Option<&RecentRequest>) -> Arc<Tools> {
-    match recent.and_then(RecentRequest::tools).filter(|_| request.has_known_tools()) {
-        Some(tools) => Arc::clone(tools),
-        None if request.functions.is_empty() => Arc::clone(&NO_TOOLS),
-        None => Arc::new(declared(request)),
-    }
-}
-
-/// What a request without tools declares.
-static NO_TOOLS: LazyLock<Arc<Tools>> = LazyLock::new(Arc::default);
 
 /// The client's headers as they go upstream.
 fn outgoing(mut headers: HeaderMap, request_id: &str, outbound: Outbound) -> HeaderMap {

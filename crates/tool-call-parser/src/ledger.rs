@@ -237,10 +237,13 @@ impl Ledger {
 
     /// Copies of a native call's arguments in the text are to be recognised from now on.
     pub(crate) fn expect_copies(&mut self, raw: &RawCall, settled: &Settled) {
+        let mut sent = "";
         if let Settled::Call(ready) = settled {
-            self.native.add(serde_json::from_str(&ready.call.arguments).unwrap_or_default());
+            sent = &ready.call.arguments;
+            self.native.add(serde_json::from_str(sent).unwrap_or_default());
         }
         if let Args::Text(text) = &raw.arguments
+            && text != sent
             && let Ok(value @ Value::Object(_)) = serde_json::from_str(text)
         {
             self.native.add(value);

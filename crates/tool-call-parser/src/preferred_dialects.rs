@@ -3,8 +3,21 @@
 //! A preference is an order and never a wall: fine-tunes mix forms, and a name that tells nothing changes nothing. Used by the
 //! scanner; the relay makes one per request.
 
+use std::sync::LazyLock;
+
 use super::dialects::{TABLE, is_own};
 use super::openers::Opener;
+
+/// The words of all families by their first byte, each with its dialect.
+static FAMILIES: LazyLock<[Vec<(&'static str, PreferredDialects)>; 256]> = LazyLock::new(|| {
+    let mut by_first_byte = std::array::from_fn(|_| Vec::new());
+    for (index, dialect) in TABLE.iter().enumerate().take(64) {
+        for word in dialect.families {
+            by_first_byte[usize::from(word.as_bytes()[0])].push((*word, PreferredDialects(1 << index)));
+        }
+    }
+    by_first_byte
+});
 
 /// The dialects to ask first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,9 +30,16 @@ impl PreferredDialects {
     /// The dialects that models of such a name write. `names` are all that the server says of the model: the served name,
     /// the path of its weights, its parser.
     pub fn from_model_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
-        let names: Vec<String> = names.into_iter().map(plain).collect();
-        let mentions = |word: &&str| names.iter().any(|name| name.contains(word));
-        Self::select(|index| TABLE[index].families.iter().any(mentions))
+        let preferred = names.into_iter().map(|name| Self::from_plain_name(plain(name).as_bytes()));
+        preferred.fold(Self::NONE, Self::union)
+    }
+
+    fn from_plain_name(name: &[u8]) -> Self {
+        let words_at = |at: usize| FAMILIES[usize::from(name[at])].iter().map(move |family| (at, family));
+        let found = (0..name.len()).flat_map(words_at);
+        found
+            .filter(|(at, (word, _))| name[*at..].starts_with(word.as_bytes()))
+            .fold(Self::NONE, |preferred, (_, (_, dialect))| preferred.union(*dialect))
     }
 
     /// The dialects of these names.
@@ -94,7 +114,9 @@ impl PreferredDialects {
 
 /// A name without case and punctuation: `openai/gpt-oss-120b` is `openaigptoss120b`.
 fn plain(name: &str) -> String {
-    name.chars().filter(|char| char.is_alphanumeric()).flat_map(char::to_lowercase).collect()
+    let mut plain = String::with_capacity(name.len());
+    plain.extend(name.chars().filter(|char| char.is_alphanumeric()).flat_map(char::to_lowercase));
+    plain
 }
 
 #[cfg(test)]
@@ -103,6 +125,17 @@ mod tests {
 
     fn names(preferred: PreferredDialects) -> Vec<&'static str> {
         preferred.names().collect()
+    }
+
+    #[test]
+    fn each_word_of_a_family_is_found_anywhere() {
+        for (index, dialect) in TABLE.iter().enumerate() {
+            for word in dialect.families {
+                let name = format!("org/{}-7B", word.to_uppercase());
+                let found = Prior::of_model(["other", &name]);
+                assert!(found.0 & (1 << index) != 0, "{name}: {:?}", names(found));
+            }
+        }
     }
 
     #[test]

@@ -140,13 +140,15 @@ impl ChatSink {
     }
 
     fn delta(&self, index: u64, delta: &str, logprobs: Option<&str>) -> String {
-        format!(
-            r#"{},"choices":[{{"index":{index},"delta":{{{delta}}}{},"finish_reason":null}}]}}"#,
-            self.prefix(),
-            logprobs_field(logprobs),
-        )
+        let (index, logprobs) = (index.to_string(), logprobs_field(logprobs));
+        let prefix = self.prefix();
+        [prefix, r#","choices":[{"index":"#, &index, r#","delta":{"#, delta, "}", &logprobs, NO_FINISH]
+            .concat()
     }
 }
+
+/// The end of a chunk whose choice goes on.
+const NO_FINISH: &str = r#","finish_reason":null}]}"#;
 
 /// The `chat.completion` object of a reply.
 pub fn completion_json(reply: &Reply, reasoning: Option<&'static str>) -> String {
@@ -188,16 +190,14 @@ fn choice_json(choice: &ReplyChoice, reasoning: Option<&'static str>) -> String 
 }
 
 fn call_field(place: usize, call: &ToolCall) -> String {
-    format!(r#""tool_calls":[{{"index":{place},{}}}]"#, call_fields(call))
+    [r#""tool_calls":[{"index":"#, &place.to_string(), ",", &call_fields(call), "}]"].concat()
 }
 
 fn call_fields(call: &ToolCall) -> String {
-    format!(
-        r#""id":{},"type":"function","function":{{"name":{},"arguments":{}}}"#,
-        encode_string(call.id.as_deref().unwrap_or_default()),
-        encode_string(&call.name),
-        encode_string(&call.arguments),
-    )
+    let id = encode_string(call.id.as_deref().unwrap_or_default());
+    let (name, arguments) = (encode_string(&call.name), encode_string(&call.arguments));
+    let function = r#","type":"function","function":{"name":"#;
+    [r#""id":"#, &id, function, &name, r#","arguments":"#, &arguments, "}"].concat()
 }
 
 /// OpenAI's `usage` object.
@@ -216,7 +216,7 @@ pub fn usage_json(usage: &Usage) -> String {
 }
 
 fn text_field(name: &str, text: &str) -> String {
-    format!(r#""{name}":{}"#, encode_string(text))
+    ["\"", name, "\":", &encode_string(text)].concat()
 }
 
 fn logprobs_field(logprobs: Option<&str>) -> String {

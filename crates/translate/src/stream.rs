@@ -3,9 +3,11 @@
 //! Takes out what OpenAI's API does not have, gives reasoning its name, maps odd finish reasons, withholds usage that was
 //! not asked for. Knows at the end whether the stream was whole. Called by `relay`.
 
+use std::ops::Range;
+
 use super::chat_sink::usage_json;
 use wire::turn::{FinishReason, Usage};
-use wire::{Edit, Editor, Malformed, REPLY, Tag, encode_string, prune, usage_from};
+use wire::{Edit, Editor, Malformed, REPLY, Tag, encode_string, prune, string_between, usage_from};
 
 /// What the client is to see.
 #[derive(Clone, Debug)]
@@ -53,6 +55,37 @@ pub struct StreamState {
     cut: bool,
     /// A usage chunk that came before the finish reasons: it is the last one, so it waits.
     last: Option<String>,
+    /// The last chunk that said something.
+    last_said: LastSaid,
+}
+
+/// The chunk before, when it said something. Most chunks differ from the one before only in the text that they say, so all the rest of
+/// them need not be judged again.
+#[derive(Debug, Default)]
+struct LastSaid {
+    payload: String,
+    place: Option<SaidPlace>,
+    is_changed: bool,
+}
+
+/// Where the text that a chunk says begins and ends, with its quotes.
+#[derive(Clone, Copy, Debug)]
+struct SaidPlace {
+    /// In the payload.
+    start: usize,
+    end: usize,
+    /// In [`StreamState::text`], where the chunk was changed.
+    left_start: usize,
+    left_end: usize,
+}
+
+impl LastSaid {
+    /// The text that this chunk says, where all the rest of it is as it was in the last one.
+    fn said_alike<'p>(&self, payload: &'p str) -> Option<(&'p str, SaidPlace)> {
+        let place = self.place?;
+        let (before, after) = (&self.payload[..place.start], &self.payload[place.end..]);
+        string_between(payload, before, after).filter(|said| says(said)).map(|said| (said, place))
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -74,6 +107,7 @@ impl StreamState {
             last: None,
             spoke: false,
             cut: false,
+            last_said: LastSaid::default(),
         }
     }
 
@@ -88,6 +122,7 @@ impl StreamState {
 
     /// From now on every chunk carries this head, and upstream's own role chunks are withheld: respool has sent them.
     pub fn head_was_sent(&mut self, id: &str, created: u64, model: &str) {
+        self.last_said.place = None;
         let sent = Sent { id: encode_string(id), created: created.to_string(), model: encode_string(model) };
         self.sent = Some(sent.clone());
         self.identity = Some(sent);
@@ -98,21 +133,38 @@ impl StreamState {
     /// # Errors
     /// When the payload is not JSON.
     pub fn pass(&mut self, payload: &str) -> Result<Passed, Malformed> {
+        if let Some((said, place)) = self.last_said.said_alike(payload) {
+            return Ok(self.pass_alike(said, place));
+        }
         let mut text = std::mem::take(&mut self.text);
         let mut chunk = ChunkEditor { state: self, saw: Saw::default(), choice: 0 };
         let changed = prune(payload, &REPLY, &mut chunk, &mut text);
         let saw = chunk.saw;
         self.text = text;
+        self.last_said.place = None;
         let changed = changed?;
         if saw.usage && !saw.choices && self.has_begun() && !self.is_finished() {
             self.last = Some(if changed { self.text.clone() } else { payload.to_owned() });
             return Ok(Passed::Withheld);
         }
-        Ok(match changed {
-            changed if saw.is_empty(self.sent.is_some(), changed) => Passed::Withheld,
-            true => Passed::Changed,
-            false => Passed::Untouched,
-        })
+        if saw.is_empty(self.sent.is_some(), changed) {
+            return Ok(Passed::Withheld);
+        }
+        if saw.said.is_some() {
+            payload.clone_into(&mut self.last_said.payload);
+            (self.last_said.place, self.last_said.is_changed) = (saw.said, changed);
+        }
+        Ok(if changed { Passed::Changed } else { Passed::Untouched })
+    }
+
+    /// A chunk that says this and is otherwise the one before.
+    fn pass_alike(&mut self, said: &str, place: SaidPlace) -> Passed {
+        if !self.last_said.is_changed {
+            return Passed::Untouched;
+        }
+        self.text.replace_range(place.left_start..place.left_end, said);
+        self.last_said.place = Some(SaidPlace { left_end: place.left_start + said.len(), ..place });
+        Passed::Changed
     }
 
     /// The text of the last chunk that was [`Passed::Changed`].
@@ -209,6 +261,7 @@ struct Saw {
     usage_dropped: bool,
     reasoning_dropped: bool,
     reasoning: bool,
+    said: Option<SaidPlace>,
 }
 
 impl Saw {
@@ -238,9 +291,8 @@ impl Editor for ChunkEditor<'_> {
             Tag::Role if self.state.sent.is_some() => Edit::Drop,
             Tag::Reasoning => self.reasoning(value),
             Tag::Content | Tag::ToolCalls | Tag::Extra => {
-                let says = !matches!(value, "null" | "\"\"" | "[]");
-                self.saw.content |= says;
-                self.state.spoke |= says;
+                self.saw.content |= says(value);
+                self.state.spoke |= says(value);
                 Edit::Keep
             }
             Tag::Role | Tag::Plain => Edit::Keep,
@@ -250,6 +302,19 @@ impl Editor for ChunkEditor<'_> {
     fn keeps(&self, key: &str) -> bool {
         self.state.rules.keep.iter().any(|kept| kept == key)
     }
+
+    fn stays(&mut self, tag: Tag, value: Range<usize>, left_at: usize) {
+        if matches!(tag, Tag::Content | Tag::Reasoning) && self.state.spoke {
+            let left_end = left_at + value.len();
+            let said = SaidPlace { start: value.start, end: value.end, left_start: left_at, left_end };
+            self.saw.said = Some(said);
+        }
+    }
+}
+
+/// True when the value of a field is no empty one.
+fn says(value: &str) -> bool {
+    !matches!(value, "null" | "\"\"" | "[]")
 }
 
 impl ChunkEditor<'_> {
@@ -365,6 +430,77 @@ mod tests {
         assert_eq!(state.usage().map(|usage| usage.total()), Some(7));
         check(&mut StreamState::new(rules(true)), usage, Passed::Untouched, "");
         assert!(state.pass("{broken").is_err());
+    }
+
+    /// A chunk with this delta, as vLLM writes it.
+    fn chunk(delta: &str, finish_reason: &str) -> String {
+        format!(
+            r#"{{"id":"a","choices":[{{"index":0,"delta":{delta},"finish_reason":{finish_reason},"token_ids":null}}],"prompt_text":null}}"#
+        )
+    }
+
+    /// Each chunk as judged after the one before it, and as judged by itself, must be the same.
+    fn check_alike(rules: &ChunkRules, chunks: &[String]) -> usize {
+        let (mut state, mut by_itself) = (StreamState::new(rules.clone()), StreamState::new(rules.clone()));
+        let mut alike = 0;
+        for payload in chunks {
+            alike += usize::from(state.last_said.said_alike(payload).is_some());
+            by_itself.last_said = LastSaid::default();
+            let passed = state.pass(payload);
+            assert_eq!(passed, by_itself.pass(payload), "{payload}");
+            if passed == Ok(Passed::Changed) {
+                assert_eq!(state.text(), by_itself.text(), "{payload}");
+            }
+            let facts = |state: &StreamState| {
+                (state.has_spoken(), state.is_finished(), state.usage(), state.heartbeat())
+            };
+            assert_eq!(facts(&state), facts(&by_itself), "{payload}");
+        }
+        alike
+    }
+
+    #[test]
+    fn a_chunk_like_the_one_before_is_judged_alike() {
+        let texts = [
+            "\"a\"",
+            "\"longer\"",
+            r#""\" \\""#,
+            "\"\"",
+            "\"b\"",
+            "null",
+            "[]",
+            "\"c\" ",
+            "\"d\" \"e\"",
+            "\"f\"",
+            "\"g\",\"x\":1",
+        ];
+        for rules in [rules(false), ChunkRules { reasoning: None, ..rules(true) }] {
+            for key in ["content", "reasoning", "reasoning_content", "refusal"] {
+                let delta = |text: &str| chunk(&format!(r#"{{"role":"assistant","{key}":{text}}}"#), "null");
+                let mut chunks: Vec<String> = texts.iter().map(|text| delta(text)).collect();
+                chunks.push(chunk(&format!(r#"{{"{key}":"x"}}"#), "\"stop\""));
+                chunks.push(chunk(&format!(r#"{{"{key}":"y"}}"#), "\"stop\""));
+                chunks.extend(["{\"choices\":[]}".to_owned(), delta("\"z\"")]);
+                check_alike(&rules, &chunks);
+            }
+        }
+        let words: Vec<String> =
+            (0..9).map(|at| chunk(&format!(r#"{{"content":"{}"}}"#, "w".repeat(at)), "null")).collect();
+        assert_eq!(
+            check_alike(&rules(false), &words),
+            7,
+            "all but the first two: one says nothing, one is the first"
+        );
+    }
+
+    #[test]
+    fn a_head_that_leaves_meanwhile_is_in_the_next_chunk() {
+        let mut state = StreamState::new(rules(false));
+        let said = |text: &str| chunk(&format!(r#"{{"content":"{text}"}}"#), "null");
+        state.pass(&said("a")).unwrap();
+        state.head_was_sent("mine", 5, "m");
+        assert_eq!(state.pass(&said("b")), Ok(Passed::Changed));
+        assert!(state.text().contains(r#""id":"mine""#), "{}", state.text());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::FutureExt as _;
+use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use hyper_rustls::ConfigBuilderExt as _;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -246,9 +247,9 @@ impl Upstream {
                 "",
             ));
         };
-        let path =
-            Uri::try_from(url).map(|url| url.into_parts().path_and_query.map(Uri::from).unwrap_or_default());
-        path.map_err(|error| {
+        let rest = url.split_once("://").map_or(&*url, |(_, rest)| rest);
+        let path = rest.find('/').map_or("/", |at| &rest[at..]);
+        PathAndQuery::try_from(path).map(Uri::from).map_err(|error| {
             UpstreamError::broken(
                 &self.name,
                 400,
@@ -520,6 +521,10 @@ fn is_object(body: &[u8]) -> bool {
 }
 
 fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    // Most messages have none, and to look is cheaper than to remove nine that are not there.
+    if !headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
+        return;
+    }
     let named: Vec<String> = headers
         .get_all(header::CONNECTION)
         .iter()
