@@ -15,7 +15,7 @@ use super::memory::Recollection;
 use super::recent::RecentRequest;
 use super::{Relay, client};
 use telemetry::{RequestFacts, RequestRecord, metrics};
-use tool_call_parser::{Prior, Tools};
+use tool_call_parser::{PreferredDialects, Tools};
 use translate::{
     Additions, ClientProgram, FreeTextPatterns, LoopFound, Outbound, ReplyRules, STOP_REASON, Situation,
     needs_version, used_ids,
@@ -23,7 +23,6 @@ use translate::{
 use wire::turn::Turn;
 use upstream::{Serving, Upstream, Who, choose, conversation};
 use wire::{ApiError, ChatRequest, ErrorCode, Pieces};
-use tool_call_parser::Prior;
 
 /// How a request is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

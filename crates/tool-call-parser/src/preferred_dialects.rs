@@ -132,7 +132,7 @@ mod tests {
         for (index, dialect) in TABLE.iter().enumerate() {
             for word in dialect.families {
                 let name = format!("org/{}-7B", word.to_uppercase());
-                let found = Prior::of_model(["other", &name]);
+                let found = PreferredDialects::from_model_names(["other", &name]);
                 assert!(found.0 & (1 << index) != 0, "{name}: {:?}", names(found));
             }
         }
