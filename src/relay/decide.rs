@@ -196,7 +196,7 @@ fn is_worth_more(
     );
     limits.attempts > 0
         && history.asked() <= usual + extra
-        && history.alike_in_a_row() <= usual + steps
+        && history.alike_in_a_row() <= usual.max(REPEATS) + steps
         && now < EXTRA_WITHIN + EXTRA_WITHIN_PER_STEP * steps
         && !is_corrected_by_client
 }
