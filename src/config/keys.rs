@@ -219,7 +219,7 @@ pub const KEYS: &[Key] = &[
     Key::new("limits.heartbeat", Scalar::Duration(false), r#""10s""#, "The pause between heartbeats while the upstream is silent."),
     Key::new("limits.client_timeout", Scalar::Duration(false), r#""1m""#, "How long a client may take to send a request's head, pause within a body, or read nothing of a reply. A body may take a second more for each 8 KiB of it."),
     Key::new("limits.drain", Scalar::Duration(true), r#""30s""#, "How long streams in progress may continue after SIGTERM."),
-    Key::new("recovery.attempts", Scalar::Count(0), "2", "How many more times respool asks the model after an unusable reply."),
+    Key::new("recovery.attempts", Scalar::Count(0), "2", "How many more times respool asks the model after an unusable reply. In a long turn it asks a few times more, unless this is 0."),
     Key::new("recovery.within", Scalar::Duration(false), r#""10m""#, "After this time from the arrival of the request, respool neither starts another attempt nor waits for one."),
     Key::new("recovery.wait_for_upstream", Scalar::Duration(true), r#""1m""#, "How long a request waits for an upstream that is starting, or that asks with `Retry-After` to be left alone. With fallback models in OpenClaw: `\"0s\"`, for they are tried afterwards."),
     Key::new("recovery.final_errors", Scalar::Word(FinalErrors::NAMES), r#""auto""#, "The form of an error after the last attempt. `auto`: OpenClaw, Codex and Claude Code get it in a form that stops them from sending the request again. `plain`: every client gets the true status."),

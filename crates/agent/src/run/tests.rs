@@ -463,7 +463,7 @@ fn a_reply_that_the_relay_could_not_use_gets_one_correction_and_a_last_call() {
 }
 
 #[test]
-fn a_reply_without_an_answer_is_not_called_a_broken_call() {
+fn an_absent_answer_is_not_a_broken_call() {
     let mut sim = sim(|_| {});
     sim.fails(ModelFailure {
         text: "the model stopped after its reasoning, without an answer (asked 3 times)".into(),
