@@ -461,10 +461,13 @@ async fn a_replay_hands_nothing_over_again() {
 
 #[tokio::test]
 async fn after_the_last_attempt_the_person_is_told() {
-    let model = |_: &Value| calls(&[("crm__get_deal", json!({"contact_id": "c-1"}))]);
+    let model = |request: &Value| match request["tools"].is_null() {
+        true => Script::json(200, &replies::text("Ask Sarah for the number of her deal.")),
+        false => calls(&[("crm__get_deal", json!({"contact_id": "c-1"}))]),
+    };
     let fake = FakeVllm::thinking(model).await;
     let desk = Desk::new(&fake.url());
-    desk.faults(&json!({"get_deal": ["error", "error", "error", "error"]}));
+    desk.faults(&json!({"get_deal": vec!["error"; 9]}));
     let respool = desk.started(&fake).await;
     let store = respool.agents.store().unwrap();
     enqueue(store, invocation("i1", "inbound-email-triage", mail())).await;
@@ -472,7 +475,13 @@ async fn after_the_last_attempt_the_person_is_told() {
     assert_eq!((row.state, row.attempt), (EntryState::Failed, 3));
     let told = messages(store, "i1").await;
     assert_eq!((told.len(), &told[0]["kind"]), (1, &json!("escalation")));
-    assert!(told[0]["body"]["reason"].as_str().unwrap().contains("crm__get_deal"), "{told:?}");
+    let body = &told[0]["body"];
+    assert!(body["reason"].as_str().unwrap().contains("crm__get_deal"), "{told:?}");
+    assert_eq!(body["recommendation"], "Ask Sarah for the number of her deal.");
+    assert_eq!((&body["recommended_by"], &body["contact"]), (&json!("agent"), &json!("sarah@acme.example")));
+    assert_eq!(body["payload"], mail());
+    let asked = fake.requests().last().unwrap().json();
+    assert!(task(&asked).contains("could not be called"), "it is told what failed: {asked}");
     respool.killed().await;
 }
 
@@ -573,6 +582,30 @@ async fn lateness_is_told_of_what_waits_and_of_what_fails() {
     assert_eq!(late("i1").await.len(), 1, "it is told once");
     let result = messages(store, "i1").await.pop().unwrap();
     assert_eq!((&result["kind"], &result["body"]["late"]["sla"]), (&json!("result"), &json!("1s")));
+    respool.killed().await;
+}
+
+/// With `sla_breach: warn`, lateness was only logged.
+#[tokio::test]
+async fn a_late_invocation_warns_the_person() {
+    let fake = FakeVllm::thinking(moving).await;
+    let desk = Desk::new(&fake.url());
+    desk.edit("processes/move-deal.md", "tools: [crm]\n", "tools: [crm]\ndelivery: {sla: 1s}\n");
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    let mut event =
+        invocation("i1", "move-deal", json!({"deal_id": "d-1", "sender_id": "sarah@acme.example"}));
+    event.asked = now() - 5_000;
+    enqueue(store, event).await;
+    let is_late = |one: &Value| one["id"] == "i1:late";
+    let warning = loop {
+        if let Some(found) = messages(store, "i1").await.into_iter().find(is_late) {
+            break found;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    };
+    assert_eq!((&warning["kind"], &warning["body"]["sla"]), (&json!("warning"), &json!("1s")));
+    assert_eq!(warning["body"]["sender"], "sarah@acme.example", "{warning}");
     respool.killed().await;
 }
 
