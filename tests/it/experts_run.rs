@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use respool::agent::{Decision, report};
 use respool::expert::{DryRun, Invocation, InvocationLane, Origin, message_json};
-use respool::store::{EntryRow, EntryState, MessageFilter, Queue as _, Store, Whose};
+use respool::store::{EntryRow, EntryState, MessageFilter, Queue as _, Store, StoreConfig, Whose};
 use serde_json::{Value, json};
 
 use crate::support::client::{Request, exchange};
@@ -285,7 +285,7 @@ async fn a_mail_becomes_a_draft_a_note_and_a_result() {
 async fn a_failed_step_is_repeated_later_and_nothing_before_it() {
     let fake = FakeVllm::thinking(triage).await;
     let desk = Desk::new(&fake.url());
-    desk.faults(&json!({"get_deal": ["error"]}));
+    desk.faults(&json!({"get_deal": ["error", "error"]}));
     let respool = desk.started(&fake).await;
     let store = respool.agents.store().unwrap();
     enqueue(store, invocation("i1", "inbound-email-triage", mail())).await;
@@ -363,12 +363,27 @@ async fn a_call_without_required_arguments_is_never_made() {
     respool.killed().await;
 }
 
+/// One hiccup of a server cost a whole attempt, and with a single attempt the process.
+#[tokio::test]
+async fn a_read_is_repeated_once_after_a_protocol_error() {
+    let fake = FakeVllm::thinking(triage).await;
+    let desk = Desk::new(&fake.url());
+    desk.faults(&json!({"get_deal": ["error"]}));
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "inbound-email-triage", mail())).await;
+    let row = until(store, "i1", is_over).await;
+    assert_eq!((row.state, row.attempt), (EntryState::Done, 1), "{row:?}");
+    assert_eq!(desk.effects(), ["get_email", "get_contact", "get_deal", "create_note"]);
+    respool.killed().await;
+}
+
 /// When the record of a run cannot be read, respool does not know which calls the run made, so it makes no more.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_run_that_cannot_be_read_nothing_more_is_done() {
     let fake = FakeVllm::thinking(triage).await;
     let desk = Desk::new(&fake.url());
-    desk.faults(&json!({"get_deal": ["error"]}));
+    desk.faults(&json!({"get_deal": ["error", "error"]}));
     let respool = desk.started(&fake).await;
     let store = respool.agents.store().unwrap();
     enqueue(store, invocation("i1", "inbound-email-triage", mail())).await;
@@ -1068,6 +1083,26 @@ async fn the_command_line_binds_validates_and_runs() {
         "{}",
         text(&queue)
     );
+}
+
+/// A server that never ran had three events in its queue after three seconds of a dry run.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_runs_one_process_fires_no_clocks() {
+    let model = |request: &Value| moving(request).delay(Duration::from_millis(1_200));
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    desk.change(&[(
+        "triggers:\n",
+        "triggers:\n  - {name: often, type: cron, expr: '* * * * * *', process: move-deal}\n",
+    )]);
+    for more in [&["--dry-run"][..], &[]] {
+        let ran = respool(&desk, &[&["run", "sales-desk", "--process", "move-deal"], more].concat());
+        assert!(ran.status.success(), "{ran:?}");
+    }
+    let store =
+        Store::open(&StoreConfig { state_dir: desk.path("state"), ..StoreConfig::default() }).unwrap();
+    assert_eq!(store.entries(None, EntryState::Waiting, 10).await.unwrap().len(), 0, "no clock has fired");
+    assert_eq!(store.entries(None, EntryState::Held, 10).await.unwrap().len(), 1, "the process itself");
 }
 
 /// The person who looks at a dry run sees what would be done, and nothing of private knowledge.

@@ -175,6 +175,19 @@ mod tests {
     use crate::expert::trigger::tests::manifest;
 
     #[test]
+    fn the_time_of_a_clock_can_be_the_key_of_its_lane() {
+        let package = manifest(
+            "\n  - {name: daily, type: cron, expr: '0 8 * * *', process: scan, concurrency: serial_per_key, concurrency_key: scheduled_at}",
+        );
+        let payload = json!({"scheduled_at": "2026-11-20T08:00:00Z", "fired_at": "2026-11-20T08:00:01Z"});
+        let event = Event { id: "i".into(), payload, delivery: None, at: 0 };
+        let invocation = invocation(&package, "d", &package.triggers.items[0], event);
+        let expected =
+            InvocationLane::Key { path: "scheduled_at".into(), value: "2026-11-20T08:00:00Z".into() };
+        assert_eq!((invocation.lane, invocation.warnings.len()), (Some(expected), 0));
+    }
+
+    #[test]
     fn a_person_learns_who_sent_it_and_whom_it_concerns() {
         let facts = |payload: Value, mapped: Value| {
             let Value::Object(mapped) = mapped else { panic!("{mapped}") };
