@@ -67,6 +67,16 @@ impl Package {
         Tiers::of(&self.manifest.policy, operations)
     }
 
+    /// Whether some call of the expert waits for a person's consent.
+    pub fn asks_people(&self) -> bool {
+        let (policy, learning) = (&self.manifest.policy, &self.manifest.learning);
+        let has_file = |name: &str| self.offered_tools().any(|tool| tool.name.value == name);
+        let has_undescribed = self.manifest.tools.items.iter().any(|name| !has_file(&name.value));
+        !self.tiers().operations(Tier::Confirm).is_empty()
+            || (has_undescribed && policy.default == Tier::Confirm)
+            || (learning.enabled && learning.approval == Tier::Confirm)
+    }
+
     /// The process of this name.
     pub fn process(&self, name: &str) -> Option<&Process> {
         self.processes.items.iter().find(|process| !name.is_empty() && process.name.value == name)

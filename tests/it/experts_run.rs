@@ -1105,6 +1105,34 @@ async fn a_command_that_runs_one_process_fires_no_clocks() {
     assert_eq!(store.entries(None, EntryState::Held, 10).await.unwrap().len(), 1, "the process itself");
 }
 
+/// Without an operator's key a call waited for ever, and no command said so. With one, clients without keys were turned away.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_approval_takes_one_key() {
+    let fake = FakeVllm::thinking(moving).await;
+    let desk = Desk::new(&fake.url());
+    let warned = respool(&desk, &["validate", "sales-desk"]);
+    let said = String::from_utf8_lossy(&warned.stdout).into_owned();
+    assert!(said.contains("nobody can approve") && said.contains("RESPOOL_OPERATOR_KEY"), "{said}");
+    let key = "sk-operator-0123456789";
+    let served = Respool::started_in(&desk.toml(&fake.url()), &[("RESPOOL_OPERATOR_KEY", key)], None).await;
+    let store = served.agents.store().unwrap();
+    let listed = exchange(served.address, &Request::get("/v1/models")).await;
+    assert_eq!(listed.status, 200, "clients without a key stay");
+    assert_eq!(exchange(served.address, &Request::get("/v1/approvals")).await.status, 403);
+    let with = |key: &str| Request::get("/v1/approvals").header("authorization", &format!("Bearer {key}"));
+    assert_eq!(exchange(served.address, &with("sk-wrong-0123456789")).await.status, 401);
+    enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
+    until(store, "i1", |row| row.state == EntryState::Held).await;
+    let waiting = exchange(served.address, &with(key)).await.json();
+    let path = format!("/v1/approvals/{}", waiting["data"][0]["id"].as_str().unwrap());
+    let approve = Request::post(&path, r#"{"approve": true}"#);
+    let approve = approve.header("authorization", &format!("Bearer {key}"));
+    assert_eq!(exchange(served.address, &approve).await.status, 200);
+    assert_eq!(until(store, "i1", is_over).await.state, EntryState::Done);
+    assert_eq!(desk.effects(), ["update_deal_stage"]);
+    served.killed().await;
+}
+
 /// The person who looks at a dry run sees what would be done, and nothing of private knowledge.
 #[tokio::test]
 async fn a_dry_run_reports_no_private_knowledge() {

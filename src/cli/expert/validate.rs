@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::OutputFormat;
+use super::installed::nobody_approves;
 use crate::cli::Failure;
 use crate::cli::say::{say, say_piece};
 use crate::cli::serve::runtime;
@@ -72,7 +73,8 @@ async fn binding(config: &Configuration, installed: &Installed) -> Result<Value,
             path.display()
         )
     });
-    let warnings: Vec<String> = unread.into_iter().chain(checked.mismatches).collect();
+    let unanswered = nobody_approves(&config.settings, package);
+    let warnings: Vec<String> = unread.into_iter().chain(checked.mismatches).chain(unanswered).collect();
     let problem = |one: &expert::BindingProblem| json!({"tool": one.tool, "problem": one.text, "passes": !one.is_final});
     Ok(json!({
         "ready": checked.problems.is_empty(),
