@@ -16,7 +16,8 @@ pub(super) struct Advice {
 
 pub(super) fn advice(settings: &Settings) -> Vec<Advice> {
     let denied = settings.agents.iter().filter_map(|(name, agent)| denied(settings, name, &agent.tools));
-    denied.chain(open(settings)).chain(idle(settings)).chain(no_operator(settings)).collect()
+    let about_keys = no_operator(settings).into_iter().chain(only_operators(settings));
+    denied.chain(open(settings)).chain(idle(settings)).chain(about_keys).collect()
 }
 
 /// True if respool adds its own key to what it sends upstream.
@@ -93,6 +94,18 @@ fn no_operator(settings: &Settings) -> Option<Advice> {
     is_missing.then(|| Advice { text: NO_OPERATOR.to_owned(), todo: HOW_TO_APPROVE.to_owned() })
 }
 
+/// The owner has named keys, but only operators need one.
+fn only_operators(settings: &Settings) -> Option<Advice> {
+    let server = &settings.server;
+    let is_open = server.operator_keys_env.is_some() && !server.asks_for_keys();
+    is_open.then(|| Advice {
+        text: "clients of this machine need no key: `operator_keys_env` alone protects approvals, the outbox and decisions on the page"
+            .to_owned(),
+        todo: "if all clients should need a key, or a proxy lets others reach this address, set `client_keys_env` to the same variable"
+            .to_owned(),
+    })
+}
+
 /// Why calls of experts wait for ever.
 pub(super) const NO_OPERATOR: &str =
     "no operator key is configured, so nobody can approve the calls of experts that wait for a person";
@@ -162,7 +175,11 @@ mod tests {
         let experts = "[experts]\nmodel = 'm'\n";
         let [one] = &check(experts)[..] else { panic!("one") };
         assert!(one.text.contains("nobody can approve") && one.todo.contains("RESPOOL_OPERATOR_KEY"));
-        assert_eq!(check(&format!("operator_keys_env = 'V'\n{experts}")), []);
+        let [only] = &check(&format!("operator_keys_env = 'V'\n{experts}"))[..] else { panic!("one") };
+        assert!(only.text.contains("clients of this machine need no key"), "{only:?}");
+        for closed in ["client_keys_env = 'V'\n", "trusted_hosts = ['llm.example.org']\n"] {
+            assert_eq!(check(&format!("{closed}operator_keys_env = 'V'\n{experts}")), []);
+        }
         assert_eq!(check(""), []);
     }
 
@@ -207,7 +224,7 @@ mod tests {
                 Some(&format!(
                     "f:1: {list}: the environment variable V is not set or empty; set it, or remove this"
                 )),
-                false,
+                list == "operator_keys_env",
             );
         }
     }

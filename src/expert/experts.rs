@@ -235,7 +235,8 @@ impl Experts {
         self.look_at_servers();
     }
 
-    /// Why work on an expert would fail now, for people, after its MCP servers were asked; `None` if it can begin.
+    /// Why work on an expert would fail now, for people, after its MCP servers were asked; `None` if it can
+    /// begin.
     pub(super) async fn confirm_ready(&self, expert: &Expert) -> Option<String> {
         self.sources.confirm_servers(expert.bound.iter().filter_map(bound::BoundTool::server)).await;
         let problems = self.problems(expert);

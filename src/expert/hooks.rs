@@ -190,7 +190,7 @@ const MESSAGE: [&str; 3] = ["sender_id", "message_text", "channel_name"];
 /// Checks the form of a message for a channel trigger.
 ///
 /// # Errors
-/// What is missing, for people.
+/// Names the missing field, for people.
 fn check_message(message: &Value) -> Result<(), String> {
     let has_text = |field: &&str| message.get(*field).is_some_and(Value::is_string);
     match MESSAGE.iter().find(|field| !has_text(field)) {

@@ -224,7 +224,8 @@ impl Access {
         leads_nowhere_else(path)
     }
 
-    /// The operator's key that a request carries, where clients need none. Any other key is the client's own, except on routes for operators.
+    /// The operator's key that a request carries, where clients need none. Any other key is the client's own,
+    /// except on routes for operators.
     ///
     /// # Errors
     /// When a route for operators gets a wrong key.
@@ -301,7 +302,8 @@ impl Access {
         if terms.config.asks_for_keys() { None } else { terms.pages.refuse_foreign(headers).err() }
     }
 
-    /// Who looks at the page: an operator with a session; anybody where clients need no keys, but no page of another site.
+    /// Who looks at the page: an operator with a session; anybody where clients need no keys, but no page of
+    /// another site.
     ///
     /// # Errors
     /// Why nobody may look.

@@ -101,7 +101,8 @@ pub(super) fn open_other(path: &Path, steps: &[&str]) -> Result<(Connection, Con
     }
 }
 
-/// Ends the claims on entries of the queue. Those who made them have ended, and nobody need wait until the claims do.
+/// Ends the claims on entries of the queue. Those who made them have ended, and nobody need wait until the
+/// claims do.
 fn release_claims(writer: &Connection, path: &Path) {
     let released = writer.execute("UPDATE queue SET lease_until = 0 WHERE lease_until IS NOT NULL", []);
     if let Err(error) = released {

@@ -311,7 +311,8 @@ async fn a_failed_step_is_repeated_later_and_nothing_before_it() {
     respool.killed().await;
 }
 
-/// Only the model learnt that it is not known whether a call took effect, and the person was told that all was done.
+/// Only the model learnt that it is not known whether a call took effect, and the person was told that all
+/// was done.
 #[tokio::test]
 async fn an_unknown_outcome_reaches_the_person() {
     let model = |request: &Value| match results(request).len() {
@@ -341,7 +342,8 @@ async fn an_unknown_outcome_reaches_the_person() {
     respool.killed().await;
 }
 
-/// A call without its required arguments reached the server after two corrections, and a person was asked for consent to it.
+/// A call without its required arguments reached the server after two corrections, and a person was asked for
+/// consent to it.
 #[tokio::test]
 async fn a_call_without_required_arguments_is_never_made() {
     let model = |request: &Value| match results(request).len() {
@@ -1105,7 +1107,8 @@ async fn a_command_that_runs_one_process_fires_no_clocks() {
     assert_eq!(store.entries(None, EntryState::Held, 10).await.unwrap().len(), 1, "the process itself");
 }
 
-/// Without an operator's key a call waited for ever, and no command said so. With one, clients without keys were turned away.
+/// Without an operator's key a call waited for ever, and no command said so. With one, clients without keys
+/// were turned away.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_approval_takes_one_key() {
     let fake = FakeVllm::thinking(moving).await;

@@ -196,7 +196,8 @@ impl Run {
         self.finish_call(&queue.current, queue.later, ended);
     }
 
-    /// Whether a call that ended like this is made once more. One that may not be repeated may have had its effect.
+    /// Whether a call that ended like this is made once more. One that may not be repeated may have had its
+    /// effect.
     pub(in crate::agent) fn is_repeated(&self, step: &ToolStep, outcome: CallOutcome) -> bool {
         let ends_run = self.offered(&step.call.name).map(|tool| tool.ends_run);
         let would_end_run = self.setup.repeats_after_faults && ends_run == Some(EndsRun::OnFault);

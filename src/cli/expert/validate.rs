@@ -11,14 +11,18 @@ use crate::cli::Failure;
 use crate::cli::say::{say, say_piece};
 use crate::cli::serve::runtime;
 use crate::config::Loaded as Configuration;
-use crate::expert::{self, Diagnostic, Installed, LONG_PROMPT, Library, Loaded, Severity};
+use crate::expert::{self, Diagnostic, Installed, LONG_PROMPT, Library, Loaded, Severity, Source};
 use crate::tools::Sources;
 
 /// Checks the package in a directory by itself, without reading the configuration.
 pub(super) fn directory(path: &Path, format: OutputFormat) -> Result<(), Failure> {
-    let loaded = expert::load(path).map_err(|error| {
-        format!("{} cannot be opened as a package: {error}; name its directory", path.display())
-    })?;
+    let loaded = if path.is_dir() {
+        Source::Path(path.to_owned()).load()?
+    } else {
+        expert::load(path).map_err(|error| {
+            format!("{} cannot be opened as a package: {error}; name its directory", path.display())
+        })?
+    };
     print(&loaded, format)
 }
 

@@ -70,7 +70,7 @@ pub fn invocation(manifest: &Manifest, digest: &str, trigger: &Trigger, event: E
     }
 }
 
-/// What a person who takes over wants to know about the event first, and where payloads have it.
+/// The facts about an event that a person who takes over needs first, and where payloads have them.
 const FACTS: [(&str, &[&str]); 4] = [
     ("sender", &["sender_id", "messages[0].from", "sender", "from"]),
     ("contact", &["contact_id", "contact"]),
@@ -78,8 +78,8 @@ const FACTS: [(&str, &[&str]); 4] = [
     ("subject", &["messages[0].subject", "subject"]),
 ];
 
-/// What a message to people says about the event of an invocation: who sent it and whom it concerns, if the payload or the mapped inputs say
-/// so, and both of them whole.
+/// The facts about an invocation's event for a message to people: who sent it and whom it concerns, if the
+/// payload or the mapped inputs say so, and both of them whole.
 pub(in crate::expert) fn event_facts(invocation: &Invocation) -> Map<String, Value> {
     let keys = Keys { payload: &invocation.payload, mapped: &invocation.mapped };
     let fact = |(name, paths): &(&str, &[&str])| {
@@ -175,7 +175,7 @@ mod tests {
     use crate::expert::trigger::tests::manifest;
 
     #[test]
-    fn the_time_of_a_clock_can_be_the_key_of_its_lane() {
+    fn a_lane_can_be_keyed_by_the_clocks_time() {
         let package = manifest(
             "\n  - {name: daily, type: cron, expr: '0 8 * * *', process: scan, concurrency: serial_per_key, concurrency_key: scheduled_at}",
         );

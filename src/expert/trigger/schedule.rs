@@ -62,7 +62,8 @@ impl Schedule {
         self.latest(from, watch.since.min(watch.now)).into_iter().collect()
     }
 
-    /// The first time that came due and is not among those that are fired for; `None` if nothing was missed for good.
+    /// The first time that came due and is not among those that are fired for; `None` if nothing was missed
+    /// for good.
     pub fn first_missed(&self, watch: Watch, fired: &[u64]) -> Option<u64> {
         self.next_after(watch.mark).filter(|time| *time <= watch.now && !fired.contains(time))
     }
