@@ -16,7 +16,8 @@ pub(super) struct Advice {
 
 pub(super) fn advice(settings: &Settings) -> Vec<Advice> {
     let denied = settings.agents.iter().filter_map(|(name, agent)| denied(settings, name, &agent.tools));
-    denied.chain(open(settings)).chain(idle(settings)).collect()
+    let about_keys = no_operator(settings).into_iter().chain(only_operators(settings));
+    denied.chain(open(settings)).chain(idle(settings)).chain(about_keys).collect()
 }
 
 /// True if respool adds its own key to what it sends upstream.
@@ -87,6 +88,31 @@ fn open(settings: &Settings) -> Option<Advice> {
     })
 }
 
+/// Nobody can approve the calls of experts.
+fn no_operator(settings: &Settings) -> Option<Advice> {
+    let is_missing = serves_experts(settings) && !settings.server.may_have_operators();
+    is_missing.then(|| Advice { text: NO_OPERATOR.to_owned(), todo: HOW_TO_APPROVE.to_owned() })
+}
+
+/// The owner has named keys, but only operators need one.
+fn only_operators(settings: &Settings) -> Option<Advice> {
+    let server = &settings.server;
+    let is_open = server.operator_keys_env.is_some() && !server.asks_for_keys();
+    is_open.then(|| Advice {
+        text: "clients of this machine need no key: `operator_keys_env` alone protects approvals, the outbox and decisions on the page"
+            .to_owned(),
+        todo: "if all clients should need a key, or a proxy lets others reach this address, set `client_keys_env` to the same variable"
+            .to_owned(),
+    })
+}
+
+/// Why calls of experts wait for ever.
+pub(super) const NO_OPERATOR: &str =
+    "no operator key is configured, so nobody can approve the calls of experts that wait for a person";
+/// How somebody becomes an operator.
+pub(super) const HOW_TO_APPROVE: &str = "start `respool serve` with a key of at least 16 characters in RESPOOL_OPERATOR_KEY, and run \
+     `respool expert approvals` with the same key there";
+
 /// Rules that allow nothing, although their owner meant them to.
 fn idle(settings: &Settings) -> Option<Advice> {
     let rules = idle_rules(&settings.tools.policy);
@@ -145,6 +171,19 @@ mod tests {
     }
 
     #[test]
+    fn experts_that_nobody_can_answer_are_named() {
+        let experts = "[experts]\nmodel = 'm'\n";
+        let [one] = &check(experts)[..] else { panic!("one") };
+        assert!(one.text.contains("nobody can approve") && one.todo.contains("RESPOOL_OPERATOR_KEY"));
+        let [only] = &check(&format!("operator_keys_env = 'V'\n{experts}"))[..] else { panic!("one") };
+        assert!(only.text.contains("clients of this machine need no key"), "{only:?}");
+        for closed in ["client_keys_env = 'V'\n", "trusted_hosts = ['llm.example.org']\n"] {
+            assert_eq!(check(&format!("{closed}operator_keys_env = 'V'\n{experts}")), []);
+        }
+        assert_eq!(check(""), []);
+    }
+
+    #[test]
     fn a_rule_that_allows_nothing_is_named() {
         let rule = |command: &str| format!("[[tools.policy.rule]]\ncommand = {command:?}\nthen = 'allow'\n");
         let [idle] = &check(&format!("{}{}", rule("git *"), rule("(cd x; make *)")))[..] else {
@@ -172,7 +211,7 @@ mod tests {
             Some("f:1: listen: anybody who can reach 0.0.0.0:1 could use the agents"),
             false,
         );
-        check(&format!("{open}[experts]\nmodel = 'm'\n"), Some("could use the agents and experts"), false);
+        check(&format!("{open}[experts]\nmodel = 'm'\n"), Some("could use the agents and experts"), true);
         check(&format!("{open}{key}"), Some("could use the upstream's key"), false);
         check(&format!("{open}{key}{agent}"), Some("`allow_unauthenticated = true`"), false);
         check(&format!("{open}allow_unauthenticated = true\n{agent}"), None, true);
@@ -185,7 +224,7 @@ mod tests {
                 Some(&format!(
                     "f:1: {list}: the environment variable V is not set or empty; set it, or remove this"
                 )),
-                false,
+                list == "operator_keys_env",
             );
         }
     }

@@ -329,10 +329,13 @@ async fn messages_start_a_trigger_once_their_channel_is_named() {
             "{channel} {sender}"
         );
     }
-    assert_eq!(
-        statuses(&bed.post("talk", &json!({"channel_name": ["support"], "sender_id": "u1"})).await),
-        [""; 0]
-    );
+    for wrong in [
+        json!({"channel_name": "support", "sender_id": "u1"}),
+        json!({"channel_name": ["support"], "sender_id": "u1", "message_text": "hi"}),
+        json!([message("support", "u1")]),
+    ] {
+        assert_eq!(bed.post("talk", &wrong).await.status, 400, "{wrong}");
+    }
     assert_eq!(bed.queued().await.len(), 1);
 }
 

@@ -300,7 +300,7 @@ async fn a_server_over_http() {
 }
 
 #[tokio::test]
-async fn a_request_that_left_has_an_unknown_outcome_over_http() {
+async fn a_sent_request_has_an_unknown_outcome_over_http() {
     let folder = tempfile::tempdir().unwrap();
     let server = http_server(&folder).await;
     eventually("it says where", || folder.path().join("port").exists()).await;

@@ -346,7 +346,8 @@ impl BoundTool {
 }
 
 impl BoundTool {
-    /// The server's tools, and a call of an operation under its own name there; `None` while that is not known.
+    /// The server's tools, and a call of an operation under its own name there; `None` while that is not
+    /// known.
     fn own_call(
         &self,
         operation: &OfferedOperation,

@@ -13,7 +13,7 @@ use super::admin_routes::{has_dot_segments, is_administrative};
 use super::hooks::is_hook;
 use super::key_file::KeyList;
 use super::key_reading::KeyFile;
-use super::keys::{ClientKey, KeyRing, carried, digest};
+use super::keys::{ClientKey, KEY_HEADERS, KeyRing, carried, digest};
 use super::meter::{Meters, now};
 use super::page::session::{self, Denied, Sessions, Viewer};
 use super::pages::Pages;
@@ -29,6 +29,8 @@ use wire::{ApiError, ErrorCode};
 const OPEN: [&str; 3] = ["/health", "/ready", "/metrics"];
 /// This one says nothing and uses nothing.
 const HEALTH: &str = "/health";
+/// Where the routes begin that only operators may use.
+const OPERATORS: [&str; 2] = ["/v1/approvals", "/v1/outbox"];
 /// So often the file of keys is looked at, and what was used is written.
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -187,24 +189,57 @@ impl Access {
             if terms.lends_key && path != HEALTH {
                 terms.pages.refuse_foreign(request.headers())?;
             }
+            let operator = self.operator_of(request.headers(), path, peer)?;
+            if let Some(operator) = operator {
+                // Whatever key a client brings goes upstream here, and this one must not.
+                KEY_HEADERS.iter().for_each(|name| drop(request.headers_mut().remove(*name)));
+                let visit = Visit::of(operator);
+                request.extensions_mut().insert(Arc::clone(&visit));
+                self.check_path(request.uri().path(), Some(visit.key.as_ref()))?;
+                return Ok(Some(visit));
+            }
             None
         } else if OPEN.contains(&path) || page::is_path(path) {
             None
         } else {
             Some(self.key_of(request.headers(), peer)?)
         };
-        // The hot route is none of these.
-        if !CHAT.contains(&path) {
-            if is_administrative(path) {
-                self.administrative(key.as_deref())?;
-            }
-            leads_nowhere_else(path)?;
-        }
+        self.check_path(path, key.as_deref())?;
         let Some(key) = key else { return Ok(None) };
         request.headers_mut().insert(header::AUTHORIZATION, key.identity.clone());
         let visit = Visit::of(key);
         request.extensions_mut().insert(Arc::clone(&visit));
         Ok(Some(visit))
+    }
+
+    /// Refuses administrative routes, and paths that a server would take for another one.
+    fn check_path(&self, path: &str, key: Option<&ClientKey>) -> Result<(), ApiError> {
+        // The hot route is none of these.
+        if CHAT.contains(&path) {
+            return Ok(());
+        }
+        if is_administrative(path) {
+            self.administrative(key)?;
+        }
+        leads_nowhere_else(path)
+    }
+
+    /// The operator's key that a request carries, where clients need none. Any other key is the client's own,
+    /// except on routes for operators.
+    ///
+    /// # Errors
+    /// When a route for operators gets a wrong key.
+    fn operator_of(
+        &self,
+        headers: &HeaderMap,
+        path: &str,
+        peer: Option<IpAddr>,
+    ) -> Result<Option<Arc<ClientKey>>, ApiError> {
+        let Some(sent) = carried(headers).filter(|_| self.has_operators()) else { return Ok(None) };
+        if OPERATORS.iter().any(|route| path.starts_with(route)) || is_administrative(path) {
+            return self.key_of(headers, peer).map(Some);
+        }
+        Ok(self.ring().find(sent).cloned())
     }
 
     fn key_of(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> Result<Arc<ClientKey>, ApiError> {
@@ -267,7 +302,8 @@ impl Access {
         if terms.config.asks_for_keys() { None } else { terms.pages.refuse_foreign(headers).err() }
     }
 
-    /// Who looks at the page: an operator with a session; anybody where clients have no keys, but no page of another site.
+    /// Who looks at the page: an operator with a session; anybody where clients need no keys, but no page of
+    /// another site.
     ///
     /// # Errors
     /// Why nobody may look.
@@ -275,14 +311,17 @@ impl Access {
         let terms = self.terms();
         if !terms.config.asks_for_keys() {
             let refused = terms.pages.refuse_foreign(headers);
-            return refused
-                .map(|()| self.sessions.viewer("", ""))
-                .map_err(|error| Denied::Foreign(error.message));
+            refused.map_err(|error| Denied::Foreign(error.message))?;
+            return Ok(self.operator_with_session(headers).unwrap_or_else(|| self.sessions.viewer("", "")));
         }
-        let cookie = session::cookie(headers).ok_or(Denied::NoSession)?;
+        self.operator_with_session(headers).ok_or(Denied::NoSession)
+    }
+
+    fn operator_with_session(&self, headers: &HeaderMap) -> Option<Viewer> {
+        let cookie = session::cookie(headers)?;
         let ring = self.ring();
-        let key = self.sessions.read(cookie, now().since_1970, ring.operators()).ok_or(Denied::NoSession)?;
-        Ok(self.sessions.viewer(&key.name, cookie))
+        let key = self.sessions.read(cookie, now().since_1970, ring.operators())?;
+        Some(self.sessions.viewer(&key.name, cookie))
     }
 
     /// The cookie for an operator's key.

@@ -38,12 +38,23 @@ pub struct ServerConfig {
 }
 
 impl ServerConfig {
-    /// True where clients need a key.
+    /// True where clients need a key. Keys that are only for operators close an address that others reach,
+    /// also through a proxy, but not one of this machine.
     pub fn asks_for_keys(&self) -> bool {
-        !(self.client_keys.is_empty() && self.operator_keys.is_empty())
+        !self.client_keys.is_empty()
             || self.client_keys_file.is_some()
             || self.client_keys_env.is_some()
-            || self.operator_keys_env.is_some()
+            || (self.operator_keys_env.is_some() && self.is_reached_by_others())
+    }
+
+    /// Whether others than this machine reach the address, as far as the settings say.
+    fn is_reached_by_others(&self) -> bool {
+        !(self.listen.is_loopback() && self.trusted_hosts.is_empty() && self.trusted_origins.is_empty())
+    }
+
+    /// True where some key may be an operator's. A file of keys is not looked into.
+    pub fn may_have_operators(&self) -> bool {
+        !self.operator_keys.is_empty() || self.operator_keys_env.is_some() || self.client_keys_file.is_some()
     }
 }
 

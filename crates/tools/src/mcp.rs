@@ -138,7 +138,8 @@ impl Server {
         Offer { spec, name: self.name_of(tool) }
     }
 
-    /// Finds out whether a server behind a URL that seems to be up still answers. One that does not is down when this returns.
+    /// Finds out whether a server behind a URL that seems to be up still answers. One that does not is down
+    /// when this returns.
     pub(super) async fn confirm(&self) {
         let State::Up(up) = self.state.borrow().clone() else { return };
         if self.doubt.is_some() && ping(&up.peer).await.is_err() {

@@ -66,6 +66,7 @@ pub(super) fn setup() -> Setup {
         snapshot: String::new(),
         is_private: false,
         ends_at_limits: false,
+        repeats_after_faults: true,
     }
 }
 
@@ -383,6 +384,27 @@ fn tier_one_a_tool_whose_server_stumbles_is_called_once_more() {
     assert_eq!(sim.tool_call(), ToolStep { is_retry: true, ..first });
     sim.ends(CallOutcome::Transient, "502 again");
     assert_eq!(sim.last_words(), "Error: 502 again", "then the model gets the error");
+}
+
+#[test]
+fn a_read_is_repeated_once_after_any_fault() {
+    let reading = |repeats| {
+        sim(move |setup| {
+            (setup.tools[0].ends_run, setup.repeats_after_faults) = (EndsRun::OnFault, repeats);
+        })
+    };
+    for how in [CallOutcome::TimedOut, CallOutcome::ProtocolError, CallOutcome::Transient] {
+        let mut sim = reading(true);
+        sim.says(calls(&[READ]));
+        let first = sim.tool_call();
+        sim.ends(how, "late");
+        assert_eq!(sim.tool_call(), ToolStep { is_retry: true, ..first }, "{how:?}");
+        sim.ends(how, "late again");
+        assert_eq!(sim.outcome().failure.unwrap().code, "tool_unavailable");
+    }
+    let mut old = reading(false);
+    old.says(calls(&[READ])).ends(CallOutcome::TimedOut, "late");
+    assert!(old.outcome().failure.is_some(), "a run of an older version is restored as it went");
 }
 
 #[test]
