@@ -57,6 +57,10 @@ vllm DIR:
 bench:
     benches/proxy/run.sh
 
+# Does a request cost more than at the commit BASE? Fails when a test needs 3 % more instructions; the table goes into the commit message.
+bench-gate BASE *OPTIONS:
+    benches/proxy/gate.sh {{BASE}} {{OPTIONS}}
+
 # Fuzz one target (parse, split, account, rewrite, repair; sse, responses, messages, wire_events) for that many seconds; what it finds lands in fuzz/artifacts. Needs cargo-fuzz.
 fuzz TARGET SECONDS="600":
     #!/usr/bin/env bash

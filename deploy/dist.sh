@@ -42,7 +42,7 @@ mkdir -p "$root"/usr/share/{bash-completion/completions,zsh/vendor-completions,f
 "$built" completions zsh > "$root/usr/share/zsh/vendor-completions/_respool"
 "$built" completions fish > "$root/usr/share/fish/vendor_completions.d/respool.fish"
 mkdir -p "$root/usr/lib/systemd/user" "$root/usr/share/doc/respool/examples"
-sed -e 's|%h/.local/bin/respool|/usr/bin/respool|' -e 's|^Documentation=.*|Documentation=man:respool(1)|' \
+sed -e 's|%h/.local/bin/respool|/usr/bin/respool|' -e '/^Description=/a Documentation=man:respool(1)' \
     deploy/respool.service > "$root/usr/lib/systemd/user/respool.service"
 install -m 644 deploy/respool.env respool.example.toml openclaw.example.json "$root/usr/share/doc/respool/examples/"
 install -m 644 README.md "$root/usr/share/doc/respool/"

@@ -13,6 +13,7 @@ mod experts;
 mod file;
 mod flags;
 mod keys;
+mod misspelt;
 mod page;
 mod problem;
 mod search;
@@ -29,6 +30,7 @@ use serde::Deserialize;
 pub use effect::Change;
 pub use flags::Flags;
 pub use keys::{KEYS, Key};
+pub use misspelt::Misspelt;
 pub use page::page;
 pub use problem::{Place, Problem, Problems};
 
@@ -117,6 +119,8 @@ pub struct Loaded {
     pub file: Option<PathBuf>,
     /// A `respool.toml` in the working directory that was not read, because nobody named it.
     pub unread: Option<PathBuf>,
+    /// Environment variables that look like settings and are read by nothing.
+    pub misspelt: Vec<Misspelt>,
     tree: Table,
 }
 
@@ -142,6 +146,7 @@ impl Loaded {
         let file = found.as_ref().map(|(path, text)| FileText { path, text });
         let mut loaded = resolve(file, &environment, flags)?.for_this_process();
         let here = std::env::current_dir().unwrap_or_default();
+        loaded.misspelt = misspelt::find(&environment, &loaded.tree);
         loaded.unread = search::unread(&here, named, &environment, loaded.file.as_deref());
         Ok(loaded)
     }
@@ -191,6 +196,11 @@ impl Loaded {
         problems.into_result().err().unwrap_or_default()
     }
 
+    /// Where the address of an upstream was written, by its number in the settings.
+    pub fn place_of_upstream(&self, index: usize) -> Place {
+        tree::place_of(&self.tree, &["upstream", &index.to_string(), "url"])
+    }
+
     /// The keys whose values are others than in `before`, as they are written: `upstream[1].url`.
     pub fn changed_keys(&self, before: &Self) -> Vec<String> {
         changes::changed(&before.tree, &self.tree)
@@ -198,7 +208,7 @@ impl Loaded {
 
     /// The effective values as TOML, each line with where its value came from; secrets are `"***"`.
     pub fn show(&self) -> String {
-        show::show(&self.tree, self.file.as_deref(), self.unread.as_deref())
+        show::show(&self.tree, self.file.as_deref(), self.unread.as_deref(), &self.misspelt)
     }
 }
 
@@ -316,7 +326,13 @@ pub fn resolve(
     contradictions::check(&mut settings, &tree, environment, &mut problems);
     problems.into_result()?;
     tree::complete(&mut tree, &settings);
-    Ok(Loaded { settings, file: file.map(|file| file.path.to_owned()), unread: None, tree })
+    Ok(Loaded {
+        settings,
+        file: file.map(|file| file.path.to_owned()),
+        unread: None,
+        misspelt: Vec::new(),
+        tree,
+    })
 }
 
 #[cfg(test)]

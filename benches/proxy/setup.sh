@@ -1,14 +1,14 @@
 #!/bin/sh
-# Builds and installs what is missing into DIR; nothing is written elsewhere. Usage: setup.sh DIR [--peers]
-#   DIR/target       the Rust tools of this kit
+# Builds and installs what is missing into DIR; nothing is written elsewhere. Usage: setup.sh DIR [--tools | --peers]
+#   DIR/target       the Rust tools of this kit; with --tools nothing else
 #   DIR/bin/nginx    the machine's nginx, or else the one of the Debian package, unpacked (no service is started)
 #   DIR/venv-*       with --peers: smg and litellm, from the Python package index that pip is set up for
 set -eu
 
 kit=$(cd "$(dirname "$0")" && pwd)
 case "$#:${1:-}:${2:-}" in
-    1:[!-]*: | 2:[!-]*:--peers) directory=$1 ;;
-    *) echo "usage: setup.sh DIR [--peers]" >&2; exit 2 ;;
+    1:[!-]*: | 2:[!-]*:--tools | 2:[!-]*:--peers) directory=$1 ;;
+    *) echo "usage: setup.sh DIR [--tools | --peers]" >&2; exit 2 ;;
 esac
 mkdir -p "$directory/bin"
 directory=$(cd "$directory" && pwd)
@@ -43,6 +43,7 @@ install_in_venv() {
 }
 
 build_tools
+[ "${2:-}" != "--tools" ] || exit 0
 install_nginx
 if [ "${2:-}" = "--peers" ]; then
     install_in_venv smg 'smg==1.13.0'

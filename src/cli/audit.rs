@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
 use clap::Subcommand;
 
@@ -9,14 +10,18 @@ use super::Failure;
 use super::say::{flat, say};
 use crate::config::Loaded;
 use crate::tools::audit::{self, Line, Step};
+use crate::units::parse_duration;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AuditCommand {
-    /// List tool calls, newest last.
+    /// List the tool calls that may have changed something and those that were refused, newest last.
     List {
         /// How many lines to print, counted from the end
         #[arg(long, value_name = "COUNT", default_value_t = 50)]
         limit: usize,
+        /// Only lines from within this time: 24h, 7d, 30d
+        #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+        since: Option<Duration>,
         /// Print the lines exactly as they are in the log
         #[arg(long)]
         json: bool,
@@ -36,7 +41,10 @@ pub(super) fn audit(loaded: &Loaded, command: AuditCommand) -> Result<(), Failur
     let place =
         |file: Option<PathBuf>| file.unwrap_or_else(|| loaded.settings.store.state_dir.join(audit::FILE));
     match command {
-        AuditCommand::List { limit, json, file } => list(&place(file), limit, json),
+        AuditCommand::List { limit, since, json, file } => {
+            let begin = since.and_then(|span| SystemTime::now().checked_sub(span));
+            list(&place(file), &Selection { limit, begin, json })
+        }
         AuditCommand::Verify { file } => verify(&place(file)),
     }
 }
@@ -45,19 +53,41 @@ fn text(file: &std::path::Path) -> Result<String, Failure> {
     std::fs::read_to_string(file).map_err(|error| {
         Failure::Failed(match error.kind() {
             ErrorKind::NotFound => {
-                format!("there is no audit log at {}: no tool has run yet", file.display())
+                format!(
+                    "there is no audit log at {}: no tool call has been logged yet. Calls that only read, such as `read` and `search`, are \
+                     logged only if they are refused",
+                    file.display()
+                )
             }
             _ => format!("{} cannot be read: {error}", file.display()),
         })
     })
 }
 
-fn list(file: &std::path::Path, limit: usize, json: bool) -> Result<(), Failure> {
+/// The lines to print, and how.
+struct Selection {
+    limit: usize,
+    /// Older lines are not printed.
+    begin: Option<SystemTime>,
+    json: bool,
+}
+
+impl Selection {
+    /// True for a line from within the time. One that cannot be read is not left out.
+    fn is_recent(&self, line: &str) -> bool {
+        let Some(begin) = self.begin else { return true };
+        let at =
+            serde_json::from_str::<Line>(line).ok().and_then(|line| humantime::parse_rfc3339(&line.at).ok());
+        at.is_none_or(|at| at >= begin)
+    }
+}
+
+fn list(file: &std::path::Path, selection: &Selection) -> Result<(), Failure> {
     let text = text(file)?;
-    let lines: Vec<&str> = text.lines().collect();
-    for line in &lines[lines.len().saturating_sub(limit)..] {
+    let lines: Vec<&str> = text.lines().filter(|line| selection.is_recent(line)).collect();
+    for line in &lines[lines.len().saturating_sub(selection.limit)..] {
         match serde_json::from_str::<Line>(line) {
-            Ok(_) if json => say(line),
+            Ok(_) if selection.json => say(line),
             Ok(read) => say(&flat(&in_words(&read))),
             Err(_) => say(&flat(&format!("? not a line of this log: {line}"))),
         }

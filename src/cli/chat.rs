@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::say::say_aside;
 use super::serve::{bounds, runtime};
 use super::upstreams::ServedUpstreams;
-use super::{Failure, log_problem, unread_note};
+use super::{Failure, log_problem, unread_notes};
 use crate::agent::OPERATOR_KEY;
 use crate::chat::{self, SYSTEM_PROMPT, Setting, Sources};
 use crate::config::{Flags, Loaded, Problems, Settings};
@@ -112,9 +112,9 @@ fn begin(
     anchor(&mut loaded.settings, directory);
     let flush = observe::init_file(&loaded.settings.log).map_err(|why| log_problem(loaded, why))?;
     let (system, system_file) = system(arguments.system.as_deref(), loaded.directory())?;
-    let unread = unread_note(loaded);
-    if let Some(note) = unread.as_ref().filter(|_| prompt.is_some()) {
-        say_aside(&format!("respool: {note}"));
+    let unread = unread_notes(loaded);
+    if prompt.is_some() {
+        unread.iter().for_each(|note| say_aside(&format!("respool: {note}")));
     }
     let sources = Sources {
         upstreams: loaded
@@ -125,7 +125,7 @@ fn begin(
             .collect(),
         config: loaded.file.clone(),
         system: system_file,
-        unread,
+        unread: (!unread.is_empty()).then(|| unread.join("; ")),
     };
     let runtime = runtime()?;
     let abort = CancellationToken::new();

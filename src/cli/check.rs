@@ -10,11 +10,12 @@ use http::HeaderMap;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::Failure;
 use super::advice::{Advice, advice, start_problems};
+use super::plain_http::plain_address;
 use super::say::{flat, say};
 use super::serve::{app, parts, runtime};
-use crate::config::{Loaded, Settings};
+use super::{Failure, misspelt_note};
+use crate::config::{Loaded, Place, Settings};
 use crate::observe::{Recording, RequestRecord, RequestStart};
 use crate::relay::{Opened, Origin, Relay};
 use crate::server::App;
@@ -23,14 +24,13 @@ use crate::translate::Reply;
 use crate::turn::Note;
 use crate::upstream::Upstream;
 use crate::wire::{ApiError, ErrorCode, Object};
-use tool_call_parser::Prior;
+use tool_call_parser::PreferredDialects;
 
 /// A model that takes longer than this for one word is reported as slow.
 const TURN_WITHIN: Duration = Duration::from_mins(5);
 const PROBE_WITHIN: Duration = Duration::from_secs(10);
 
 const TOOL: &str = "respool_check";
-const CORRECT_URL: &str = "check that `url` is the base URL of an OpenAI-compatible server";
 
 /// Prints findings, and counts the failures among them.
 #[derive(Default)]
@@ -76,6 +76,12 @@ pub(super) fn check(loaded: &Loaded) -> Result<(), Failure> {
     }
     for problem in loaded.problems(start_problems(&loaded.settings)).iter() {
         findings.fail(&format!("`serve` would not start: {problem}"), "docs/security.md explains why");
+    }
+    for misspelt in &loaded.misspelt {
+        findings.warn(
+            &misspelt_note(misspelt),
+            "a setting is RESPOOL__SECTION__KEY, with two underscores for each dot",
+        );
     }
     for Advice { text, todo } in advice(&loaded.settings) {
         findings.warn(&text, &todo);
@@ -124,7 +130,7 @@ async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(),
         tempfile::tempdir().map_err(|error| format!("no temporary directory can be made: {error}"))?;
     // Whether `serve` would start.
     parts(&loaded.settings, &abort).await.map_err(|found| loaded.problems(found))?;
-    for config in &loaded.settings.upstreams {
+    for (index, config) in loaded.settings.upstreams.iter().enumerate() {
         // Only this upstream, so that the round trip is its own.
         let mut alone =
             Settings { upstreams: vec![config.clone()], agents: BTreeMap::new(), ..loaded.settings.clone() };
@@ -133,7 +139,8 @@ async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(),
         let app = app(&alone, &abort).await.map_err(|found| loaded.problems(found))?;
         let Some(upstream) = app.relay.upstreams().next() else { continue };
         say(&format!("\nupstream `{}` ({})", upstream.name, config.url));
-        let Some(models) = models_of(upstream, findings).await else { continue };
+        let address = UpstreamAddress { url: config.url.to_string(), place: loaded.place_of_upstream(index) };
+        let Some(models) = models_of(upstream, &address, findings).await else { continue };
         version_of(upstream, findings).await;
         for wanted in config.models.iter().flatten() {
             if !models.contains(wanted) {
@@ -155,17 +162,60 @@ async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(),
     Ok(())
 }
 
+/// An upstream's address, and where it was written.
+struct UpstreamAddress {
+    url: String,
+    place: Place,
+}
+
+impl UpstreamAddress {
+    /// The setting as a person knows it.
+    fn setting(&self) -> String {
+        if self.place.is_flag() {
+            "the address after --upstream".to_owned()
+        } else {
+            format!("`url` of this upstream ({})", self.place)
+        }
+    }
+
+    async fn when_unreachable(&self) -> String {
+        if let Some(plain) = plain_address(&self.url).await {
+            return format!("the server answers without TLS: make {} {plain}", self.setting());
+        }
+        if self.place.is_default() {
+            return "start a model server there, or name yours with --upstream URL".to_owned();
+        }
+        format!("check that the server is running and that {} is right", self.setting())
+    }
+
+    fn when_wrong(&self) -> String {
+        format!("check that {} is the base URL of an OpenAI-compatible server", self.setting())
+    }
+
+    fn when_key_is_wrong(&self) -> String {
+        let key = "the key that the model server was started with (`vllm serve --api-key`)";
+        if self.place.is_flag() || self.place.is_default() {
+            return format!(
+                "set RESPOOL__UPSTREAM__0__URL={} and RESPOOL__UPSTREAM__0__API_KEY to {key}, or write both into respool.toml as [[upstream]]",
+                self.url
+            );
+        }
+        format!("set `api_key` or `api_key_env` of this upstream to {key}")
+    }
+}
+
 /// Reachable? Which models, with how large a window?
-async fn models_of(upstream: &Upstream, findings: &mut Findings) -> Option<Vec<String>> {
+async fn models_of(
+    upstream: &Upstream,
+    address: &UpstreamAddress,
+    findings: &mut Findings,
+) -> Option<Vec<String>> {
     let began = Instant::now();
     let asked = tokio::time::timeout(PROBE_WITHIN, upstream.get_json("/v1/models", HeaderMap::new())).await;
     let (status, body) = match asked {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) => {
-            findings.fail(
-                &error.error.message,
-                "check that the server is running and that `url` of this [[upstream]] is right",
-            );
+            findings.fail(&error.error.message, &address.when_unreachable().await);
             return None;
         }
         Err(_) => {
@@ -179,24 +229,27 @@ async fn models_of(upstream: &Upstream, findings: &mut Findings) -> Option<Vec<S
     match status.as_u16() {
         200 => {}
         401..=403 => {
-            let todo = "set `api_key` or `api_key_env` of this [[upstream]] to the key that vLLM was started with (--api-key)";
-            findings.fail(&format!("it rejects the key (HTTP {})", status.as_u16()), todo);
+            findings.fail(
+                &format!("it rejects the key (HTTP {})", status.as_u16()),
+                &address.when_key_is_wrong(),
+            );
             return None;
         }
         status => {
-            let todo = if status < 500 { CORRECT_URL } else { "look at the server's log" };
-            findings.fail(&format!("/v1/models answers HTTP {status}"), todo);
+            let todo =
+                if status < 500 { address.when_wrong() } else { "look at the server's log".to_owned() };
+            findings.fail(&format!("/v1/models answers HTTP {status}"), &todo);
             return None;
         }
     }
     findings.ok(&format!("reachable in {} ms", began.elapsed().as_millis()));
     let Ok(list) = serde_json::from_slice::<Value>(&body) else {
-        findings.fail("/v1/models answers with something other than JSON", CORRECT_URL);
+        findings.fail("/v1/models answers with something other than JSON", &address.when_wrong());
         return None;
     };
     let models = list["data"].as_array().cloned().unwrap_or_default();
     if models.is_empty() {
-        findings.fail("it lists no models", "load a model, or correct `url`");
+        findings.fail("it lists no models", &format!("load a model, or correct {}", address.setting()));
         return None;
     }
     models.iter().for_each(|model| window_of(model, findings));
@@ -240,7 +293,7 @@ async fn counting_of(upstream: &Upstream, model: &str, findings: &mut Findings) 
 
 /// Which forms of calls are tried first.
 fn dialects_of(upstream: &Upstream, model: &str, findings: &mut Findings) {
-    let prior = Prior::of_model([model]).or(upstream.model_facts(model).prior);
+    let prior = PreferredDialects::from_model_names([model]).or(upstream.model_facts(model).prior);
     let names: Vec<_> = prior.names().collect();
     findings.ok(&if names.is_empty() {
         format!(

@@ -7,11 +7,14 @@ mod advice;
 mod agents;
 mod alerts;
 mod audit;
+mod banner;
 mod chat;
 mod check;
 mod demo;
 mod expert;
 mod experts;
+mod plain_http;
+mod reachability;
 mod reference;
 mod reload;
 mod runs;
@@ -20,6 +23,7 @@ mod sealing;
 mod serve;
 mod service;
 mod setup;
+mod upstream_list;
 mod upstreams;
 mod usage;
 mod version;
@@ -33,7 +37,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::{Flags, Loaded, Problems};
+use crate::config::{Flags, Loaded, Misspelt, Problems};
 use crate::units::Unusable;
 
 /// `EX_CONFIG`.
@@ -64,6 +68,13 @@ enum Command {
         #[command(flatten)]
         flags: Configured,
     },
+    /// List the upstreams, whether each answers, and its models.
+    Upstreams {
+        #[command(flatten)]
+        flags: Configured,
+        #[command(flatten)]
+        arguments: upstream_list::UpstreamsArgs,
+    },
     /// Chat with a coding assistant that works in this directory.
     Chat(chat::ChatArgs),
     /// List, show, resume, cancel and delete agent runs.
@@ -87,7 +98,7 @@ enum Command {
         #[command(subcommand)]
         command: alerts::AlertsCommand,
     },
-    /// Show which tool calls ran and which were refused, and verify that the audit log was not altered.
+    /// Show the tool calls that may have changed something and those that were refused, and verify that the log was not altered.
     Audit {
         #[command(flatten)]
         flags: Configured,
@@ -151,7 +162,8 @@ enum ConfigCommand {
 
 #[derive(Args, Debug, Default)]
 struct Configured {
-    /// The model server: the base URL of vLLM, with or without /v1, or replay:DIR for recorded replies
+    /// The model server: the base URL of vLLM, with or without /v1, or replay:DIR for recorded replies; the configured upstreams stay
+    /// and come after it
     #[arg(long, value_name = "URL", global = true)]
     upstream: Option<String>,
     /// The configuration file [default: respool.toml in the user's or the system's configuration directory]
@@ -177,13 +189,20 @@ fn log_problem(loaded: &Loaded, why: String) -> Failure {
     }
 }
 
-/// Says that a `respool.toml` in the working directory is not used, if the user may believe it is.
-fn unread_note(loaded: &Loaded) -> Option<String> {
-    let file = loaded.unread.as_ref()?;
-    Some(format!(
-        "{} is not read, because no option names it. To use it, add --config respool.toml",
-        file.display()
-    ))
+/// Says which settings are not used although the user may believe they are: a `respool.toml` in the working directory, and misspelt
+/// variables.
+fn unread_notes(loaded: &Loaded) -> Vec<String> {
+    let file = loaded.unread.as_ref().map(|file| {
+        format!(
+            "{} is not read, because no option names it. To use it, add --config respool.toml",
+            file.display()
+        )
+    });
+    file.into_iter().chain(loaded.misspelt.iter().map(misspelt_note)).collect()
+}
+
+fn misspelt_note(Misspelt { name, meant }: &Misspelt) -> String {
+    format!("the environment variable {name} is not read; did you mean {meant}?")
 }
 
 /// Why a command failed.
@@ -244,10 +263,13 @@ fn run(command: Command) -> Result<(), Failure> {
         }
         Command::Demo(arguments) => Ok(demo::demo(arguments)?),
         Command::Check { flags } => check::check(&flags.load(None)?),
+        Command::Upstreams { flags, arguments } => {
+            upstream_list::list_upstreams(&flags.load(None)?, &arguments)
+        }
         Command::Chat(arguments) => chat::chat(&arguments),
         Command::Runs { flags, command } => {
             let loaded = flags.load(None)?;
-            unread_note(&loaded).iter().for_each(|note| say::say_aside(&format!("respool: {note}")));
+            unread_notes(&loaded).iter().for_each(|note| say::say_aside(&format!("respool: {note}")));
             runs::runs(&loaded, command)
         }
         Command::Alerts { flags, command } => alerts::alerts(&flags.load(None)?, command),

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::say::{flat, say, say_aside, say_piece_aside};
@@ -14,15 +15,12 @@ use crate::agent::{WatchEvent, WorkEnd, report};
 use crate::config::Loaded;
 use crate::observe;
 use crate::store::{RunRow, Status, Store, Whose};
+use crate::units::parse_duration;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum RunsCommand {
     /// List runs, newest first.
-    List {
-        /// How many runs to list at most
-        #[arg(long, default_value_t = 20)]
-        most: usize,
-    },
+    List(ListArgs),
     /// Print one run with its iterations, tools and tokens, as JSON.
     Show {
         /// The id of the run, as `respool runs list` shows it
@@ -45,11 +43,24 @@ pub(super) enum RunsCommand {
     },
 }
 
+#[derive(Args, Debug)]
+pub(super) struct ListArgs {
+    /// How many runs to list at most
+    #[arg(long, alias = "most", value_name = "COUNT", default_value_t = 20)]
+    limit: usize,
+    /// Only runs that began within this time: 24h, 7d, 30d
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    since: Option<Duration>,
+    /// Print JSON, for programs
+    #[arg(long)]
+    json: bool,
+}
+
 pub(super) fn runs(loaded: &Loaded, command: RunsCommand) -> Result<(), Failure> {
     let flush = observe::init(&loaded.settings.log).map_err(|why| log_problem(loaded, why))?;
     let done = runtime()?.block_on(async {
         match command {
-            RunsCommand::List { most } => Ok(list(&*store(loaded).await?, most).await?),
+            RunsCommand::List(arguments) => Ok(list(&*store(loaded).await?, &arguments).await?),
             RunsCommand::Show { run } => Ok(show(&*store(loaded).await?, &run).await?),
             RunsCommand::Resume { run } => resume(loaded, &run).await,
             RunsCommand::Cancel { run } => Ok(cancel(&*store(loaded).await?, &run).await?),
@@ -76,8 +87,17 @@ async fn store(loaded: &Loaded) -> Result<Arc<Store>, String> {
     Ok(Arc::new(store))
 }
 
-async fn list(store: &Store, most: usize) -> Result<(), String> {
-    let rows = store.newest(Whose::Everybody, most).await.map_err(|error| error.0)?;
+async fn list(store: &Store, arguments: &ListArgs) -> Result<(), String> {
+    let mut rows = store.newest(Whose::Everybody, arguments.limit).await.map_err(|error| error.0)?;
+    if let Some(span) = arguments.since {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        rows.retain(|row| Duration::from_millis(row.created) >= now.saturating_sub(span));
+    }
+    if arguments.json {
+        let rows: Vec<Value> = rows.iter().map(report::summary).collect();
+        say(&format!("{:#}", Value::from(rows)));
+        return Ok(());
+    }
     let usage = store.usage().await.map_err(|error| error.0)?;
     nested(&rows).iter().for_each(|(row, depth)| say(&flat(&line(row, *depth))));
     say_aside(&format!(

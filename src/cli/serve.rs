@@ -14,7 +14,7 @@ use super::advice::{self, Advice, advice};
 use super::agents::{Equipped, OpenTools, agents, equipped, model_accesses, read_prompt};
 use super::reload::{Reloading, Stamp};
 use super::upstreams::ServedUpstreams;
-use super::{Failure, experts, log_problem, sealing, usage};
+use super::{Failure, banner, experts, log_problem, misspelt_note, sealing, usage};
 use crate::agent::AgentConfig;
 use crate::alerts::{Alerts, Watched};
 use crate::config::{Flags, Loaded, Settings};
@@ -26,6 +26,7 @@ use crate::server::{Access, App, BodyRoom, KeptResponses, LimitsConfig, Listen, 
 use crate::tools::{Sources, Tools};
 use crate::translate::GuardLimits;
 use crate::units::{Unusable, both};
+use crate::upstream::Fleet;
 
 pub(super) fn serve(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let flush = observe::init(&loaded.settings.log).map_err(|why| log_problem(loaded, why))?;
@@ -55,21 +56,16 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let parts = parts(settings, &stop.abort).await;
     let Assembled { app, upstreams, sources, traces } =
         assembled(settings, &stop.abort, parts).await.map_err(|found| loaded.problems(found))?;
+    for misspelt in &loaded.misspelt {
+        tracing::warn!(target: "respool::server", "{}", misspelt_note(misspelt));
+    }
     for Advice { text, todo } in advice(settings) {
         tracing::warn!(target: "respool::server", todo, "{text}");
     }
     let hangup =
         signal(SignalKind::hangup()).map_err(|error| format!("signals cannot be handled: {error}"))?;
     let listener = bind(&settings.server.listen).await?;
-    let names: Vec<String> = settings.upstreams.iter().map(|upstream| upstream.name.clone()).collect();
-    tracing::info!(
-        target: "respool::server",
-        version = env!("CARGO_PKG_VERSION"),
-        listen = listener.local_addr().map(|address| address.to_string()).unwrap_or_default(),
-        upstreams = names.join(","),
-        config = loaded.file.as_ref().map(|path| path.display().to_string()),
-        "ready"
-    );
+    announce(loaded, &listener, &upstreams.fleet)?;
     tokio::spawn(on_signals(stop.clone(), signals()?));
     // A file that reaches its size limit (systemd's `LimitFSIZE=`) then fails the write instead of ending the process.
     let _ = signal(SignalKind::from_raw(nix::libc::SIGXFSZ));
@@ -108,6 +104,28 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
         traces.flush().await;
     }
     tracing::info!(target: "respool::server", "stopped");
+    Ok(())
+}
+
+/// Says where the server listens: in the log, and to a person at a terminal with a banner.
+fn announce(loaded: &Loaded, listener: &TcpListener, fleet: &Arc<Fleet>) -> Result<(), String> {
+    let address = listener
+        .local_addr()
+        .map_err(|error| format!("the address of the listener is not known: {error}"))?;
+    let settings = &loaded.settings;
+    if banner::is_wanted(settings) {
+        let (loaded, fleet) = (loaded.clone(), Arc::clone(fleet));
+        tokio::spawn(async move { banner::print(&loaded, address, &fleet).await });
+    }
+    let names: Vec<String> = settings.upstreams.iter().map(|upstream| upstream.name.clone()).collect();
+    tracing::info!(
+        target: "respool::server",
+        version = env!("CARGO_PKG_VERSION"),
+        listen = address.to_string(),
+        upstreams = names.join(","),
+        config = loaded.file.as_ref().map(|path| path.display().to_string()),
+        "ready"
+    );
     Ok(())
 }
 

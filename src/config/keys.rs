@@ -225,7 +225,7 @@ pub const KEYS: &[Key] = &[
     Key::new("recovery.final_errors", Scalar::Word(FinalErrors::NAMES), r#""auto""#, "The form of an error after the last attempt. `auto`: OpenClaw, Codex and Claude Code get it in a form that stops them from sending the request again. `plain`: every client gets the true status."),
     Key::new("recovery.reasoning_memory", Scalar::Switch, "true", "Put back the reasoning of a tool turn if the client dropped it, as long as its tool loop lasts."),
     Key::new("context.on_overflow", Scalar::Word(OnOverflow::NAMES), r#""pass""#, "What to do with a request that is larger than the model's window: pass on the server's error (`pass`), so that the client shortens it, or shorten it here (`trim`): the oldest tool results first, then the oldest messages."),
-    Key::new("log.format", Scalar::Word(LogFormat::NAMES), r#""auto""#, "The form of log lines; `auto` is text on a terminal and JSON otherwise."),
+    Key::new("log.format", Scalar::Word(LogFormat::NAMES), r#""auto""#, "The form of log lines on standard error: `auto` is short lines for a person on a terminal and JSON elsewhere; `text` has every value."),
     Key::new("log.level", Scalar::Word(Level::NAMES), r#""info""#, "The lowest level that is logged."),
     Key::new("log.content", Scalar::Switch, "false", "Write message text to the log."),
     Key::optional("log.file", Scalar::Path, "standard error only", r#""/var/log/respool.jsonl""#, "A file that gets the same lines as JSON."),

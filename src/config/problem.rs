@@ -27,6 +27,16 @@ impl Place {
         &self.0
     }
 
+    /// True for a value that nobody wrote.
+    pub fn is_default(&self) -> bool {
+        self.0 == "default"
+    }
+
+    /// True for a flag.
+    pub fn is_flag(&self) -> bool {
+        self.0.starts_with("--")
+    }
+
     fn order(&self) -> (&str, usize) {
         let split = self.0.rsplit_once(':').and_then(|(file, line)| Some((file, line.parse().ok()?)));
         split.unwrap_or((&self.0, 0))

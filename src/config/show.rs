@@ -7,16 +7,25 @@ use ::config::{Value, ValueKind};
 
 use super::cover;
 use super::keys::{Key, Node, Section, schema};
+use super::misspelt::Misspelt;
 use super::tree::{Table, place};
 
 /// The text. It is valid TOML; what is not set and has no default is a comment.
-pub(super) fn show(tree: &Table, file: Option<&Path>, unread: Option<&Path>) -> String {
+pub(super) fn show(
+    tree: &Table,
+    file: Option<&Path>,
+    unread: Option<&Path>,
+    misspelt: &[Misspelt],
+) -> String {
     let mut out = match file {
         Some(path) => format!("# file: {}\n", path.display()),
         None => "# no file\n".to_owned(),
     };
     if let Some(path) = unread {
         let _ = writeln!(out, "# not read, because no option names it: {}", path.display());
+    }
+    for Misspelt { name, meant } in misspelt {
+        let _ = writeln!(out, "# not read, because the name is wrong: {name} (did you mean {meant}?)");
     }
     section(&schema(), tree, "", &mut out);
     out

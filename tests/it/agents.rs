@@ -7,9 +7,11 @@ use std::time::Duration;
 use respool::store::{Store, StoreConfig};
 use respool::tools::ToolError;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::support::accumulate::Rules;
 use crate::support::client::{Client, Request, exchange};
+use crate::support::eventually;
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::replies;
 use crate::support::respool::Respool;
@@ -315,6 +317,51 @@ async fn silence_is_filled_with_heartbeats_and_progress_can_be_silent() {
         .stream(&Rules { usage: Some(true), ..Rules::default() });
     assert!(turn.heartbeats >= 3, "{turn:?}");
     assert_eq!((turn.choices[&0].reasoning.as_str(), turn.choices[&0].content.as_str()), ("", "done"));
+}
+
+/// What must not be done twice goes on for a while when respool is stopped; its client does not wait for it.
+#[tokio::test]
+async fn a_stopped_stream_ends_before_its_tool_does() {
+    for is_committed in [false, true] {
+        let state = tempfile::tempdir().unwrap();
+        let tools = Arc::new(ScriptedTools::new(|_, _| Ok("x".into())).slow(Duration::from_mins(1)));
+        let fake = FakeVllm::start(scripts(&[replies::calls(&[("exec", r#"{"command": "ls"}"#)])])).await;
+        let commit_after = if is_committed { "50ms" } else { "1m" };
+        let extra = format!("progress = \"silent\"\n[limits]\ncommit_after = \"{commit_after}\"");
+        let respool = Respool::with_agent(&fake, &tools, state.path(), &extra).await;
+        let mut client = Client::sending(respool.address, &Request::chat(&ask(true))).await;
+        if is_committed {
+            client.head().await;
+        }
+        eventually(|| (tools.asked().len() == 1).then_some(())).await;
+        respool.stop.abort.cancel();
+        let status = if is_committed { 200 } else { client.head().await.status };
+        let tail = tokio::time::timeout(Duration::from_secs(20), rest(&mut client)).await.unwrap();
+        assert!(tail.contains("send the request again, and it goes on"), "{tail}");
+        assert_eq!(
+            (status, tail.ends_with("data: [DONE]\n\n")),
+            if is_committed { (200, true) } else { (503, false) }
+        );
+    }
+}
+
+/// The time that a request took to arrive counts, as on the other routes.
+#[tokio::test]
+async fn the_head_leaves_by_the_time_of_arrival() {
+    let pause = Duration::from_secs(4);
+    let state = tempfile::tempdir().unwrap();
+    let fake = FakeVllm::start([Script::silence()]).await;
+    let extra = "[limits]\ncommit_after = \"4s\"";
+    let respool = Respool::with_agent(&fake, &echoing(), state.path(), extra).await;
+    let request = Request::chat(&ask(true)).to_bytes();
+    let (begin, rest) = request.split_at(request.len() - 1);
+    let mut client = Client::connect(respool.address).await;
+    client.send_raw(begin).await;
+    tokio::time::sleep(pause).await;
+    client.send_raw(rest).await;
+    let sent = Instant::now();
+    client.head().await;
+    assert!(sent.elapsed() < pause * 3 / 4, "{:?}", sent.elapsed());
 }
 
 #[tokio::test]

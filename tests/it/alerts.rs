@@ -88,6 +88,20 @@ async fn a_server_that_goes_away_is_told_within_30_s_and_when_it_is_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_removed_database_is_an_alert() {
+    let (url, mut sent) = webhook(200).await;
+    let toml = format!(
+        "[alerts]\ngroup = \"1s\"\ndisabled = [\"upstream_down\"]\n[[alerts.sink]]\ntype = \"webhook\"\nurl = \"{url}\"\n\
+         [agents.helper]\nmodel = \"m\"\n[[upstream]]\nurl = \"http://127.0.0.1:9\"\n"
+    );
+    let served = Served::with_file(&toml, &[]);
+    std::fs::remove_file(served.directory.path().join(".local/state/respool/respool.db")).unwrap();
+    let message = tokio::time::timeout(Duration::from_mins(1), sent.recv()).await.unwrap().unwrap();
+    assert_eq!(message["alerts"][0]["rule"], "state_removed", "{message}");
+    assert!(message["alerts"][0]["what"].as_str().unwrap().contains("respool.db was removed"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn sinks_are_tested_one_by_one() {
     let (url, mut told) = webhook(200).await;
     let toml = format!(

@@ -94,6 +94,19 @@ async fn what_was_refused_before_it_came_to_the_tools_is_recorded() {
 }
 
 #[tokio::test]
+async fn a_call_that_a_lost_process_made_has_an_end() {
+    let (folder, set) = tools(false).await;
+    let mut interrupted = invocation("exec", &json!({"command": "echo x"}));
+    interrupted.caller = Caller { run: "run-1".into(), ..Caller::default() };
+    set.note_unknown(&interrupted).await;
+    let line = lines(&folder).remove(0);
+    assert_eq!(
+        (&line["step"], &line["outcome"], &line["run"]),
+        (&json!("ended"), &json!("unknown"), &json!("run-1"))
+    );
+}
+
+#[tokio::test]
 async fn with_content_the_arguments_are_there() {
     let (folder, set) = tools(true).await;
     call(&set, "exec", &json!({"command": "echo words"}), None).await;

@@ -131,8 +131,20 @@ async fn assert_nothing_is_lost_or_doubled(fake: &FakeVllm, desk: &Desk, store: 
     let told = messages(store, "i1").await;
     let kinds: Vec<&str> = told.iter().map(|message| message["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["draft", "result"], "each once");
+    assert_audit_log_is_closed(desk);
     assert!(!desk.state("scratch/triage-m1.md").exists());
     assert_eq!(fs::read_to_string(desk.state("state/pipeline.md")).unwrap(), "## Moving\n\n- Acme: demo\n");
+}
+
+/// In the audit log, each call that has begun has an end.
+fn assert_audit_log_is_closed(desk: &Desk) {
+    let log = fs::read_to_string(desk.path("state/audit.jsonl")).unwrap();
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(!lines.is_empty());
+    for (index, begun) in lines.iter().enumerate().filter(|(_, line)| line["step"] == "begun") {
+        let is_end = |line: &Value| line["step"] == "ended" && line["call"] == begun["call"];
+        assert!(lines[index..].iter().any(is_end), "{begun} has no end in {log}");
+    }
 }
 
 fn wanted(default: usize) -> usize {

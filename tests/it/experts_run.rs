@@ -311,6 +311,58 @@ async fn a_failed_step_is_repeated_later_and_nothing_before_it() {
     respool.killed().await;
 }
 
+/// Only the model learnt that it is not known whether a call took effect, and the person was told that all was done.
+#[tokio::test]
+async fn an_unknown_outcome_reaches_the_person() {
+    let model = |request: &Value| match results(request).len() {
+        0 => calls(&[("crm__update_deal_stage", json!({"deal_id": "d-1", "stage": "4"}))]),
+        _ => calls(&[("finish_process", json!({"summary": "done"}))]),
+    };
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    desk.faults(&json!({"update_deal_stage": ["die-after"]}));
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
+    until(store, "i1", |row| row.state == EntryState::Held).await;
+    let waiting = respool.agents.approvals(10).await.unwrap().remove(0);
+    respool.agents.decide(&Decision::approve_all(&waiting.1, "anna")).await.unwrap();
+    assert_eq!(until(store, "i1", is_over).await.state, EntryState::Done);
+    assert_eq!(desk.effects(), ["update_deal_stage"]);
+    let told = messages(store, "i1").await;
+    let result = told.iter().find(|one| one["kind"] == "result").unwrap();
+    let unknown = &result["body"]["unknown_outcomes"];
+    assert_eq!(unknown[0]["operation"], "crm.update_deal_stage", "{told:?}");
+    assert_eq!(unknown[0]["inputs"], json!({"deal_id": "d-1", "stage": "4"}));
+    let row = store.approval(&waiting.0.id).await.unwrap().unwrap();
+    let shown = respool::agent::approval_details(store, &row).await.unwrap();
+    assert_eq!(shown["calls"][0]["outcome"], "transient", "{shown}");
+    assert!(shown["calls"][0]["note"].as_str().unwrap().contains("not known whether"), "{shown}");
+    respool.killed().await;
+}
+
+/// A call without its required arguments reached the server after two corrections, and a person was asked for consent to it.
+#[tokio::test]
+async fn a_call_without_required_arguments_is_never_made() {
+    let model = |request: &Value| match results(request).len() {
+        0 => calls(&[("crm__create_note", json!({"deal_id": "d-1"}))]),
+        1 => calls(&[("crm__update_deal_stage", json!({"deal_id": "d-1"}))]),
+        2 => calls(&[("edit", json!({"path": "state/pipeline.md"}))]),
+        _ => calls(&[("finish_process", json!({"summary": "s"}))]),
+    };
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
+    let row = until(store, "i1", |row| is_over(row) || row.state == EntryState::Held).await;
+    assert_eq!(row.state, EntryState::Done, "nobody is asked: {row:?}");
+    assert_eq!(desk.effects(), Vec::<String>::new());
+    let told = results(&fake.requests().last().unwrap().json());
+    assert!(told.iter().all(|result| result.contains("the arguments do not fit")), "{told:?}");
+    respool.killed().await;
+}
+
 /// When the record of a run cannot be read, respool does not know which calls the run made, so it makes no more.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_run_that_cannot_be_read_nothing_more_is_done() {
@@ -773,6 +825,84 @@ async fn events_wait_while_a_server_is_down_or_nothing_is_bound() {
     assert_eq!(lasting, ["email"]);
     desk.bind("tools:\n  crm: {type: mcp, server: crm-fake}\n  email: {type: mcp, server: mail-fake}\n");
     assert_eq!(until(store, "i1", is_over).await.state, EntryState::Done);
+    respool.killed().await;
+}
+
+/// The fake server of the CRM over HTTP; a later one gets the port of the first.
+struct HttpCrm(std::process::Child);
+
+impl HttpCrm {
+    async fn start(desk: &Desk) -> Self {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/http_mcp.py");
+        let tools = format!("{EXAMPLES}/experts-demo/servers/crm.json");
+        let server =
+            Self(Command::new("python3").args([script, &tools]).arg(desk.path("journal")).spawn().unwrap());
+        for _ in 0..1_000 {
+            let port = fs::read_to_string(desk.path("journal.port")).ok().and_then(|port| port.parse().ok());
+            let address = port.map(|port: u16| ("127.0.0.1", port));
+            if address.is_some_and(|address| std::net::TcpStream::connect(address).is_ok()) {
+                return server;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("it does not listen");
+    }
+
+    fn toml(desk: &Desk, upstream: &str) -> String {
+        let port = fs::read_to_string(desk.path("journal.port")).unwrap();
+        let toml = desk.toml(upstream).replacen("[tools.mcp.crm-fake]", "[tools.mcp.unused]", 1);
+        format!("{toml}[tools.mcp.crm-fake]\nurl = \"http://127.0.0.1:{port}/mcp\"\n")
+    }
+}
+
+impl Drop for HttpCrm {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Events escalated, and an approval was used up without an effect, when a server behind a URL was away.
+#[tokio::test]
+async fn events_and_approvals_wait_for_a_server_over_http() {
+    let fake = FakeVllm::thinking(moving).await;
+    let desk = Desk::new(&fake.url());
+    let server = HttpCrm::start(&desk).await;
+    let respool = Respool::configured(&HttpCrm::toml(&desk, &fake.url())).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
+    until(store, "i1", |row| row.state == EntryState::Held).await;
+    drop(server);
+    let waiting = respool.agents.approvals(10).await.unwrap();
+    respool.agents.decide(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
+    for id in ["i2", "i3"] {
+        let event = invocation(id, "move-deal", json!({"deal_id": "d-1", "stage": "4"}));
+        enqueue(store, Invocation { lane: None, ..event }).await;
+    }
+    let experts = respool.experts.as_ref().unwrap();
+    let is_away = || {
+        let problems = experts.problems(&experts.get("sales-desk").unwrap());
+        problems.iter().any(|problem| problem.text.contains("Connection refused"))
+    };
+    while !is_away() {
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    // Long enough for all of them to be claimed, if they could be.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    for id in ["i1", "i2", "i3"] {
+        let row = until(store, id, |_| true).await;
+        assert!(!is_over(&row) && row.state != EntryState::Claimed, "{row:?}");
+    }
+    let _server = HttpCrm::start(&desk).await;
+    let row = until(store, "i1", is_over).await;
+    assert_eq!((row.state, row.attempt), (EntryState::Done, 1), "{row:?}");
+    assert_eq!(desk.effects(), ["update_deal_stage"], "the approved call is made, once");
+    for id in ["i2", "i3"] {
+        let row = until(store, id, |row| row.state == EntryState::Held).await;
+        assert_eq!(row.attempt, 1, "{row:?}");
+    }
+    let kinds: Vec<Value> = messages(store, "i1").await.iter().map(|one| one["kind"].clone()).collect();
+    assert_eq!(kinds, ["approval", "result"]);
     respool.killed().await;
 }
 

@@ -179,6 +179,166 @@ fn a_service_that_does_not_start_says_why() {
         code == 1 && said.contains("Failed to connect to bus") && said.contains("XDG_RUNTIME_DIR"),
         "{said}"
     );
+    let unit = home.path().join(".config/systemd/user/respool.service");
+    let link = unit.with_file_name("default.target.wants").join("respool.service");
+    std::fs::create_dir_all(link.parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink(&unit, &link).unwrap();
+    let (code, said) = service(home.path(), &path, &["uninstall"]);
+    assert!(code == 1 && said.contains("Failed to connect to bus"), "{said}");
+    assert!(said.contains("respool.service is removed") && said.contains("respool.env stay"), "{said}");
+    assert!(!unit.exists() && link.symlink_metadata().is_err(), "{said}");
     let (code, said) = service(home.path(), &path, &["install", "--dry-run"]);
     assert!(code == 0 && said.contains("ExecStart=") && said.contains("mode 0600"), "{said}");
+}
+
+#[test]
+fn misspelt_variables_are_named_with_what_was_meant() {
+    let variables = [("RESPOOL_LISTEN", "127.0.0.1:9"), ("RESPOOL_KEY_OF_MINE", "k")];
+    let note = "RESPOOL_LISTEN is not read; did you mean RESPOOL__LISTEN?";
+    let (_, said, _) = run(&["check", "--upstream", "http://127.0.0.1:9"], None, &variables);
+    assert!(said.contains(note) && !said.contains("RESPOOL_KEY_OF_MINE"), "{said}");
+    let (_, said, _) = run(&["config", "show"], None, &variables);
+    assert!(said.contains("RESPOOL_LISTEN (did you mean RESPOOL__LISTEN?)"), "{said}");
+    // It says so before it finds that the port is taken.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let (code, _, log) = run(&["serve", "--listen", &address], None, &variables);
+    assert!(code == 1 && log.contains(note), "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_speaks_of_what_the_user_wrote() {
+    let fake = crate::support::fake_vllm::FakeVllm::start([]).await;
+    // A server without TLS that answers a TLS client at once.
+    let respool = crate::support::respool::Respool::before(&fake).await;
+    let plain = format!("http://{}", respool.address);
+    tokio::task::spawn_blocking(move || {
+        let dead = "http://127.0.0.1:9";
+        let (code, said, _) = run(&["check", "--upstream", dead], None, &[]);
+        assert!(code == 1 && said.contains("the address after --upstream is right"), "{said}");
+        assert!(!said.contains("[[upstream]]"), "{said}");
+        let variable = ("RESPOOL__UPSTREAM__0__URL", dead);
+        let (_, said, _) = run(&["check"], None, &[variable]);
+        assert!(said.contains("`url` of this upstream (environment RESPOOL__UPSTREAM__0__URL)"), "{said}");
+        let file = format!("[[upstream]]\nurl = \"{dead}\"\n");
+        let (_, said, _) = run(&["check"], Some(&file), &[]);
+        assert!(said.contains("`url` of this upstream (respool.toml:2)"), "{said}");
+        let tls = plain.replace("http://", "https://");
+        let (_, said, _) = run(&["check", "--upstream", &tls], None, &[]);
+        assert!(said.contains(&format!("make the address after --upstream {plain}")), "{said}");
+        let (_, help, _) = run(&["serve", "--help"], None, &[]);
+        assert!(help.contains("the configured upstreams stay"), "{help}");
+    })
+    .await
+    .unwrap();
+}
+
+/// The columns of the terminal in the test.
+const COLUMNS: u16 = 80;
+
+/// A terminal, and what a program has written to it so far.
+struct Terminal {
+    pieces: std::sync::mpsc::Receiver<String>,
+    text: String,
+}
+
+impl Terminal {
+    fn with_program(command: &mut std::process::Command) -> (Self, std::process::Child) {
+        let size = nix::pty::Winsize { ws_row: 24, ws_col: COLUMNS, ws_xpixel: 0, ws_ypixel: 0 };
+        let pty = nix::pty::openpty(Some(&size), None).unwrap();
+        let child = command.stderr(std::process::Stdio::from(pty.slave)).spawn().unwrap();
+        let (sender, pieces) = std::sync::mpsc::channel();
+        let mut master = std::fs::File::from(pty.master);
+        std::thread::spawn(move || {
+            let mut piece = [0; 4096];
+            while let Ok(length) = std::io::Read::read(&mut master, &mut piece) {
+                let text = String::from_utf8_lossy(&piece[..length]).into_owned();
+                if length == 0 || sender.send(text).is_err() {
+                    return;
+                }
+            }
+        });
+        (Self { pieces, text: String::new() }, child)
+    }
+
+    fn wait_for(&mut self, part: &str) {
+        while !self.text.contains(part) {
+            let piece = self.pieces.recv_timeout(Duration::from_mins(1));
+            self.text += &piece.unwrap_or_else(|_| panic!("{part} is missing in {}", self.text));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn serve_on_a_terminal_shows_a_banner_and_short_lines() {
+    let fake = crate::support::fake_vllm::FakeVllm::start([]).await;
+    fake.serve_models(&["gpt-oss-20b"]);
+    let reply = crate::support::replies::text("Paris");
+    fake.then(crate::support::script::Script::json(200, &reply).unchecked());
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = ["serve", "--listen", "127.0.0.1:0", "--upstream", &fake.url()];
+    let mut command = program(directory.path(), &arguments);
+    let (mut terminal, mut child) = Terminal::with_program(command.env("NO_COLOR", "1"));
+    terminal.wait_for("  Log        this terminal\r\n");
+    for part in
+        ["is ready. Ctrl-C stops it.", ": gpt-oss-20b\r\n", "respool setup openclaw --url http://127.0.0.1:"]
+    {
+        assert!(terminal.text.contains(part), "{part} is missing in {}", terminal.text);
+    }
+    let url = terminal.text.split("Page       http://").nth(1).unwrap();
+    let address = url.split('/').next().unwrap().parse().unwrap();
+    let body =
+        serde_json::json!({"model": "gpt-oss-20b", "messages": [{"role": "user", "content": "Which city?"}]});
+    assert_eq!(exchange(address, &Request::chat(&body)).await.status, 200);
+    terminal.wait_for("ok          gpt-oss-20b  ");
+    terminal.wait_for("\r\n");
+    let line = terminal.text.lines().find(|line| line.contains("ok          gpt-oss-20b")).unwrap();
+    assert!(line.trim_end().chars().count() <= usize::from(COLUMNS) && !line.contains('{'), "{line}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn upstreams_are_listed_with_their_models() {
+    let fake = crate::support::fake_vllm::FakeVllm::start([]).await;
+    fake.serve_models(&["gpt-oss-20b", "qwen3"]);
+    let file = format!(
+        "[[upstream]]\nname = \"box\"\nurl = \"{}\"\n[[upstream]]\nname = \"dead-box\"\nurl = \"http://127.0.0.1:9\"\n",
+        fake.url()
+    );
+    tokio::task::spawn_blocking(move || {
+        let (code, said, _) = run(&["upstreams"], Some(&file), &[]);
+        let lines: Vec<&str> = said.lines().collect();
+        assert!(code == 0 && lines.len() == 3, "{said}");
+        assert!(
+            lines[0].starts_with("box       ok    gpt-oss-20b") && lines[1].trim().starts_with("qwen3"),
+            "{said}"
+        );
+        assert!(
+            lines[2].starts_with("dead-box  FAIL  ") && lines[2].contains("Connection refused"),
+            "{said}"
+        );
+        let (code, said, _) = run(&["upstreams", "--json"], Some(&file), &[]);
+        let list: serde_json::Value = serde_json::from_str(&said).unwrap();
+        assert_eq!((code, &list[0]["models"][1]["id"]), (0, &"qwen3".into()), "{said}");
+        assert_eq!((&list[0]["ready"], &list[1]["ready"]), (&true.into(), &false.into()), "{said}");
+    })
+    .await
+    .unwrap();
+}
+
+#[test]
+fn lists_share_one_vocabulary_of_options() {
+    for arguments in
+        [&["runs", "list", "--limit", "5", "--since", "7d"][..], &["runs", "list", "--most", "5"]]
+    {
+        let (code, said, errors) = run(arguments, None, &[]);
+        assert_eq!((code, said.as_str()), (0, ""), "{errors}");
+    }
+    assert_eq!(run(&["runs", "list", "--json"], None, &[]).1, "[]\n");
+    let (_, help, _) = run(&["runs", "list", "--help"], None, &[]);
+    assert!(help.contains("--limit <COUNT>") && !help.contains("--most"), "{help}");
+    let (_, help, _) = run(&["service", "logs", "--help"], None, &[]);
+    assert!(help.contains("--limit <COUNT>") && !help.contains("--lines"), "{help}");
+    assert_eq!(run(&["runs", "list", "--limit", "many"], None, &[]).0, 2);
 }

@@ -386,3 +386,24 @@ async fn a_push_runs_the_process_to_its_delivery() {
     assert!(page.contains("- **Tools bound:** crm → crm-fake, email → mail-fake\n"), "{page}");
     respool.killed().await;
 }
+
+/// A file that is removed stays open: what is written then would be lost.
+#[tokio::test]
+async fn nothing_is_accepted_into_a_removed_database() {
+    let bed = Bed::new().await;
+    let event = |id: &str| json!({"order_id": id});
+    assert_eq!(statuses(&bed.post("order", &event("1")).await), ["accepted"]);
+    let (file, aside) = (bed.dir.path().join("state/respool.db"), bed.dir.path().join("aside.db"));
+    fs::rename(&file, &aside).unwrap();
+    let refused = bed.post("order", &event("2")).await;
+    assert_eq!(code(&refused), (503, "store_failed".to_owned()));
+    assert!(refused.text().contains("removed or replaced"), "{}", refused.text());
+    let state = || async { bed.send(Request::get("/ready")).await.json()["state"].clone() };
+    assert_eq!(state().await["ready"], false);
+    assert!(state().await["problem"].as_str().unwrap().contains("restart respool"));
+    // The same file is back: nothing was lost.
+    fs::rename(&aside, &file).unwrap();
+    assert_eq!(statuses(&bed.post("order", &event("2")).await), ["accepted"]);
+    assert_eq!(state().await, json!({"ready": true, "problem": null}));
+    assert_eq!(bed.queued().await.len(), 2);
+}

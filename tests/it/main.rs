@@ -39,6 +39,7 @@ mod kept_responses;
 mod keys;
 mod lifecycle;
 mod live;
+mod long_turns;
 mod loops;
 mod page;
 mod passthrough;

@@ -214,6 +214,53 @@ async fn a_run_is_ended_by_respools_own_button_alone() {
 }
 
 #[tokio::test]
+async fn a_model_that_a_key_may_not_use_is_advised_rightly() {
+    let (one, two, dir) =
+        (FakeVllm::start([]).await, FakeVllm::start([]).await, tempfile::tempdir().unwrap());
+    one.serve_models(&["gpt-oss-20b"]);
+    two.serve_models(&["fast"]);
+    let path = dir.path().display();
+    let bob = "sk-bob-0123456789";
+    let keys =
+        format!("[bob]\nkey = '{bob}'\nmodels = ['gpt-oss-*']\n[root]\nkey = '{ROOT}'\noperator = true\n");
+    std::fs::write(dir.path().join("keys.toml"), keys).unwrap();
+    let toml = format!(
+        "client_keys_file = \"{path}/keys.toml\"\nstate_dir = \"{path}\"\n[[upstream]]\nname = \"one\"\nurl = \"{}\"\n\
+         [[upstream]]\nname = \"two\"\nurl = \"{}\"\n",
+        one.url(),
+        two.url()
+    );
+    let respool = Respool::configured(&toml).await;
+    for (key, model) in [(bob, "fast"), (ROOT, "renamed")] {
+        let request = chat(model).header("authorization", &format!("Bearer {key}"));
+        assert_eq!(exchange(respool.address, &request).await.status, 404, "{model}");
+    }
+    let cookie = logged_in(&respool).await;
+    let page = get(&respool, "/", &cookie).await.text();
+    let (unknown, forbidden) = page.split_once("<strong>fast</strong>").unwrap();
+    assert!(forbidden.contains("The key <code>bob</code> may not use this model."), "{page}");
+    assert!(!forbidden.contains("No upstream serves this model"), "{page}");
+    assert!(unknown.contains("<strong>renamed</strong>"), "the name of an unknown model is kept: {page}");
+    assert!(unknown.contains("No upstream serves this model"), "{page}");
+    assert!(get(&respool, "/ui/requests", &cookie).await.text().contains("<td>renamed</td>"));
+}
+
+#[tokio::test]
+async fn a_failed_run_shows_its_requests_and_the_reason() {
+    let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
+    let respool = started(&fake, dir.path(), false).await;
+    fake.then(Script::json(401, &replies::error(401, "Unauthorized", "AuthenticationError")).unchecked());
+    exchange(respool.address, &chat("helper")).await;
+    let list = get(&respool, "/ui/runs", "").await.text();
+    let run = list.split("href=\"/ui/runs/").nth(1).unwrap().split('"').next().unwrap();
+    let page = get(&respool, &format!("/ui/runs/{run}"), "").await.text();
+    assert!(page.contains("No model call succeeded.") && page.contains("The requests of this run"), "{page}");
+    let failed =
+        "<dt>Failed</dt><dd><code>upstream_credentials_refused</code> The model server rejects the key";
+    assert!(page.contains(failed) && page.contains("<p class=\"cause\">"), "{page}");
+}
+
+#[tokio::test]
 async fn what_runs_is_told_live() {
     let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
     fake.allow_cut_requests();
@@ -226,8 +273,15 @@ async fn what_runs_is_told_live() {
     }
     fake.then(Script::json(200, &replies::text("late")).delay(std::time::Duration::from_mins(1)).unchecked());
     let _client = Client::sending(respool.address, &chat("gpt-oss-20b")).await;
-    while !told.contains("waiting for the model") {
-        told += &String::from_utf8_lossy(&live.chunk().await.unwrap().bytes);
+    // The numbers above the table and the table of upstreams say the same as the table.
+    let in_progress = "<th scope=\"row\">box</th><td><span class=\"badge good\">works</span></td><td class=\"number\">1</td>";
+    for part in ["waiting for the model", "<dd>1</dd><dt>running now</dt>", in_progress] {
+        while !told.contains(part) {
+            told += &String::from_utf8_lossy(&live.chunk().await.unwrap().bytes);
+        }
+    }
+    for part in ["tiles", "upstreams", "problems"] {
+        assert!(told.contains(&format!("event: {part}\ndata: ")), "{told}");
     }
     assert!(told.contains("event: now\ndata: ") && !told.contains("capital"), "{told}");
 }

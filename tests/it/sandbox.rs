@@ -517,7 +517,8 @@ async fn in_the_chat_a_person_is_asked_once_more_for_what_is_beyond() {
     let write = invocation("shell_command", &json!({"command": format!("echo x > {}", file.display())}));
     for answer in [false, true] {
         let person = Person(answer, std::sync::Mutex::default());
-        tools.call(&write, Some(&person)).await.unwrap();
+        let said = tools.call(&write, Some(&person)).await.unwrap().text;
+        assert_eq!(said.lines().last(), Some(if answer { "[no output]" } else { "[exit code 1]" }), "{said}");
         let asked = person.1.into_inner().unwrap();
         assert_eq!(asked.len(), 2, "{asked:?}");
         assert!(asked[1].starts_with("shell_command outside the sandbox: "), "{asked:?}");

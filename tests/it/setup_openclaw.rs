@@ -6,6 +6,9 @@ use std::path::Path;
 
 use crate::lifecycle::program;
 use crate::support::fake_vllm::FakeVllm;
+use crate::support::replies;
+use crate::support::respool::Respool;
+use crate::support::script::Script;
 
 /// An `openclaw` of this version that accepts every file but one that names `bad`.
 fn stand_in(folder: &Path, version: &str) -> String {
@@ -91,6 +94,91 @@ async fn what_openclaw_refuses_is_not_written() {
         assert!(!fs::read_to_string(&file).unwrap().contains("timeoutSeconds"));
         let (code, said) = setup(home.path(), &old, &["--upstream", "http://127.0.0.1:9"]);
         assert!(code == 1 && said.contains("does not answer at http://127.0.0.1:9"), "{said}");
+    })
+    .await
+    .unwrap();
+}
+
+/// A setup with a configuration, a respool that runs at `url`, and variables.
+fn setup_at(home: &Path, url: &str, arguments: &[&str], variables: &[(&str, &str)]) -> (i32, String) {
+    let arguments = [&["setup", "openclaw", "--url", url], arguments].concat();
+    let mut program = program(home, &arguments);
+    let output = program.envs(variables.iter().copied()).output().unwrap();
+    (output.status.code().unwrap(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_respool_with_keys_needs_one_for_openclaw() {
+    let fake = FakeVllm::start([]).await;
+    fake.serve_models(&["gpt-oss-120b"]);
+    fake.otherwise(Script::json(200, &replies::text("ready")).unchecked());
+    let upstream = fake.url();
+    let toml = format!("client_keys = [\"sk-alice-0123456789\"]\n[[upstream]]\nurl = \"{upstream}\"");
+    let respool = Respool::configured(&toml).await;
+    let url = format!("http://{}", respool.address);
+    tokio::task::spawn_blocking(move || {
+        let home = tempfile::tempdir().unwrap();
+        let home = home.path();
+        let file = home.join(".openclaw/openclaw.json");
+        for arguments in [&["--upstream", upstream.as_str()][..], &[]] {
+            let (code, said) = setup_at(home, &url, arguments, &[]);
+            assert!(code == 1 && said.contains("asks for a key") && said.contains("--key-env"), "{said}");
+            assert!(!said.contains("not running") && !said.contains("name the model server"), "{said}");
+            assert!(!file.exists(), "a file with a wrong key is not written");
+        }
+        let (code, said) = setup_at(home, &url, &["--key-env", "KEY"], &[("KEY", "sk-wrong")]);
+        assert!(code == 1 && said.contains("does not accept the key in `KEY`") && !file.exists(), "{said}");
+        let (code, said) = setup_at(home, &url, &["--key-env", "KEY"], &[("KEY", "sk-alice-0123456789")]);
+        assert!(code == 0 && said.contains("It works."), "{said}");
+        assert!(fs::read_to_string(&file).unwrap().contains("\"${KEY}\""));
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn setup_names_what_goes_past_respool() {
+    let fake = FakeVllm::start([]).await;
+    fake.serve_models(&["m"]);
+    let upstream = fake.url();
+    tokio::task::spawn_blocking(move || {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join(".openclaw/openclaw.json");
+        let provider = format!("{{ \"baseUrl\": \"{upstream}/v1\", \"models\": [] }}");
+        let present = format!(
+            "{{ \"models\": {{ \"providers\": {{ \"one\": {provider}, \"two\": {provider} }} }},
+               \"agents\": {{ \"list\": [ {{ \"id\": \"main\", \"model\": \"openai/gpt-4.1\" }} ] }} }}"
+        );
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, present).unwrap();
+        let (code, said) = setup_at(home.path(), "http://127.0.0.1:9", &["--upstream", &upstream], &[]);
+        assert_eq!(code, 0, "{said}");
+        assert!(said.contains("The agent `main` has a model of its own, openai/gpt-4.1"), "{said}");
+        assert!(said.contains("set `agents.list[0].model` to one/m"), "{said}");
+        assert!(said.contains("The provider `two` points at the same server"), "{said}");
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn setup_gives_the_cause_of_a_failed_connection() {
+    let fake = FakeVllm::start([]).await;
+    fake.serve_models(&["m"]);
+    // A server without TLS that answers a TLS client at once.
+    let respool = Respool::before(&fake).await;
+    let address = respool.address;
+    tokio::task::spawn_blocking(move || {
+        let home = tempfile::tempdir().unwrap();
+        let setup = |url: &str, arguments: &[&str]| setup_at(home.path(), url, arguments, &[]);
+        for arguments in [&[][..], &["--upstream", "http://127.0.0.1:9"]] {
+            let (code, said) = setup("http://127.0.0.1:9", arguments);
+            assert!(code == 1 && said.contains("Connection refused"), "{said}");
+        }
+        let (code, said) = setup("http://127.0.0.1:9", &["--upstream", &format!("https://{address}/v1")]);
+        assert!(code == 1 && said.contains(&format!("write --upstream http://{address}\n")), "{said}");
+        let (code, said) = setup(&format!("https://{address}"), &[]);
+        assert!(code == 1 && said.contains(&format!("write --url http://{address}, or")), "{said}");
     })
     .await
     .unwrap();

@@ -263,18 +263,27 @@ impl Drop for HttpServer {
     }
 }
 
+/// Starts the server; a later one in the same folder gets the port of the first.
+async fn http_server(folder: &TempDir) -> HttpServer {
+    let before = said(folder, "listening").lines().count();
+    let server = Command::new("python3").arg(SCRIPT).arg(folder.path()).arg("--http").spawn().unwrap();
+    eventually("it listens", || said(folder, "listening").lines().count() > before).await;
+    HttpServer(server)
+}
+
+fn http_settings(folder: &TempDir, token: &str) -> String {
+    let port = said(folder, "port");
+    format!(
+        "policy.default = \"allow\"\n[mcp.web]\nurl = \"http://127.0.0.1:{port}/mcp\"\nheaders = {{ Authorization = \"Bearer {token}\" }}"
+    )
+}
+
 #[tokio::test]
 async fn a_server_over_http() {
     let folder = tempfile::tempdir().unwrap();
-    let server = Command::new("python3").arg(SCRIPT).arg(folder.path()).arg("--http").spawn().unwrap();
-    let server = HttpServer(server);
-    eventually("it listens", || folder.path().join("port").exists()).await;
-    let port = said(&folder, "port");
-    let settings = |token: &str| {
-        format!(
-            "policy.default = \"allow\"\n[mcp.web]\nurl = \"http://127.0.0.1:{port}/mcp\"\nheaders = {{ Authorization = \"Bearer {token}\" }}"
-        )
-    };
+    let server = http_server(&folder).await;
+    eventually("it says where", || folder.path().join("port").exists()).await;
+    let settings = |token: &str| http_settings(&folder, token);
     let tools = set(&settings("mcp-token"), &["mcp:web/*"]).await;
     assert_eq!(text(&tools, "web__echo", json!({"text": "by event stream"})).await, "by event stream");
     assert_eq!(text(&tools, "web__structured", json!({})).await, "{\n  \"answer\": 42\n}");
@@ -285,9 +294,39 @@ async fn a_server_over_http() {
     let gone =
         Invocation { timeout: Duration::from_secs(3), ..invocation("web__echo", &json!({"text": "x"})) };
     let error = tools.call(&gone, None).await.unwrap_err();
-    assert!(
-        matches!(error, ToolError::Transient(_) | ToolError::Unreachable(_) | ToolError::Failed(_)),
-        "{error:?}"
-    );
+    assert!(matches!(&error, ToolError::Unreachable(_)), "{error:?}");
+    assert!(error.text().contains("Connection refused") && !error.text().contains("rmcp"), "{error:?}");
     no_problems(&folder);
+}
+
+#[tokio::test]
+async fn a_request_that_left_has_an_unknown_outcome_over_http() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = http_server(&folder).await;
+    eventually("it says where", || folder.path().join("port").exists()).await;
+    let tools = set(&http_settings(&folder, "mcp-token"), &["mcp:web/*"]).await;
+    let died = call(&tools, "web__die", json!({})).await;
+    let Err(ToolError::Transient(problem)) = died else { panic!("{died:?}") };
+    assert!(problem.contains("broke during the call") && !problem.contains("rmcp"), "{problem}");
+    drop(server);
+    let calling = call(&tools, "web__echo", json!({"text": "late"}));
+    let (called, _server) = tokio::join!(calling, http_server(&folder));
+    assert_eq!(called.unwrap().text, "late", "the call waits for the server");
+    assert_eq!(said(&folder, "calls").matches("late").count(), 1);
+}
+
+#[tokio::test]
+async fn a_server_over_http_that_goes_away_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = http_server(&folder).await;
+    eventually("it says where", || folder.path().join("port").exists()).await;
+    let sources = Sources::open(&config(&http_settings(&folder, "mcp-token"))).unwrap();
+    let _tools = sources.select(&["mcp:web/*".to_owned()]).await.unwrap();
+    assert_eq!(sources.mcp_problem("web"), None);
+    drop(server);
+    eventually("it is down", || sources.mcp_problem("web").is_some()).await;
+    let problem = sources.mcp_problem("web").unwrap();
+    assert!(problem.text.contains("Connection refused") && !problem.text.contains("rmcp"), "{problem:?}");
+    let _server = http_server(&folder).await;
+    eventually("it is up again", || sources.mcp_problem("web").is_none()).await;
 }

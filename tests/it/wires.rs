@@ -147,7 +147,7 @@ fn captured(path: &Path) -> Option<Reply> {
     let json = &reply[reply.find("{\"id\"")?..=reply.rfind('}')?];
     let completion = Completion::parse(json, &[]).ok()?;
     let rules = ReplyRules {
-        tools: Arc::new(Tools::from_json(&request["tools"].to_string())),
+        tools: Arc::new(Tools::from_json(&request["tools"].to_string()).unwrap()),
         options: Options::default(),
         token_limit: request["max_tokens"].as_u64(),
     };

@@ -3,7 +3,7 @@
 
 // What the assistant message becomes: {content, reasoning, tool_calls, finish}. `right` is the message it should have been.
 const call = (right, change) => ({ ...right, content: null, tool_calls: right.tool_calls.map((it, at) => ({ ...it, ...change(it, at) })) });
-const args = (text) => (right) => call(right, (it) => ({ function: { ...it.function, arguments: text } }));
+const args = (change) => (right) => call(right, (it) => ({ function: { ...it.function, arguments: change(it.function.arguments) } }));
 const text = (write) => (right) => {
   const { name, arguments: json } = right.tool_calls[0].function;
   return { content: write(name, json), reasoning: null, finish: 'stop' };
@@ -18,13 +18,13 @@ export const MESSAGES = {
   'finish-abort': (right) => ({ ...right, finish: 'abort' }),
   'finish-length': (right) => ({ ...right, finish: 'length' }),
   'finish-stop-and-text': (right) => ({ ...right, content: 'I will read it.', finish: 'stop' }),
-  'cut-arguments': (right) => ({ ...args('{"path": "fixt')(right), finish: 'length' }),
-  'arguments-unquoted': args('{path: fixture.txt}'),
-  'arguments-unclosed': args('{"path": "fixture.txt"'),
-  'arguments-object': args({ path: 'fixture.txt' }),
-  'arguments-empty': args(''),
-  'arguments-garbage': args('{"path": ]['),
-  'arguments-wrong-name': args('{"file": 7}'),
+  'cut-arguments': (right) => ({ ...args((json) => json.slice(0, 14))(right), finish: 'length' }),
+  'arguments-unquoted': args((json) => json.replaceAll('"', '').replace(':', ': ')),
+  'arguments-unclosed': args((json) => json.slice(0, -1)),
+  'arguments-object': args((json) => JSON.parse(json)),
+  'arguments-empty': args(() => ''),
+  'arguments-garbage': args(() => '{"path": ]['),
+  'arguments-wrong-name': args(() => '{"file": 7}'),
   'same-id': (right) => call(right, () => ({ id: 'chatcmpl-tool-same' })),
   'no-id': (right) => call(right, () => ({ id: undefined })),
   'unknown-tool': (right) => call(right, (it) => ({ function: { ...it.function, name: 'open_the_file' } })),
@@ -47,6 +47,7 @@ export const ANSWERS = {
   cut: 'cut',
   'bad-json': 'bad-json',
   nothing: 'nothing',
+  'no-choices': 'no-choices',
 };
 
 // The same in a stream, after its head.
@@ -57,3 +58,10 @@ export const STREAMS = {
   'bad-line': (send) => send('{"id": broken'),
   'only-done': (send) => send('[DONE]'),
 };
+
+// The 22 ways in which replies are spoilt on a bad day (`run.sh DIR long-turns`): a call that comes out wrong, and what happens to any reply.
+export const SPOILT_CALLS = ['text-hermes', 'text-harmony', 'text-harmony-stripped', 'cut-arguments', 'arguments-unclosed', 'arguments-unquoted',
+  'arguments-empty', 'arguments-garbage', 'arguments-wrong-name', 'unknown-tool', 'polluted-name'];
+export const SPOILT_REPLIES = ['cut-reasoning', 'glitch', 'glitch-200', 'empty', 'lost', 'only-reasoning', 'no-choices', '500', '503', 'drop', 'cut'];
+// What of these has another form in a stream.
+export const IN_STREAM = { 'glitch-200': 'event-error', 'no-choices': 'only-done', cut: 'drop-after-role' };

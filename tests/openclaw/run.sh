@@ -10,6 +10,8 @@
 #                                (storm-cases.mjs): the requests of one user turn, and when the user knows. ROUTES="direct respool before" (default: direct respool), where
 #                                `before` is another binary, RESPOOL_BEFORE=PATH; ONLY=REGEX; ROUTE=live; PARALLEL=6; FALLBACK=backup
 #                                with a healthy fallback model
+#        run.sh DIR long-turns   turns of twelve calls while the model server spoils each reply with a probability: long-turns.mjs says how many
+#                                must end right; ROUTES="direct respool" (default: respool), TURNS=25, SPOIL="10 20 30 40 50 60", SEED=1
 #        run.sh DIR agents   an agent of respool's as OpenClaw's model: own tools, and own and OpenClaw's together
 #        run.sh DIR experts  an expert as OpenClaw's model, EXPERTS.md in the main agent's workspace, tasks handed over with sessions_spawn and
 #                            sessions_send; delivery into the main session, approvals by the plugin's command, a chat message as a trigger
@@ -20,10 +22,10 @@
 #   GATEWAY_PORT=18840 (OpenClaw also takes some of the next ports)
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd) top=$(cd "$(dirname "$0")/../.." && pwd)
-usage() { echo "usage: run.sh DIR [statuses|words|misbehaviours|storms|agents|experts|channel|direct]" >&2; exit 2; }
+usage() { echo "usage: run.sh DIR [statuses|words|misbehaviours|storms|long-turns|agents|experts|channel|direct]" >&2; exit 2; }
 [ $# -ge 1 ] && [ $# -le 2 ] || usage
 mode=${2:-relay}
-case $mode in relay | statuses | words | misbehaviours | storms | agents | experts | channel | direct) ;; *) usage ;; esac
+case $mode in relay | statuses | words | misbehaviours | storms | long-turns | agents | experts | channel | direct) ;; *) usage ;; esac
 export OC_VERSION=${OC_VERSION:-2026.9.6} GATEWAY_PORT=${GATEWAY_PORT:-18840} GATEWAY_TOKEN=respool-e2e
 mkdir -p "$1"; dir=$(cd "$1" && pwd)
 
@@ -180,6 +182,15 @@ TOML
     make_fixture
     start_gateway "respool=$RELAY"
     "$node" "$here/misbehaviours.mjs"
+    exit ;;
+  long-turns)
+    export ROUTES=${ROUTES:-respool} RELAY_LOG=$run/respool.log
+    build_respool
+    start_upstream --direct
+    start_respool respool "${UPSTREAM%/v1}"; RELAY=$base
+    for part in {0..11}; do echo "part $part of the story" > "$dir/gateway/workspace/part-$part.txt"; done
+    start_gateway "respool=$RELAY" "direct=$UPSTREAM"
+    "$node" "$here/long-turns.mjs"
     exit ;;
   storms)
     export ROUTES=${ROUTES:-direct respool}

@@ -13,19 +13,23 @@
 //              | {status, message, type, code}
 //              | {event:true, ...those, after} (an error event in a stream, after some text; --direct only)
 //   misbehave  [name, ...] of misbehaviour.mjs: the first requests of this order are answered so, then it is right
+//   parts      in place of calls: part-0.txt, part-1.txt and so on are read, one call at a time, and then comes ALL PARTS READ
+//   spoil      the probability with which each reply is spoilt, in a way of misbehaviour.mjs; the tag is the seed
 //
 // Under /healthy/v1 the same orders are answered without `fail` and `misbehave`: what a fallback model would say.
 //
 // It is strict: what vLLM refuses gets vLLM's 400. A request with tools and stream:true is refused too, as that is what a
 // relay must never send (not with --direct, where no relay stands between, nor with --live, for `tools_mode = "live"`).
 import http from 'node:http';
-import { ANSWERS, MESSAGES, STREAMS } from './misbehaviour.mjs';
+import { ANSWERS, IN_STREAM, MESSAGES, SPOILT_CALLS, SPOILT_REPLIES, STREAMS } from './misbehaviour.mjs';
 import { MODEL, base, completion, error, errorType, events, json, models, plain, stream } from './replies.mjs';
 
 const DIRECT = process.argv.includes('--direct');
 const LIVE = process.argv.includes('--live');
 const INTERNAL = /<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>[\s\S]*?<<<END_OPENCLAW_INTERNAL_CONTEXT>>>/g;
 const NOTE = /\[Automatic note, not from the user: [\s\S]*?\]$/; // respool's, of a second attempt
+// OpenClaw's own, where it asks the model once more.
+const ONCE_MORE = /^(\[[^\]]*\] )?(The previous (assistant turn|attempt) |Continue the current task from the existing transcript)/;
 const EFFORTS = ['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max'];
 const ROLES = ['system', 'developer', 'user', 'assistant', 'tool'];
 const stats = new Map();
@@ -67,7 +71,7 @@ function isObject(text) {
 // The order in force, and the tool results that came since it was given.
 function orderOf(messages) {
   const asks = messages.map((m, at) => ({ at, text: m.role === 'user' ? textOf(m.content).replace(INTERNAL, '').replace(NOTE, '').trim() : '' }));
-  const { at, text } = asks.findLast((m) => m.text) ?? { at: 0, text: '' };
+  const { at, text } = asks.findLast((m) => m.text && !ONCE_MORE.test(m.text)) ?? { at: 0, text: '' };
   const script = text.match(/\bSCRIPT (\{.*\})/)?.[1];
   const since = messages.slice(at);
   return {
@@ -77,8 +81,17 @@ function orderOf(messages) {
   };
 }
 
+const partsRead = (results) => results.filter((result) => /\bpart \d+ of /.test(result)).length;
+
+// What an order with `parts` asks for next.
+function nextPart({ parts, results, ...order }) {
+  const read = partsRead(results);
+  return read < parts ? { ...order, results: [], calls: [['read', { path: `part-${read}.txt` }]] } : { ...order, results: [], text: 'ALL PARTS READ' };
+}
+
 // The assistant message and its finish_reason.
-function answer({ calls: asked = [], rounds = 1, form = 'native', text = null, reasoning = null, finish, results, plain, tag }) {
+function answer(order) {
+  const { calls: asked = [], rounds = 1, form = 'native', text = null, reasoning = null, finish, results, plain, tag } = order.parts ? nextPart(order) : order;
   if (results.length && results.length >= rounds * asked.length) return { content: `TOOL SAID ${results.join(' | ')}`, reasoning: null, finish: 'stop' };
   if (!asked.length) return { content: text ?? `PLAIN ${plain ?? tag}`, reasoning, finish: finish ?? 'stop' };
   if (form !== 'native') return { content: leak(asked, form), reasoning, finish: finish ?? 'stop' };
@@ -102,6 +115,7 @@ function fail(res, how, body) {
   if (how === 'html') return plain(res, 500, 'text/html', '<html><head><title>500 Internal Server Error</title></head></html>');
   if (how === 'bad-json') return plain(res, 200, 'application/json', '{"id": "chatcmpl-1", "choices": [{"index"');
   if (how === 'nothing') return plain(res, 200, 'application/json', '{}');
+  if (how === 'no-choices') return json(res, 200, { ...completion(body, [{}]), choices: [] });
   if (how === 'ok-error') return error(res, 200, 'unexpected tokens remaining in message header', { code: 400 });
   if (how.event) return errorEvent(res, how, body);
   if (how.status === 401 && !how.message) return json(res, 401, { error: 'Unauthorized' }); // vLLM's own: a string
@@ -122,7 +136,7 @@ function errorEvent(res, { status, message, type, code, after }, body) {
 
 // Answers wrongly, as the name says; false when the name is of a stream, and this is none.
 function misbehave(res, name, body, order) {
-  const right = answer({ ...order, results: [] });
+  const right = answer(order.parts ? order : { ...order, results: [] });
   if (MESSAGES[name]) {
     const wrong = [MESSAGES[name](right)];
     return body.stream ? stream(res, body, wrong) : json(res, 200, completion(body, wrong));
@@ -133,8 +147,28 @@ function misbehave(res, name, body, order) {
   setTimeout(() => { STREAMS[name](send, res); res.end(); }, 50);
 }
 
+// A generator of numbers from 0 to 1 that gives the same ones for the same seed (mulberry32).
+function randomOf(seed) {
+  let state = [...seed].reduce((hash, letter) => Math.imul(hash ^ letter.codePointAt(0), 0x01000193), 0x811c9dc5);
+  return () => {
+    state = (state + 0x6d2b79f5) | 0;
+    let mixed = Math.imul(state ^ (state >>> 15), 1 | state);
+    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
+  };
+}
+
+// How this reply is spoilt; undefined when it is right.
+function spoiltWay({ spoil, parts, results }, seen, isStream) {
+  const [luck, pick] = [seen.random(), seen.random()];
+  if (!(luck < spoil)) return undefined;
+  const ways = partsRead(results) < parts ? [...SPOILT_CALLS, ...SPOILT_REPLIES] : SPOILT_REPLIES;
+  const way = ways[Math.floor(pick * ways.length)];
+  return isStream ? IN_STREAM[way] ?? way : way;
+}
+
 function note(tag, body, order, wrong) {
-  const seen = stats.get(tag) ?? { requests: [], refused: [], aborted: 0 };
+  const seen = stats.get(tag) ?? { requests: [], refused: [], aborted: 0, random: randomOf(tag) };
   stats.set(tag, seen);
   seen.started ??= Date.now();
   const entry = { after: (Date.now() - seen.started) / 1000, stream: body.stream === true, tools: body.tools?.length ?? 0, messages: body.messages?.length, role: body.messages?.[0]?.role, reasoning: order.replayed, keys: Object.keys(body).join(' ') };
@@ -149,12 +183,13 @@ async function chat(req, res, raw, isHealthy) {
   try { body = JSON.parse(raw); wrong = problem(body); order = orderOf(body.messages ?? []); } catch (e) { wrong = `malformed body: ${e.message}`; }
   if (isHealthy) order = { tag: `${order.tag}-healthy`, text: `HEALTHY ${order.tag}`, results: order.results };
   const seen = note(order.tag ?? 'untagged', body, order, wrong);
-  res.on('close', () => { if (!res.writableFinished && !order.fail && !order.misbehave) { seen.aborted += 1; console.log(`${order.tag} ABORTED`); } });
+  res.on('close', () => { if (!res.writableFinished && !order.fail && !order.misbehave && !order.spoil) { seen.aborted += 1; console.log(`${order.tag} ABORTED`); } });
   if (wrong) return error(res, wrong.endsWith('does not exist.') ? 404 : 400, wrong);
   if (order.silent && !order.results.length) await new Promise((wake) => setTimeout(wake, order.silent * 1000));
   if (res.destroyed) return;
   if (order.fail) return fail(res, order.fail, body);
-  const wrongly = order.results.length ? undefined : order.misbehave?.[seen.requests.length - 1];
+  const first = order.results.length ? undefined : order.misbehave?.[seen.requests.length - 1];
+  const wrongly = order.spoil ? spoiltWay(order, seen, body.stream) : first;
   if (wrongly) return misbehave(res, wrongly, body, order);
   const messages = Array.from({ length: body.n ?? 1 }, () => answer(order));
   if (body.stream) stream(res, body, messages); else json(res, 200, completion(body, messages));

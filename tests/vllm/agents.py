@@ -96,35 +96,39 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.server.asked.append(self.path)
-        self.hand_on(None)
+        self.answer(*self.ask(None))
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if self.path != "/v1/chat/completions":
-            self.hand_on(body)
+            self.answer(*self.ask(body))
             return
         script = self.server.script
         if script:
             body["vllm_xargs"] = force.xargs(KIT_DIR, MODEL, script[0])
         body["return_token_ids"] = True
-        status, reply = self.hand_on(body)
-        self.server.seen.append((body, status, reply))
-        if status == 200 and script:
+        response, raw = self.ask(body)
+        # Noted before it leaves: whoever has the answer may ask at once what was seen.
+        self.server.seen.append((body, response.status, json.loads(raw) if raw.startswith(b"{") else None))
+        if response.status == 200 and script:
             script.pop(0)
+        self.answer(response, raw)
 
-    def hand_on(self, body):
+    def ask(self, body):
+        """Asks vLLM; its response and the bytes of the body."""
         connection = http.client.HTTPConnection(urlsplit(VLLM).netloc, timeout=600)
         sent = None if body is None else json.dumps(body)
         headers = {name: self.headers[name] for name in ("authorization", "content-type") if self.headers[name]}
         connection.request(self.command, self.path, sent, headers)
         response = connection.getresponse()
-        raw = response.read()
+        return response, response.read()
+
+    def answer(self, response, raw):
         self.send_response(response.status)
         self.send_header("content-type", response.getheader("content-type", ""))
         self.send_header("content-length", str(len(raw)))
         self.end_headers()
         self.wfile.write(raw)
-        return response.status, json.loads(raw) if raw.startswith(b"{") else None
 
     def log_message(self, *_):
         pass

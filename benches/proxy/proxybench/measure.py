@@ -69,6 +69,10 @@ class Bench:
             http_calls.chat(peer.port, self.body("small"), peer.key)
         return True
 
+    def pids(self, peer):
+        """The processes of a peer that is up."""
+        return self._running[peer.name].pids()
+
     def footprint(self, peer):
         """Memory after the warm-up and a rest, and the size of the program's file."""
         return {"idle_pss_mb": self._running[peer.name].pss_mb(), "binary_mb": round(file_megabytes(peer.argv[0]), 2)}

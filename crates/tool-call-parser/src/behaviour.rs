@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{End, Engine, Field, NativeCall, Options, Tools};
 use crate::event::{Dropped, Event, Note, Parsed};
 
-const TOOLS: &str = r#"[
+pub(crate) const TOOLS: &str = r#"[
  {"type":"function","function":{"name":"read","parameters":{"type":"object","required":["path"],
    "properties":{"path":{"type":"string"},"limit":{"type":"integer"}}}}},
  {"type":"function","function":{"name":"exec","parameters":{"type":"object","required":["command"],
@@ -19,14 +19,14 @@ const TOOLS: &str = r#"[
  {"type":"function","function":{"name":"now"}}]"#;
 
 fn run_pieces(options: Options, end: End, field: Field, pieces: &[&str]) -> Parsed {
-    let mut engine = Engine::new(Arc::new(Tools::from_json(TOOLS)), options);
+    let mut engine = Engine::new(Arc::new(Tools::from_json(TOOLS).unwrap()), options);
     let mut out: Vec<Event> = Vec::new();
     pieces.iter().for_each(|piece| engine.push(field, piece, &mut out));
     engine.finish(end, &mut out);
     out.into_iter().collect()
 }
 
-fn run_with(options: Options, end: End, field: Field, text: &str) -> Parsed {
+pub(crate) fn run_with(options: Options, end: End, field: Field, text: &str) -> Parsed {
     let whole = run_pieces(options, end, field, &[text]);
     let chars: Vec<String> = text.chars().map(String::from).collect();
     let chars: Vec<&str> = chars.iter().map(String::as_str).collect();
@@ -34,14 +34,14 @@ fn run_with(options: Options, end: End, field: Field, text: &str) -> Parsed {
     whole
 }
 
-fn calls(turn: &Parsed) -> String {
+pub(crate) fn calls(turn: &Parsed) -> String {
     let calls: Vec<String> =
         turn.calls.iter().map(|call| format!("{}{}", call.name, call.arguments)).collect();
     calls.join(";")
 }
 
-fn check(text: &str, expected: &str, content: &str) {
-    let turn = run_with(Options::default(), End::default(), Field::Content, text);
+pub(crate) fn check(text: &str, expected: &str, content: &str) {
+    let turn = run_with(Options::for_whole_reply(), End::default(), Field::Content, text);
     assert_eq!(
         (calls(&turn).as_str(), turn.content.as_str()),
         (expected, content),
@@ -51,7 +51,7 @@ fn check(text: &str, expected: &str, content: &str) {
 }
 
 /// The text is no call and leaves byte for byte.
-fn text(text: &str) {
+pub(crate) fn text(text: &str) {
     check(text, "", text);
 }
 
@@ -172,15 +172,19 @@ fn fences() {
 
 #[test]
 fn thinking() {
-    let turn =
-        run_with(Options::default(), End::default(), Field::Content, "<think>Let me\nsee.</think>\n\nHello.");
+    let turn = run_with(
+        Options::for_whole_reply(),
+        End::default(),
+        Field::Content,
+        "<think>Let me\nsee.</think>\n\nHello.",
+    );
     assert_eq!((turn.reasoning.as_str(), turn.content.as_str()), ("Let me\nsee.", "Hello."));
-    let turn = run_with(Options::default(), End::default(), Field::Content, "<think>never closed");
+    let turn = run_with(Options::for_whole_reply(), End::default(), Field::Content, "<think>never closed");
     assert_eq!((turn.reasoning.as_str(), turn.content.as_str()), ("never closed", ""));
     check("<think>a</think>{\"name\":\"now\",\"arguments\":{}}", "now{}", "");
     let considered = "<think>I call <tool_call>{\"name\":\"now\",\"arguments\":{}}</tool_call></think>";
     check(considered, "", "");
-    let read = Options { read_reasoning: true, ..Options::default() };
+    let read = Options { read_reasoning: true, ..Options::for_whole_reply() };
     assert_eq!(calls(&run_with(read, End::default(), Field::Content, considered)), "now{}");
     check(considered.strip_suffix("</think>").unwrap(), "now{}", "");
     check(
@@ -195,7 +199,7 @@ fn thinking() {
 fn harmony() {
     let read = r#"read{"path":"a"}"#;
     let turn = run_with(
-        Options::default(),
+        Options::for_whole_reply(),
         End::default(),
         Field::Content,
         "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hello.<|return|>",
@@ -287,7 +291,7 @@ fn a_cut_reply_sends_no_part_of_a_call() {
         "Wait. <|tool_call_begin|>functions.read:0<|tool_call_argument_begin|>{\"pa",
         "Wait. <|tool_call>call:read{path:<|\"|>a",
     ] {
-        let turn = run_with(Options::default(), cut, Field::Content, text);
+        let turn = run_with(Options::for_whole_reply(), cut, Field::Content, text);
         assert_eq!((turn.content.as_str(), turn.calls.len()), ("Wait.", 0), "{text}");
         assert!(
             turn.notes.iter().any(|note| matches!(note, Note::Dropped { why: Dropped::Truncated, .. })),
@@ -299,25 +303,25 @@ fn a_cut_reply_sends_no_part_of_a_call() {
 #[test]
 fn what_the_client_asked_for_decides() {
     let json = r#"{"name":"read","arguments":{"path":"a"}}"#;
-    let none = Options { calls_wanted: false, ..Options::default() };
+    let none = Options { calls_wanted: false, ..Options::for_whole_reply() };
     let turn = run_with(none, End::default(), Field::Content, json);
     assert_eq!((turn.calls.len(), turn.content.as_str()), (0, json));
     let tagged = format!("Hm. <tool_call>{json}</tool_call>");
     let turn = run_with(none, End::default(), Field::Content, &tagged);
     assert_eq!((turn.calls.len(), turn.content.as_str()), (0, "Hm."));
-    let one = Options { parallel: false, ..Options::default() };
+    let one = Options { parallel: false, ..Options::for_whole_reply() };
     let two = format!(
         "<tool_call>{json}</tool_call><tool_call>{{\"name\":\"now\",\"arguments\":{{}}}}</tool_call>"
     );
     assert_eq!(calls(&run_with(one, End::default(), Field::Content, &two)), r#"read{"path":"a"}"#);
-    let wanted = Options { json_wanted: true, ..Options::default() };
+    let wanted = Options { json_wanted: true, ..Options::for_whole_reply() };
     assert_eq!(run_with(wanted, End::default(), Field::Content, json).content, json);
 }
 
 #[test]
 fn a_required_argument_that_is_missing_holds_the_call_back() {
     let turn = run_with(
-        Options::default(),
+        Options::for_whole_reply(),
         End::default(),
         Field::Content,
         "<tool_call>{\"name\":\"write\",\"arguments\":{\"path\":\"a\"}}</tool_call>",
@@ -334,7 +338,7 @@ fn a_required_argument_that_is_missing_holds_the_call_back() {
 }
 
 fn with_native(native: &[(&str, &str)], texts: &[(Field, &str)]) -> Parsed {
-    let mut engine = Engine::new(Arc::new(Tools::from_json(TOOLS)), Options::default());
+    let mut engine = Engine::new(Arc::new(Tools::from_json(TOOLS).unwrap()), Options::for_whole_reply());
     let mut out: Vec<Event> = Vec::new();
     for (name, arguments) in native {
         let call = NativeCall { id: None, name: (*name).into(), arguments: (*arguments).into() };
@@ -377,7 +381,7 @@ fn the_order_of_keys_makes_no_other_call() {
 
 /// Runs natives and texts in the order given; the calls, and why others were held back.
 fn in_order(steps: &[Step], cut: bool) -> (String, Vec<Dropped>) {
-    let mut engine = Engine::new(Arc::new(Tools::from_json(TOOLS)), Options::default());
+    let mut engine = Engine::new(Arc::new(Tools::from_json(TOOLS).unwrap()), Options::for_whole_reply());
     let mut out: Vec<Event> = Vec::new();
     for step in steps {
         match *step {
@@ -437,7 +441,7 @@ fn two_calls_that_alternate_leave_once_each() {
     let [read, look] =
         [r#"{"name":"read","arguments":{"path":"a"}}"#, r#"{"name":"look","arguments":{"at":"b"}}"#];
     let text = format!("<tool_call>{read}</tool_call><tool_call>{look}</tool_call>").repeat(3);
-    let turn = run_with(Options::default(), End::default(), Field::Content, &text);
+    let turn = run_with(Options::for_whole_reply(), End::default(), Field::Content, &text);
     assert_eq!(calls(&turn), r#"read{"path":"a"};look{"at":"b"}"#);
     let copies =
         turn.notes.iter().filter(|note| matches!(note, Note::Dropped { why: Dropped::Duplicate, .. }));
@@ -467,7 +471,7 @@ fn a_call_that_is_too_long_is_text_however_it_arrives() {
     let pieces: Vec<&str> =
         text.as_bytes().chunks(1 << 20).map(|piece| std::str::from_utf8(piece).unwrap()).collect();
     for turn in [&[text.as_str()], pieces.as_slice()]
-        .map(|pieces| run_pieces(Options::default(), End::default(), Field::Content, pieces))
+        .map(|pieces| run_pieces(Options::for_whole_reply(), End::default(), Field::Content, pieces))
     {
         assert!(turn.calls.is_empty() && turn.content == text, "{:?}", turn.notes);
     }
@@ -484,22 +488,24 @@ fn undeclared_native_calls_are_not_sent() {
 #[test]
 fn reasoning_holds_the_call_only_when_nothing_else_does() {
     let call = "I run it.\n<tool_call>{\"name\":\"now\",\"arguments\":{}}</tool_call>";
-    let turn = run_with(Options::default(), End::default(), Field::Reasoning, call);
+    let turn = run_with(Options::for_whole_reply(), End::default(), Field::Reasoning, call);
     assert_eq!(calls(&turn), "now{}");
     let turn = with_native(&[], &[(Field::Reasoning, call), (Field::Content, "Done.")]);
     assert_eq!((turn.calls.len(), turn.content.as_str()), (0, "Done."));
     let doubtful = format!("{call} No, better not.");
-    assert!(run_with(Options::default(), End::default(), Field::Reasoning, &doubtful).calls.is_empty());
+    assert!(
+        run_with(Options::for_whole_reply(), End::default(), Field::Reasoning, &doubtful).calls.is_empty()
+    );
 }
 
 #[test]
 fn plain_words_are_a_call_only_where_they_are_switched_on() {
     let words = "I will search for rust proxies.";
-    let fuzzy = Options { fuzzy: true, ..Options::default() };
+    let fuzzy = Options { fuzzy: true, ..Options::for_whole_reply() };
     for field in [Field::Content, Field::Reasoning] {
         let turn = run_with(fuzzy, End::default(), field, words);
         assert_eq!(calls(&turn), r#"web_search{"query":"rust proxies"}"#);
-        assert!(run_with(Options::default(), End::default(), field, words).calls.is_empty());
+        assert!(run_with(Options::for_whole_reply(), End::default(), field, words).calls.is_empty());
     }
 }
 
@@ -522,7 +528,7 @@ fn the_split_does_not_matter() {
         "<|start|>. <|message|>\n\n",
     ] {
         for cut in [false, true] {
-            run_with(Options::default(), End { cut }, Field::Content, text);
+            run_with(Options::for_whole_reply(), End { cut }, Field::Content, text);
         }
     }
 }
@@ -534,7 +540,52 @@ fn a_candidate_of_many_parts_is_the_same_in_pieces() {
     let text = format!("<tool_call>{lines}</tool_call>");
     let pieces: Vec<&str> =
         text.as_bytes().chunks(7).map(|piece| std::str::from_utf8(piece).unwrap()).collect();
-    let whole = run_pieces(Options::default(), End::default(), Field::Content, &[&text]);
+    let whole = run_pieces(Options::for_whole_reply(), End::default(), Field::Content, &[&text]);
     assert!(!whole.calls.is_empty());
-    assert_eq!(run_pieces(Options::default(), End::default(), Field::Content, &pieces), whole);
+    assert_eq!(run_pieces(Options::for_whole_reply(), End::default(), Field::Content, &pieces), whole);
+}
+
+fn events_of(options: Options, pieces: &[&str]) -> Vec<Vec<Event>> {
+    let mut engine = Engine::new(Arc::new(Tools::from_json(TOOLS).unwrap()), options);
+    let push = |piece: &&str| {
+        let mut out: Vec<Event> = Vec::new();
+        engine.push(Field::Content, piece, &mut out);
+        out
+    };
+    let mut events: Vec<Vec<Event>> = pieces.iter().map(push).collect();
+    let mut last = Vec::new();
+    engine.finish(End::default(), &mut last);
+    events.push(last);
+    events
+}
+
+#[test]
+fn a_complete_call_does_not_wait_for_later_text() {
+    let read = |path: &str| {
+        format!("<tool_call>{{\"name\":\"read\",\"arguments\":{{\"path\":\"{path}\"}}}}</tool_call>")
+    };
+    let pieces = [&read("a"), "\n", &read("b"), "\nBoth are", " fine."];
+    let called = |events: &[Event]| events.iter().any(|event| matches!(event, Event::ToolCall(_)));
+    let events = events_of(Options::default(), &pieces);
+    assert_eq!(
+        events.iter().map(|step| called(step)).collect::<Vec<_>>(),
+        [true, false, true, false, false, false]
+    );
+    assert_eq!(events[3], [Event::Content("Both are".into())]);
+    // Only the end shows that no `</think>` follows.
+    let events = events_of(Options::for_whole_reply(), &pieces);
+    assert_eq!(
+        events.iter().map(|step| called(step)).collect::<Vec<_>>(),
+        [false, false, false, false, false, true]
+    );
+}
+
+#[test]
+fn an_undeclared_call_that_stays_text_is_noted() {
+    let call = "<tool_call>{\"name\":\"paint\",\"arguments\":{}}</tool_call>";
+    for text in [call.to_owned(), format!("{call} and more")] {
+        let turn = run_with(Options::default(), End::default(), Field::Content, &text);
+        assert_eq!(turn.content, text);
+        assert_eq!(turn.notes, [Note::LeftAsText { name: "paint".into(), why: Dropped::Undeclared }]);
+    }
 }

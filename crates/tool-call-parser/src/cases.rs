@@ -62,7 +62,7 @@ impl Case {
     }
 
     fn run<'a>(&self, pieces: impl IntoIterator<Item = &'a str>) -> Parsed {
-        let mut engine = Engine::new(self.tools(), Options::default());
+        let mut engine = Engine::new(self.tools(), Options::for_whole_reply());
         let mut out: Vec<Event> = Vec::new();
         if self.field == "tool_calls" {
             for Native { name, arguments } in serde_json::from_str::<Vec<Native>>(&self.text).unwrap() {

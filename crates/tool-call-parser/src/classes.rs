@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::calls::RawCall;
 use super::dialects::{Dialect, Found, Opens, Step, TABLE};
-use super::{End, Engine, Field, Options, Prior, Tools, oracle};
+use super::{End, Engine, Field, Options, PreferredDialects, Tools, oracle};
 use crate::event::{Dropped, Event, Note, Parsed};
 
 const TOOLS: &str = r#"[
@@ -22,7 +22,7 @@ const TOOLS: &str = r#"[
  {"type":"function","function":{"name":"now"}}]"#;
 
 fn tools() -> Arc<Tools> {
-    Arc::new(Tools::from_json(TOOLS))
+    Arc::new(Tools::from_json(TOOLS).unwrap())
 }
 
 fn run(mut engine: Engine, pieces: &[&str], cut: bool) -> Parsed {
@@ -41,7 +41,7 @@ fn turn_with(options: Options, text: &str, cut: bool) -> Parsed {
 }
 
 fn turn(text: &str) -> Parsed {
-    turn_with(Options::default(), text, false)
+    turn_with(Options::for_whole_reply(), text, false)
 }
 
 fn calls(turn: &Parsed) -> String {
@@ -125,7 +125,10 @@ fn every_example_is_read_by_its_own_row_whatever_is_expected() {
         let named = plain.notes.contains(&Note::Dialect(dialect.name));
         assert_eq!(named, !plain.calls.is_empty(), "{}: {:?}", dialect.name, plain.notes);
         for other in TABLE {
-            let options = Options { prior: Prior::of_dialects([other.name]), ..Options::default() };
+            let options = Options {
+                preferred_dialects: PreferredDialects::from_dialect_names([other.name]),
+                ..Options::for_whole_reply()
+            };
             let turn = turn_with(options, dialect.example, false);
             assert_eq!(calls(&turn), calls(&plain), "{} where {} is expected", dialect.name, other.name);
             assert_eq!(turn.content, plain.content, "{} where {} is expected", dialect.name, other.name);
@@ -140,7 +143,10 @@ fn every_written_form_gives_its_calls_whatever_is_expected() {
     for writer in oracle::writers::all() {
         let text = (writer.write)(&[("read".to_owned(), arguments.clone())]);
         for other in TABLE {
-            let options = Options { prior: Prior::of_dialects([other.name]), ..Options::default() };
+            let options = Options {
+                preferred_dialects: PreferredDialects::from_dialect_names([other.name]),
+                ..Options::for_whole_reply()
+            };
             let turn = run(Engine::new(tools(), options), &[&text], false);
             let read: Vec<Value> =
                 turn.calls.iter().map(|call| serde_json::from_str(&call.arguments).unwrap()).collect();
@@ -264,7 +270,11 @@ fn what_the_model_did_not_close_is_closed_only_behind_a_whole_value() {
             "shown, for want of anything else"
         );
         assert_eq!(dropped(&turn), [Dropped::Unclosed], "{open}");
-        assert_eq!(dropped(&turn_with(Options::default(), open, true)), [Dropped::Truncated], "{open}");
+        assert_eq!(
+            dropped(&turn_with(Options::for_whole_reply(), open, true)),
+            [Dropped::Truncated],
+            "{open}"
+        );
     }
     // Without marks nothing shows that it is a call.
     for text in ["{\"name\":\"read\",\"arguments\":{\"path\":\"a\"}", "{\"name\":\"now\",\"arguments\":{"] {

@@ -6,13 +6,13 @@
 use std::sync::Arc;
 
 use super::calls::{Args, RawCall};
-use super::dialects::{fuzzy, glm};
+use super::dialects::{fuzzy, glm, xml_arguments};
 use super::echo::Echo;
 use super::ledger::Ledger;
 use super::repairs::Repair;
 use super::scanner::{Io, Scanner};
 use super::settle::{Settled, settle};
-use super::{Prior, Tools};
+use super::{PreferredDialects, Tools};
 #[cfg(test)]
 use super::{dialects, openers};
 use crate::event::{Dropped, Event, Note};
@@ -39,6 +39,7 @@ pub struct NativeCall {
 
 /// What the request allows.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one independent field of the request")]
 pub struct Options {
     /// False for `tool_choice: "none"`: no call leaves.
     pub calls_wanted: bool,
@@ -49,10 +50,21 @@ pub struct Options {
     /// Switches on the natural-language dialect ("I will search for X").
     pub fuzzy: bool,
     /// The dialects that the model is likely to write.
-    pub prior: Prior,
+    pub preferred_dialects: PreferredDialects,
     /// Calls count in reasoning too that the model ended itself. (Reasoning that it did not end is searched when the turn
     /// has nothing else.)
     pub read_reasoning: bool,
+    /// True when the reply may begin inside reasoning: some chat templates write the opening mark, and only the closing one
+    /// (`</think>`) shows that the text before it was reasoning. Calls then wait for the end of the reply, because a call
+    /// before that mark was only considered. False: a call is emitted as soon as it is complete.
+    pub may_begin_in_reasoning: bool,
+}
+
+impl Options {
+    /// The options for a reply that is there as a whole: a call that waits for its end costs no time.
+    pub fn for_whole_reply() -> Self {
+        Self { may_begin_in_reasoning: true, ..Self::default() }
+    }
 }
 
 impl Default for Options {
@@ -62,8 +74,9 @@ impl Default for Options {
             parallel: true,
             json_wanted: false,
             fuzzy: false,
-            prior: Prior::default(),
+            preferred_dialects: PreferredDialects::default(),
             read_reasoning: false,
+            may_begin_in_reasoning: false,
         }
     }
 }
@@ -83,7 +96,7 @@ pub struct End {
 /// use std::sync::Arc;
 /// use tool_call_parser::{End, Engine, Event, Field, Options, Tools};
 ///
-/// let tools = Tools::from_json(r#"[{"type": "function", "function": {"name": "now"}}]"#);
+/// let tools = Tools::from_json(r#"[{"type": "function", "function": {"name": "now"}}]"#)?;
 /// let mut engine = Engine::new(Arc::new(tools), Options::default());
 /// let mut events: Vec<Event> = Vec::new();
 /// for piece in ["One mo", "ment. <tool_", "call>{\"name\": \"now\", \"argum", "ents\": {}}</tool_call>"] {
@@ -92,6 +105,7 @@ pub struct End {
 /// engine.finish(End { cut: false }, &mut events);
 /// assert_eq!(events[0], Event::Content("One mo".into()));
 /// assert!(matches!(&events[3], Event::ToolCall(call) if call.name == "now"), "{events:?}");
+/// # Ok::<(), tool_call_parser::ToolsError>(())
 /// ```
 #[derive(Debug)]
 pub struct Engine {
@@ -145,7 +159,7 @@ impl Engine {
             None => RawCall { id: call.id, ..RawCall::text(&call.name, &call.arguments) },
         };
         self.settle_unsure(false);
-        let settled = settle(&raw, &self.tools);
+        let (raw, settled) = self.settle_native(raw);
         self.ledger.expect_copies(&raw, &settled);
         if self.may_lack_its_end(&raw, &settled) {
             self.unsure = Some((raw, settled));
@@ -153,6 +167,23 @@ impl Engine {
             self.ledger.native_call(&raw, settled);
         }
         self.ledger.drain(out);
+    }
+
+    /// Settles a native call. Its arguments may be XML that the server did not read.
+    fn settle_native(&self, raw: RawCall) -> (RawCall, Settled) {
+        let Args::Text(text) = &raw.arguments else {
+            let settled = settle(&raw, &self.tools);
+            return (raw, settled);
+        };
+        let tool = self.tools.resolve(&raw.name).filter(|_| xml_arguments::begins_with_tag(text));
+        let settled = match tool.map(|found| xml_arguments::read_call(found.tool, text)) {
+            None => settle(&raw, &self.tools),
+            Some(Some(call)) => {
+                settle(&RawCall { id: raw.id.clone(), name: raw.name.clone(), ..call }, &self.tools)
+            }
+            Some(None) => Settled::Refused(Dropped::Unreadable),
+        };
+        (raw, settled)
     }
 
     /// A server that cannot close what the token limit cut leaves the end away (`{"path":"a"`), or all of it: vLLM

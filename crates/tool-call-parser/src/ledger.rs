@@ -237,10 +237,13 @@ impl Ledger {
 
     /// Copies of a native call's arguments in the text are to be recognised from now on.
     pub(crate) fn expect_copies(&mut self, raw: &RawCall, settled: &Settled) {
+        let mut sent = "";
         if let Settled::Call(ready) = settled {
-            self.native.add(serde_json::from_str(&ready.call.arguments).unwrap_or_default());
+            sent = &ready.call.arguments;
+            self.native.add(serde_json::from_str(sent).unwrap_or_default());
         }
         if let Args::Text(text) = &raw.arguments
+            && text != sent
             && let Ok(value @ Value::Object(_)) = serde_json::from_str(text)
         {
             self.native.add(value);
@@ -275,7 +278,8 @@ impl Ledger {
 
     /// Whether the text is surely no reasoning.
     fn is_answer(&self) -> bool {
-        self.closing || self.has_reasoned && self.deferred.is_empty()
+        let may_be_reasoning = self.options.may_begin_in_reasoning && !self.has_reasoned;
+        self.closing || !may_be_reasoning && self.deferred.is_empty()
     }
 
     fn send_deferred(&mut self) {

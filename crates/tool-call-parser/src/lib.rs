@@ -20,10 +20,12 @@ mod event;
 mod json_span;
 mod ledger;
 mod lenient_json;
+#[cfg(test)]
+mod lookalikes;
 mod openers;
 #[cfg(any(test, fuzzing))]
 pub mod oracle;
-mod prior;
+mod preferred_dialects;
 #[cfg(test)]
 mod properties;
 mod quotation;
@@ -39,10 +41,10 @@ use std::sync::Arc;
 
 pub use engine::{End, Engine, Field, NativeCall, Options};
 pub use event::{Dropped, Event, Note, Parsed, ToolCall};
-pub use prior::Prior;
-pub use tools::{Resolved, Tool, Tools};
+pub use preferred_dialects::PreferredDialects;
+pub use tools::{Resolved, Tool, Tools, ToolsError};
 
-/// Reads a whole reply that nothing cut, with the default [`Options`].
+/// Reads a whole reply that nothing cut, with [`Options::for_whole_reply`].
 ///
 /// ```
 /// use tool_call_parser::{Tools, parse};
@@ -50,15 +52,16 @@ pub use tools::{Resolved, Tool, Tools};
 /// let tools = Tools::from_json(
 ///     r#"[{"type": "function", "function": {"name": "read", "parameters": {"type": "object",
 ///         "required": ["path"], "properties": {"path": {"type": "string"}, "limit": {"type": "integer"}}}}}]"#,
-/// );
+/// )?;
 /// let text = "I look.\n<function=read>\n<parameter=path>\na.txt\n</parameter>\n<parameter=limit>\n10\n</parameter>\n</function>";
 /// let parsed = parse(text, tools);
 /// assert_eq!(parsed.content, "I look.");
 /// assert_eq!(parsed.calls[0].name, "read");
 /// assert_eq!(parsed.calls[0].arguments, r#"{"path":"a.txt","limit":10}"#);
+/// # Ok::<(), tool_call_parser::ToolsError>(())
 /// ```
 pub fn parse(text: &str, tools: impl Into<Arc<Tools>>) -> Parsed {
-    let mut engine = Engine::new(tools.into(), Options::default());
+    let mut engine = Engine::new(tools.into(), Options::for_whole_reply());
     let mut events: Vec<Event> = Vec::new();
     engine.push(Field::Content, text, &mut events);
     engine.finish(End::default(), &mut events);

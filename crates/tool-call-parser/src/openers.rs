@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use memchr::{memchr, memchr2, memchr3};
 
-use super::dialects::{Dialect, Opens, TABLE};
+use super::dialects::{Dialect, Opens, TABLE, TagForm};
 
 /// Within so many bytes looking is quicker than searching.
 const NEAR: usize = 16;
@@ -23,6 +23,8 @@ pub(super) struct Opener {
     word: u64,
     mask: u64,
     pub(super) line: bool,
+    /// The form of the tag that the mark begins.
+    form: Option<TagForm>,
     pub(super) dialect: &'static Dialect,
     /// The dialect's place in the table.
     pub(super) index: usize,
@@ -35,11 +37,14 @@ impl Opener {
             (bytes[0][index], bytes[1][index]) = (byte, u8::MAX);
         }
         let [word, mask] = bytes.map(u64::from_le_bytes);
-        Self { mark, word, mask, line, dialect, index }
+        Self { mark, word, mask, line, form: None, dialect, index }
     }
 
     /// Whether the mark stands there, or as much of it as there is text. One comparison tells most.
     pub(super) fn begins(&self, text: &[u8]) -> bool {
+        if let Some(form) = self.form {
+            return form.begins(text);
+        }
         if let Some(head) = text.first_chunk::<8>()
             && u64::from_le_bytes(*head) & self.mask != self.word
         {
@@ -93,6 +98,11 @@ impl Openers {
             let (marks, line) = match dialect.1.opens {
                 Opens::Anywhere(marks) => (marks, false),
                 Opens::Line(marks) => (marks, true),
+                Opens::Tag(form) => {
+                    let opener = Opener::new("<", form == TagForm::Name, dialect);
+                    lists[usize::from(b'<')].push(Opener { form: Some(form), ..opener });
+                    continue;
+                }
                 Opens::Name => {
                     lists.iter_mut().for_each(|list| list.push(Opener::new("", true, dialect)));
                     continue;

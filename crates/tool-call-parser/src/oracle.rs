@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::dialects::TABLE;
 use super::json_span::{JsonSpan, Span, Style};
-use super::{End, Engine, Field, Options, Prior, Tools, lenient_json, schema};
+use super::{End, Engine, Field, Options, PreferredDialects, Tools, lenient_json, schema};
 use crate::event::{Event, Parsed};
 
 /// The tools that the generated texts speak of.
@@ -182,6 +182,7 @@ impl Input {
             parallel: !flag(1),
             json_wanted: flag(2),
             fuzzy: flag(3),
+            may_begin_in_reasoning: one % 2 == 0,
             ..Options::default()
         };
         let cuts = [*one, *two].map(|cut| text.len() * usize::from(cut) / 256);
@@ -197,7 +198,7 @@ impl Input {
     }
 }
 
-static SHARED: LazyLock<Arc<Tools>> = LazyLock::new(|| Arc::new(Tools::from_json(TOOLS)));
+static SHARED: LazyLock<Arc<Tools>> = LazyLock::new(|| Arc::new(Tools::from_json(TOOLS).unwrap()));
 
 /// The example and the marks of every dialect, and of the fragments as many as one byte can name beside them.
 static PIECES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
@@ -217,7 +218,8 @@ pub fn check_parse(input: &[u8]) {
     let Some(mut input) = Input::read(input) else { return };
     calls_are_valid(&SHARED, input.options, &input.events().into_iter().collect());
     input.options.read_reasoning = true;
-    input.options.prior = Prior::of_dialects([TABLE[input.cuts[0] % TABLE.len()].name]);
+    input.options.preferred_dialects =
+        PreferredDialects::from_dialect_names([TABLE[input.cuts[0] % TABLE.len()].name]);
     calls_are_valid(&SHARED, input.options, &input.events().into_iter().collect());
 }
 
@@ -239,7 +241,7 @@ pub fn check_account(input: &[u8]) {
 /// Calls written back in the dialect in which they were read are the same calls.
 pub fn check_rewrite(input: &[u8]) {
     let Some(input) = Input::read(input) else { return };
-    let turn = run(&SHARED, Options::default(), &[&input.text], false, false);
+    let turn = run(&SHARED, Options::for_whole_reply(), &[&input.text], false, false);
     rewrite::calls_written_back_are_the_same(&SHARED, &turn);
 }
 

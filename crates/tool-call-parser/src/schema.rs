@@ -11,11 +11,23 @@ const MAX_DEPTH: usize = 48;
 /// More problems than this are not listed.
 const MAX_PROBLEMS: usize = 8;
 
+/// In an object of so few fields, comparing each key costs less than hashing one.
+const FEW_FIELDS: usize = 8;
+
+/// The value of a keyword in a schema.
+fn keyword<'a>(schema: &'a Value, name: &str) -> Option<&'a Value> {
+    let fields = schema.as_object()?;
+    if fields.len() > FEW_FIELDS {
+        return fields.get(name);
+    }
+    fields.iter().find(|(key, _)| *key == name).map(|(_, value)| value)
+}
+
 /// Follows `$ref` into the same document (`#/$defs/X`); a reference that leads nowhere is no rule at all.
 pub(crate) fn resolve<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
     let mut schema = schema;
     for _ in 0..MAX_DEPTH {
-        let Some(reference) = schema.get("$ref").and_then(Value::as_str) else { return schema };
+        let Some(reference) = keyword(schema, "$ref").and_then(Value::as_str) else { return schema };
         let target = reference.strip_prefix('#').and_then(|pointer| root.pointer(pointer));
         schema = target.unwrap_or(&Value::Null);
     }
@@ -24,7 +36,7 @@ pub(crate) fn resolve<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
 
 /// The type names a schema allows; empty when it does not say.
 pub(crate) fn types(schema: &Value) -> Vec<&str> {
-    match schema.get("type") {
+    match keyword(schema, "type") {
         Some(Value::String(name)) => vec![standard(name)],
         Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).map(standard).collect(),
         _ => Vec::new(),
@@ -47,17 +59,17 @@ fn standard(name: &str) -> &str {
 
 /// The declared properties of an object schema.
 pub(crate) fn properties(schema: &Value) -> Option<&Map<String, Value>> {
-    schema.get("properties").and_then(Value::as_object)
+    keyword(schema, "properties").and_then(Value::as_object)
 }
 
 /// The names in `required`.
 pub(crate) fn required(schema: &Value) -> impl Iterator<Item = &str> {
-    schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
+    keyword(schema, "required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
 }
 
 /// The schemas of `anyOf` and `oneOf`.
 pub(crate) fn branches(schema: &Value) -> impl Iterator<Item = &Value> {
-    ["anyOf", "oneOf"].into_iter().filter_map(|key| schema.get(key)?.as_array()).flatten()
+    ["anyOf", "oneOf"].into_iter().filter_map(|key| keyword(schema, key)?.as_array()).flatten()
 }
 
 /// True when `value` is of that JSON Schema type.
@@ -122,23 +134,23 @@ impl Check<'_> {
 
     fn kind(&mut self, value: &Value, schema: &Value, path: &str) {
         let types = types(schema);
-        let nullable = value.is_null() && schema.get("nullable") == Some(&Value::Bool(true));
+        let nullable = value.is_null() && keyword(schema, "nullable") == Some(&Value::Bool(true));
         if !types.is_empty() && !nullable && !types.iter().any(|name| is_type(value, name)) {
             self.add(path, format_args!("must be {}", types.join(" or ")));
         }
-        if let Some(Value::Array(choices)) = schema.get("enum")
+        if let Some(Value::Array(choices)) = keyword(schema, "enum")
             && !nullable
             && !choices.iter().any(|choice| same(choice, value))
         {
             self.add(path, "must be one of the listed values");
         }
-        if schema.get("const").is_some_and(|constant| !same(constant, value)) {
+        if keyword(schema, "const").is_some_and(|constant| !same(constant, value)) {
             self.add(path, "must be the constant");
         }
     }
 
     fn choices(&mut self, value: &Value, schema: &Value, path: &str, depth: usize) {
-        for part in schema.get("allOf").and_then(Value::as_array).into_iter().flatten() {
+        for part in keyword(schema, "allOf").and_then(Value::as_array).into_iter().flatten() {
             self.value(value, part, path, depth + 1);
         }
         let mut branches = branches(schema).peekable();
@@ -160,10 +172,11 @@ impl Check<'_> {
             self.add(path, format_args!("`{name}` is missing"));
         }
         let declared = properties(schema);
-        let open = schema.get("patternProperties").is_some();
+        let open = keyword(schema, "patternProperties").is_some();
         for (name, value) in object {
             let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-            match (declared.and_then(|declared| declared.get(name)), schema.get("additionalProperties")) {
+            match (declared.and_then(|declared| declared.get(name)), keyword(schema, "additionalProperties"))
+            {
                 (Some(rule), _) => self.value(value, rule, &path, depth + 1),
                 (None, Some(Value::Bool(false))) if !open => self.add(&path, "unknown property"),
                 (None, Some(rule @ Value::Object(_))) if !open => self.value(value, rule, &path, depth + 1),
@@ -174,7 +187,7 @@ impl Check<'_> {
 
     fn array(&mut self, items: &[Value], schema: &Value, path: &str, depth: usize) {
         self.range(count(items.len()), schema, ["minItems", "maxItems"], path);
-        if let Some(rule @ Value::Object(_)) = schema.get("items") {
+        if let Some(rule @ Value::Object(_)) = keyword(schema, "items") {
             for (index, item) in items.iter().enumerate() {
                 self.value(item, rule, &format!("{path}[{index}]"), depth + 1);
             }
@@ -183,7 +196,7 @@ impl Check<'_> {
 
     fn number(&mut self, number: f64, schema: &Value, path: &str) {
         self.range(number, schema, ["minimum", "maximum"], path);
-        let bound = |key| schema.get(key).and_then(Value::as_f64);
+        let bound = |key| keyword(schema, key).and_then(Value::as_f64);
         if bound("exclusiveMinimum").is_some_and(|low| number <= low)
             || bound("exclusiveMaximum").is_some_and(|high| number >= high)
         {
@@ -194,13 +207,13 @@ impl Check<'_> {
     /// Counting is not free, and most texts have no bounds.
     fn text(&mut self, text: &str, schema: &Value, path: &str) {
         let bounds = ["minLength", "maxLength"];
-        if bounds.iter().any(|bound| schema.get(bound).is_some()) {
+        if bounds.iter().any(|bound| keyword(schema, bound).is_some()) {
             self.range(length(text), schema, bounds, path);
         }
     }
 
     fn range(&mut self, measured: f64, schema: &Value, [low, high]: [&str; 2], path: &str) {
-        let bound = |key| schema.get(key).and_then(Value::as_f64);
+        let bound = |key| keyword(schema, key).and_then(Value::as_f64);
         if let Some(low) = bound(low).filter(|low| measured < *low) {
             self.add(path, format_args!("{measured} is below {low}"));
         }

@@ -44,7 +44,7 @@ pub(crate) fn settle(call: &RawCall, tools: &Tools) -> Settled {
         Ok(read) => read,
         Err(why) => return Settled::Refused(why),
     };
-    let (fitted, verbatim) = fit(value, verbatim, rules, &mut repairs);
+    let Fitted { value: fitted, verbatim, problems } = fit(value, verbatim, rules, &mut repairs);
     let missing =
         |object: &Map<String, Value>| schema::required(rules).any(|name| !object.contains_key(name));
     if fitted.as_object().is_none_or(missing) {
@@ -54,27 +54,30 @@ pub(crate) fn settle(call: &RawCall, tools: &Tools) -> Settled {
         Args::Text(written) => digits::restore(&json_text(&fitted), &mut digits::find(written)),
         Args::Value(_) => json_text(&fitted),
     });
-    let problems = schema::problems(&fitted, rules, rules);
     let meaning = if digits::find(&text).is_empty() { fitted } else { Value::String(text.clone()) };
     let name = resolved.tool.name.clone();
     let call = ToolCall { id: call.id.clone(), name, arguments: text, problems };
     Settled::Call(Box::new(leaving(Ready { call, repairs, meaning }, &resolved)))
 }
 
-/// The value as the schema wants it, and its own text if nothing was changed.
-fn fit(
+/// Arguments as the schema wants them, as far as they can be changed to that.
+struct Fitted {
     value: Value,
+    /// Their own text, if nothing was changed.
     verbatim: Option<String>,
-    rules: &Value,
-    repairs: &mut Repairs,
-) -> (Value, Option<String>) {
+    /// What is still wrong with them.
+    problems: Vec<String>,
+}
+
+fn fit(value: Value, verbatim: Option<String>, rules: &Value, repairs: &mut Repairs) -> Fitted {
     if coerce::fits(&value, rules) {
-        return (value, verbatim);
+        return Fitted { value, verbatim, problems: Vec::new() };
     }
-    let Some(text) = verbatim else { return (coerce::arguments(value, rules, repairs), None) };
-    let fitted = coerce::arguments(value.clone(), rules, repairs);
-    let is_unchanged = fitted == value;
-    (fitted, is_unchanged.then_some(text))
+    let original = verbatim.is_some().then(|| value.clone());
+    let value = coerce::arguments(value, rules, repairs);
+    let verbatim = verbatim.filter(|_| original.as_ref() == Some(&value));
+    let problems = schema::problems(&value, rules, rules);
+    Fitted { value, verbatim, problems }
 }
 
 /// A hidden tool leaves through OpenClaw's `tool_call`.
@@ -206,7 +209,7 @@ mod tests {
                {"type":"function","function":{"name":"now"}},
                {"type":"function","function":{"name":"add","parameters":{"type":"object","required":["a","b"],
                 "properties":{"a":{"type":"number"},"b":{"type":"number","maximum":9}}}}}]"#,
-        )
+        ).unwrap()
     }
 
     fn check(name: &str, arguments: &str, expected: &str, repair: &str) {

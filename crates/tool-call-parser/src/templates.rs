@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use crate::dialects::TABLE;
-use crate::prior::Prior;
+use crate::preferred_dialects::PreferredDialects;
 /// The marks of one family's template, or of several that share it.
 #[derive(Clone, Copy, Debug)]
 pub struct Template {
@@ -36,7 +36,7 @@ pub enum Scope {
 pub const TEMPLATES: &[Template] = &[
     Template {
         name: "gpt-oss, Muse Glimmer",
-        dialects: &["harmony", "harmony_recipient", "harmony_text", "harmony_glued"],
+        dialects: &["beam", "harmony", "harmony_recipient", "harmony_text", "harmony_glued"],
         turns: &[
             "<|start|>",
             "<|end|>",
@@ -50,11 +50,11 @@ pub const TEMPLATES: &[Template] = &[
             "<|endoftext|>",
             "<|endofprompt|>",
         ],
-        calls: &["<atem:", "</atem:"],
+        calls: &["<atem:", "</atem:", "<rfl:", "</rfl:"],
     },
     Template {
         name: "ChatML: Qwen, Hermes, InternLM, Nemotron, LFM2, Olmo, MiMo, Step 3.5",
-        dialects: &["hermes", "qwen_xml", "pythonic_tags"],
+        dialects: &["hermes", "qwen_xml", "pythonic_tags", "mcp_tag", "headed"],
         turns: &[
             "<|im_start|>",
             "<|im_end|>",
@@ -384,7 +384,7 @@ pub const TEMPLATES: &[Template] = &[
     },
     Template {
         name: "Llama 3 and 4",
-        dialects: &["llama", "pythonic", "bare_json"],
+        dialects: &["llama", "pythonic", "bare_json", "functionary"],
         turns: &[
             "<|begin_of_text|>",
             "<|end_of_text|>",
@@ -529,7 +529,7 @@ fn openers(template: &Template) -> impl Iterator<Item = &'static str> {
 }
 
 /// The templates of models that write these dialects: all, where nothing is known.
-fn templates(dialects: Prior) -> u64 {
+fn templates(dialects: PreferredDialects) -> u64 {
     let is_likely = |template: &Template| template.dialects.iter().any(|name| dialects.has(name));
     let of = |(index, template)| if is_likely(template) { 1_u64 << index } else { 0 };
     match TEMPLATES.iter().enumerate().map(of).sum() {
@@ -539,7 +539,7 @@ fn templates(dialects: Prior) -> u64 {
 }
 
 /// Where a space breaks the marks of a text, in order. `dialects`: those that the model writes; none: all families' marks.
-pub fn breaks(text: &str, dialects: Prior, scope: Scope) -> Vec<usize> {
+pub fn breaks(text: &str, dialects: PreferredDialects, scope: Scope) -> Vec<usize> {
     // Most texts, such as the keys of schemas, have no mark: which marks are meant need not be found out for them.
     if !text.contains(FIRST) {
         return Vec::new();
@@ -575,7 +575,7 @@ fn closed(text: &str, rest: &str, name: &str, close: &str, most: usize) -> Optio
 }
 
 /// The text with its marks broken.
-pub fn broken(text: &str, dialects: Prior, scope: Scope) -> Cow<'_, str> {
+pub fn broken(text: &str, dialects: PreferredDialects, scope: Scope) -> Cow<'_, str> {
     match breaks(text, dialects, scope).as_slice() {
         [] => Cow::Borrowed(text),
         places => Cow::Owned(with_spaces(text, places)),
@@ -654,16 +654,19 @@ mod tests {
     }
 
     fn check(dialects: &[&str], text: &str, expected: &str) {
-        let prior = Prior::of_dialects(dialects.iter().copied());
-        assert_eq!(broken(text, prior, Scope::All), expected);
-        assert_eq!(broken(expected, prior, Scope::All), expected, "once is enough");
+        let preferred = PreferredDialects::from_dialect_names(dialects.iter().copied());
+        assert_eq!(broken(text, preferred, Scope::All), expected);
+        assert_eq!(broken(expected, preferred, Scope::All), expected, "once is enough");
     }
 
     #[test]
     fn every_mark_of_every_family_is_broken_for_it_and_for_an_unknown_model() {
         for template in TEMPLATES {
             for mark in template.turns.iter().chain(template.calls).copied().chain(openers(template)) {
-                for dialects in [Prior::of_dialects(template.dialects.iter().copied()), Prior::default()] {
+                for dialects in [
+                    PreferredDialects::from_dialect_names(template.dialects.iter().copied()),
+                    PreferredDialects::default(),
+                ] {
                     let text = format!("a {mark} b");
                     let shown = broken(&text, dialects, Scope::All);
                     assert!(!shown.contains(mark), "{}: {mark}: {shown}", template.name);
@@ -674,7 +677,7 @@ mod tests {
         for mark in
             ["<|im_start|>", "[THINK]", "[ARGS]", "<seed:bos>", "]~b]", "<|channel|>", "<|reserved_9|>"]
         {
-            assert_ne!(broken(mark, Prior::default(), Scope::All), mark);
+            assert_ne!(broken(mark, PreferredDialects::default(), Scope::All), mark);
         }
     }
 
@@ -708,7 +711,7 @@ mod tests {
     #[test]
     fn of_the_models_own_words_only_turns_are_broken() {
         let text = "<tool_call>x<|im_end|>";
-        assert_eq!(broken(text, Prior::default(), Scope::Turns), "<tool_call>x< |im_end|>");
+        assert_eq!(broken(text, PreferredDialects::default(), Scope::Turns), "<tool_call>x< |im_end|>");
     }
 
     #[test]
@@ -754,8 +757,8 @@ mod tests {
         /// Whatever a text is made of, no mark of any family is left in it, and only spaces have come.
         #[test]
         fn nothing_that_leaves_holds_a_mark(text in marked_text()) {
-            let shown = broken(&text, Prior::default(), Scope::All).into_owned();
-            prop_assert!(breaks(&shown, Prior::default(), Scope::All).is_empty(), "{}", shown);
+            let shown = broken(&text, PreferredDialects::default(), Scope::All).into_owned();
+            prop_assert!(breaks(&shown, PreferredDialects::default(), Scope::All).is_empty(), "{}", shown);
             for mark in all_marks() {
                 prop_assert!(!shown.contains(mark), "{mark} in {shown}");
             }

@@ -2,6 +2,8 @@
 //! model wrote stands for. Also the tools behind OpenClaw's Tool Search, which leave through its `tool_call`.
 
 use std::collections::HashMap;
+use std::error::Error;
+use std::fmt;
 use std::sync::OnceLock;
 
 use serde::Deserialize;
@@ -89,6 +91,24 @@ impl Bytes {
     }
 }
 
+/// The error of [`Tools::from_json`]: the text is not a JSON array.
+#[derive(Debug)]
+pub struct ToolsError {
+    cause: serde_json::Error,
+}
+
+impl fmt::Display for ToolsError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "the tools are not a JSON array: {}; pass the request's `tools` as they are", self.cause)
+    }
+}
+
+impl Error for ToolsError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&self.cause)
+    }
+}
+
 #[derive(Deserialize)]
 struct Entry {
     function: Option<Function>,
@@ -102,13 +122,18 @@ struct Function {
 }
 
 impl Tools {
-    /// Reads the request's `tools` array (OpenAI's shape: `[{"type":"function","function":{name,parameters}}]`). Entries
-    /// of another shape are passed over: the upstream judges them.
-    pub fn from_json(array: &str) -> Self {
-        let entries: Vec<Box<RawValue>> = serde_json::from_str(array).unwrap_or_default();
+    /// Reads the request's `tools` array (OpenAI's shape: `[{"type":"function","function":{name,parameters}}]`).
+    ///
+    /// Skips entries of another shape: a request may hold tools that the server runs itself.
+    ///
+    /// # Errors
+    /// The text is not a JSON array.
+    pub fn from_json(array: &str) -> Result<Self, ToolsError> {
+        let entries: Vec<Box<RawValue>> =
+            serde_json::from_str(array).map_err(|cause| ToolsError { cause })?;
         let functions =
             entries.iter().filter_map(|raw| serde_json::from_str::<Entry>(raw.get()).ok()?.function);
-        functions.map(|function| (function.name, function.parameters)).collect()
+        Ok(functions.map(|function| (function.name, function.parameters)).collect())
     }
 
     /// From names and schema texts (`function.parameters`) that were found already.
@@ -350,5 +375,15 @@ mod tests {
         with.reveal("web_fetch".into(), None);
         assert!(with.resolve("functions.web_fetch").is_some_and(|found| found.hidden));
         assert!(with.resolve("read").is_some_and(|found| !found.hidden));
+    }
+
+    #[test]
+    fn what_is_no_array_is_an_error() {
+        for text in ["not json", "", "{}", "null", "[{}"] {
+            let error = Tools::from_json(text).unwrap_err().to_string();
+            assert!(error.starts_with("the tools are not a JSON array: "), "{error}");
+        }
+        let mixed = r#"[{"type": "web_search"}, {"type": "function", "function": {"name": "now"}}]"#;
+        assert_eq!(Tools::from_json(mixed).unwrap().names().collect::<Vec<_>>(), ["now"]);
     }
 }

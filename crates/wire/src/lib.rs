@@ -23,6 +23,8 @@ mod prune;
 mod reply;
 mod request;
 mod scan;
+mod target;
+mod usage_row;
 
 pub use controls::escape_controls;
 pub use error::{ApiError, Cause};
@@ -34,4 +36,4 @@ pub use pieces::Pieces;
 pub use prune::{Edit, Editor, Shape, Tag, prune};
 pub use reply::{Choice, Completion, NativeToolCall, REPLY, pruned_logprobs, text_of, usage_from};
 pub use request::{BadRequest, ChatRequest, DeclaredTool, Message, ToolChoice};
-pub use scan::{Malformed, Scanner};
+pub use scan::{Malformed, Scanner, string_between};

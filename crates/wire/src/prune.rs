@@ -4,6 +4,8 @@
 //! fields that matter on the way (ids, finish reasons, usage …) and may change them. Called for each chunk of a stream,
 //! so it copies at most once and builds nothing.
 
+use std::ops::Range;
+
 use super::scan::{Malformed, Scanner};
 
 /// What may stand at a place.
@@ -66,6 +68,9 @@ pub trait Editor {
 
     /// Whether to keep a field that the table does not name.
     fn keeps(&self, key: &str) -> bool;
+
+    /// The value of a tagged field stays: where it begins and ends in the text, and where it begins in what is left of the text.
+    fn stays(&mut self, _tag: Tag, _value: Range<usize>, _left_at: usize) {}
 }
 
 /// Writes to `out` what is left of `json`. True when anything was changed. `out` is cleared first, and stays empty when
@@ -182,8 +187,10 @@ impl<E: Editor> Pruner<'_, E> {
             }
             Edit::Keep | Edit::Drop => {}
         }
+        let value_at = end - value.len();
+        self.editor.stays(tag, value_at..end, self.out.len() + value_at - self.copied);
         if !matches!(shape, Shape::Any) {
-            self.value(&mut Scanner::at(self.json, end - value.len()), shape)?;
+            self.value(&mut Scanner::at(self.json, value_at), shape)?;
         }
         Ok(true)
     }

@@ -5,9 +5,9 @@
 
 use std::borrow::Cow;
 
-use super::object::{Object, array, decode_string};
+use super::object::{Object, array, decode_string, is_key};
 use super::prune::{Shape, Tag};
-use super::scan::Malformed;
+use super::scan::{Malformed, Scanner};
 use crate::turn::Usage;
 
 const ANY: Shape = Shape::Any;
@@ -181,28 +181,49 @@ impl Completion {
     /// # Errors
     /// When the text is not a JSON object, or `choices` is not an array of objects.
     pub fn parse(text: &str, keep: &[String]) -> Result<Self, Malformed> {
-        let object = Object::parse(text)?;
-        let missing = Malformed { at: 0, expected: "an array `choices` that holds one" };
-        let choices =
-            object.get("choices").and_then(array).filter(|choices| !choices.is_empty()).ok_or(missing)?;
-        let choices = choices.iter().enumerate().map(|(place, text)| Choice::parse(text, place, keep));
+        let mut choices = Vec::new();
+        let object = Object::parse_with(text, |key, scanner| {
+            if !is_key(key, "choices") {
+                return scanner.value();
+            }
+            choices.clear();
+            scanner.span_of_array(|scanner| {
+                choices.push(Choice::read(scanner, choices.len(), keep)?);
+                Ok(())
+            })
+        })?;
+        if choices.is_empty() {
+            return Err(Malformed { at: 0, expected: "an array `choices` that holds one" });
+        }
         Ok(Self {
             id: object.string("id").unwrap_or_default(),
             created: object.number("created"),
             model: object.string("model").unwrap_or_default(),
             usage: object.get("usage").and_then(usage_from),
             tags: present(&object, &["system_fingerprint", "service_tier"]),
-            choices: choices.collect::<Result<_, _>>()?,
+            choices,
             kept: kept(&object, keep),
         })
     }
 }
 
 impl Choice {
-    fn parse(text: &str, place: usize, keep: &[String]) -> Result<Self, Malformed> {
-        let object = Object::parse(text)?;
-        let message = object.get("message").or_else(|| object.get("delta")).unwrap_or("{}");
-        let message = Object::parse(message)?;
+    /// Reads the choice that a scanner stands at, and what is in it, in one pass.
+    fn read(scanner: &mut Scanner<'_>, place: usize, keep: &[String]) -> Result<Self, Malformed> {
+        let (mut message, mut delta) = (None, None);
+        let object = Object::read(scanner, |key, scanner| {
+            let found = match key {
+                _ if is_key(key, "message") => &mut message,
+                _ if is_key(key, "delta") => &mut delta,
+                _ => return scanner.value(),
+            };
+            *found = None;
+            match scanner.peek() {
+                b'n' => scanner.value(),
+                _ => scanner.span(|scanner| Message::read(scanner).map(|read| *found = Some(read))),
+            }
+        })?;
+        let Message { object: message, tool_calls } = message.or(delta).unwrap_or_default();
         let reasoning =
             ["reasoning", "reasoning_content"].iter().find_map(|key| message.get(key).and_then(text_of));
         Ok(Self {
@@ -212,7 +233,7 @@ impl Choice {
             reasoning: reasoning.unwrap_or_default(),
             refusal: message.string("refusal"),
             extras: present(&message, &["annotations", "audio"]),
-            tool_calls: tool_calls(&message),
+            tool_calls,
             logprobs: object.get("logprobs").map(str::to_owned),
             kept: kept(&object, keep),
             message_kept: kept(&message, keep),
@@ -220,24 +241,62 @@ impl Choice {
     }
 }
 
-fn tool_calls(message: &Object<'_>) -> Vec<NativeToolCall> {
-    let calls = message.get("tool_calls").and_then(array).unwrap_or_default();
-    let mut found: Vec<_> = calls.iter().filter_map(|text| native(&Object::parse(text).ok()?)).collect();
-    let old = message.get("function_call").and_then(|text| Object::parse(text).ok());
-    found.extend(old.map(|function| function_of(&function, None)));
-    found
+/// A choice's message, with the calls in it.
+#[derive(Default)]
+struct Message<'a> {
+    object: Object<'a>,
+    tool_calls: Vec<NativeToolCall>,
 }
 
-fn native(call: &Object<'_>) -> Option<NativeToolCall> {
-    let function = Object::parse(call.get("function")?).ok()?;
-    Some(function_of(&function, call.string("id").filter(|id| !id.is_empty())))
+impl<'a> Message<'a> {
+    fn read(scanner: &mut Scanner<'a>) -> Result<Self, Malformed> {
+        let mut tool_calls = Vec::new();
+        let object = Object::read(scanner, |key, scanner| {
+            if !is_key(key, "tool_calls") {
+                return scanner.value();
+            }
+            tool_calls.clear();
+            scanner.span_of_array(|scanner| {
+                tool_calls.extend(NativeToolCall::read(scanner)?);
+                Ok(())
+            })
+        })?;
+        let old = object.get("function_call").and_then(|text| Object::parse(text).ok());
+        tool_calls.extend(old.map(|function| NativeToolCall::of_function(&function, None)));
+        Ok(Self { object, tool_calls })
+    }
 }
 
-fn function_of(function: &Object<'_>, id: Option<String>) -> NativeToolCall {
-    let arguments = function
-        .get("arguments")
-        .map_or_else(String::new, |raw| decode_string(raw).unwrap_or(raw.to_owned()));
-    NativeToolCall { id, name: function.string("name").unwrap_or_default(), arguments }
+impl NativeToolCall {
+    /// Reads the entry of `tool_calls` that a scanner stands at; `None` where it calls no function.
+    fn read(scanner: &mut Scanner<'_>) -> Result<Option<Self>, Malformed> {
+        if scanner.peek() != b'{' {
+            return scanner.value().map(|_| None);
+        }
+        let mut function = None;
+        let call = Object::read(scanner, |key, scanner| {
+            if !is_key(key, "function") {
+                return scanner.value();
+            }
+            function = None;
+            if scanner.peek() != b'{' {
+                return scanner.value();
+            }
+            scanner.span(|scanner| {
+                function = Some(Object::read(scanner, |_, scanner| scanner.value())?);
+                Ok(())
+            })
+        })?;
+        let id = call.string("id").filter(|id| !id.is_empty());
+        Ok(function.map(|function| Self::of_function(&function, id)))
+    }
+
+    fn of_function(function: &Object<'_>, id: Option<String>) -> Self {
+        let arguments = function
+            .get("arguments")
+            .map_or_else(String::new, |raw| decode_string(raw).unwrap_or(raw.to_owned()));
+        Self { id, name: function.string("name").unwrap_or_default(), arguments }
+    }
 }
 
 /// A string, or the joined texts of content parts (`[{"type":"text","text":…}]`).

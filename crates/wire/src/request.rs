@@ -115,7 +115,7 @@ impl<'a> ChatRequest<'a> {
     /// # Errors
     /// As [`ChatRequest::parse`].
     pub fn parse_known(body: &'a [u8], known: Known<'_>) -> Result<Self, BadRequest> {
-        let text = std::str::from_utf8(body).map_err(|_| BadRequest::NotText)?;
+        let text = simdutf8::basic::from_utf8(body).map_err(|_| BadRequest::NotText)?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut parts = Parts { known, messages: None, functions: Vec::new(), has_known_tools: false };
         let object = Object::parse_with(text, |key, scanner| parts.field(key, scanner))

@@ -155,6 +155,14 @@ impl<'a> Scanner<'a> {
         Ok(&self.text[start..self.at])
     }
 
+    /// Consumes a value and returns its text; where it is an array, calls `element` at each element, which it must consume.
+    pub(super) fn span_of_array(
+        &mut self,
+        element: impl FnMut(&mut Self) -> Result<(), Malformed>,
+    ) -> Result<&'a str, Malformed> {
+        if self.peek() == b'[' { self.span(|scanner| scanner.array(element)) } else { self.value() }
+    }
+
     fn string(&mut self) -> Result<&'a str, Malformed> {
         let bytes = self.text.as_bytes();
         let start = self.at;
@@ -229,6 +237,18 @@ impl<'a> Scanner<'a> {
     }
 }
 
+/// The string, with its quotes, that stands between `before` and `after`, where `text` is nothing but these three.
+pub fn string_between<'t>(text: &'t str, before: &str, after: &str) -> Option<&'t str> {
+    let bytes = text.as_bytes();
+    if !begins_with(bytes, before.as_bytes()) || bytes.get(before.len()) != Some(&b'"') {
+        return None;
+    }
+    let mut scanner = Scanner::at(text, before.len());
+    let string = scanner.string().ok()?;
+    let rest = &bytes[scanner.at..];
+    (rest.len() == after.len() && begins_with(rest, after.as_bytes())).then_some(string)
+}
+
 /// Within so many bytes looking is quicker than calling a vectorised search: most strings are so short, or so full of escapes.
 const NEAR: usize = 32;
 
@@ -266,7 +286,7 @@ const fn zero_bytes(word: u64) -> u64 {
 fn begins_with(text: &[u8], beginning: &[u8]) -> bool {
     let Some(text) = text.get(..beginning.len()) else { return false };
     let ((text, rest), (beginning, rest_of_beginning)) =
-        (text.as_chunks::<32>(), beginning.as_chunks::<32>());
+        (text.as_chunks::<64>(), beginning.as_chunks::<64>());
     text.iter().zip(beginning).all(|(text, beginning)| text == beginning) && rest == rest_of_beginning
 }
 

@@ -53,39 +53,44 @@ def call(journal, tools, params):
     return {"content": [{"type": "text", "text": json.dumps(tool.get("result", "done"))}]}
 
 
-def main():
-    tools_file, journal = sys.argv[1], sys.argv[2]
+def answer(request, tools_file, journal):
+    """The reply to a message; None for one that gets no reply."""
+    if "id" not in request:
+        return None
     with open(tools_file) as file:
         tools = json.load(file)
-    for line in sys.stdin:
-        request = json.loads(line)
-        if "id" not in request:
-            continue
-        reply = {"jsonrpc": "2.0", "id": request["id"]}
-        method, params = request["method"], request.get("params") or {}
-        if method == "initialize":
-            reply["result"] = {
-                "protocolVersion": params.get("protocolVersion", "2025-06-18"),
-                "capabilities": {"tools": {}},
-                "serverInfo": {"name": os.path.basename(tools_file), "version": "1"},
-            }
-        elif method == "tools/list":
-            shown = [{key: tool[key] for key in tool if key != "result"} for tool in tools]
-            reply["result"] = {"tools": shown}
-        elif method == "tools/call":
-            try:
-                result = call(journal, tools, params)
-            except RuntimeError as error:
-                reply["error"] = {"code": -32000, "message": str(error)}
-            else:
-                if result is None:
-                    continue
-                reply["result"] = result
-        elif method == "ping":
-            reply["result"] = {}
+    reply = {"jsonrpc": "2.0", "id": request["id"]}
+    method, params = request["method"], request.get("params") or {}
+    if method == "initialize":
+        reply["result"] = {
+            "protocolVersion": params.get("protocolVersion", "2025-06-18"),
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": os.path.basename(tools_file), "version": "1"},
+        }
+    elif method == "tools/list":
+        shown = [{key: tool[key] for key in tool if key != "result"} for tool in tools]
+        reply["result"] = {"tools": shown}
+    elif method == "tools/call":
+        try:
+            result = call(journal, tools, params)
+        except RuntimeError as error:
+            reply["error"] = {"code": -32000, "message": str(error)}
         else:
-            reply["error"] = {"code": -32601, "message": "unknown method " + method}
-        send(reply)
+            if result is None:
+                return None
+            reply["result"] = result
+    elif method == "ping":
+        reply["result"] = {}
+    else:
+        reply["error"] = {"code": -32601, "message": "unknown method " + method}
+    return reply
+
+
+def main():
+    for line in sys.stdin:
+        reply = answer(json.loads(line), sys.argv[1], sys.argv[2])
+        if reply is not None:
+            send(reply)
 
 
 if __name__ == "__main__":

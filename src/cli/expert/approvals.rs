@@ -7,7 +7,9 @@
 use crate::cli::say::{flat, say};
 use clap::Subcommand;
 
-use crate::agent::{ApprovalRequest, Decision, OPERATOR_KEY, operator_name, record_decision, report};
+use crate::agent::{
+    ApprovalRequest, Decision, OPERATOR_KEY, approval_details, operator_name, record_decision,
+};
 use crate::cli::Failure;
 use crate::cli::serve::runtime;
 use crate::config::Loaded;
@@ -119,7 +121,8 @@ fn time(millis: u64) -> String {
 }
 
 async fn show(store: &Store, id: &str) -> Result<(), Failure> {
-    say(&format!("{:#}", report::approval_row(&find(store, id).await?)));
+    let shown = approval_details(store, &find(store, id).await?).await.map_err(|error| error.0)?;
+    say(&format!("{shown:#}"));
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! The service manager: systemd, or launchd on macOS. Starts, stops and queries it.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use super::files;
@@ -88,7 +88,22 @@ impl Manager {
         }
     }
 
-    /// To be called once the file is gone.
+    /// The files that make it a service: the unit, and the link by which it starts at login.
+    pub(super) fn files(self, unit: &Path) -> Vec<PathBuf> {
+        let folder = unit.parent().unwrap_or(Path::new("."));
+        let link = (self == Self::Systemd).then(|| folder.join("default.target.wants/respool.service"));
+        std::iter::once(unit.to_owned()).chain(link).collect()
+    }
+
+    /// How a person stops a service that respool cannot reach.
+    pub(super) fn stop_by_hand(self) -> &'static str {
+        match self {
+            Self::Systemd => "stop it with `systemctl --user stop respool.service` in a login session",
+            Self::Launchd => "log out and in again",
+        }
+    }
+
+    /// To be called once the files are gone.
     pub(super) fn forget(self) {
         if self == Self::Systemd {
             let _ = output("systemctl", &["--user", "daemon-reload"]);

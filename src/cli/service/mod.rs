@@ -36,8 +36,8 @@ pub(super) enum ServiceCommand {
         #[arg(long, short)]
         follow: bool,
         /// How many lines to print
-        #[arg(long, short = 'n', value_name = "N", default_value_t = 50)]
-        lines: u32,
+        #[arg(long, short = 'n', alias = "lines", value_name = "COUNT", default_value_t = 50)]
+        limit: u32,
     },
 }
 
@@ -85,9 +85,9 @@ pub(super) fn service(command: ServiceCommand) -> Result<(), Failure> {
         ServiceCommand::Install(arguments) => install(manager, &paths, &arguments),
         ServiceCommand::Uninstall => uninstall(manager, &paths),
         ServiceCommand::Status => status(manager, &paths),
-        ServiceCommand::Logs { follow, lines } => {
+        ServiceCommand::Logs { follow, limit } => {
             let of_system = matches!(other(manager, &paths), Some(OtherUnit::OfSystem(_)));
-            Ok(manager.logs(&paths.home, follow, lines, of_system)?)
+            Ok(manager.logs(&paths.home, follow, limit, of_system)?)
         }
     }
 }
@@ -159,15 +159,38 @@ fn uninstall(manager: Manager, paths: &Paths) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    manager.stop(&paths.unit)?;
-    fs::remove_file(&paths.unit)
-        .map_err(|error| format!("{} cannot be removed: {error}", paths.unit.display()))?;
-    manager.forget();
-    say(&format!(
-        "The service is removed. Configuration, state and {} stay; delete them if you no longer need them.",
+    let stopped = manager.stop(&paths.unit);
+    for file in manager.files(&paths.unit) {
+        remove(&file)?;
+    }
+    let stay = format!(
+        "Configuration, state and {} stay; delete them if you no longer need them.",
         paths.environment.display()
-    ));
-    Ok(())
+    );
+    match stopped {
+        Ok(()) => {
+            manager.forget();
+            say(&format!("The service is removed. {stay}"));
+            Ok(())
+        }
+        // It does not start again, but what runs may go on until the session ends.
+        Err(why) => Err(format!(
+            "{} is removed, so the service does not start again, but it could not be stopped: {why}. If it is running, {}. {stay}",
+            paths.unit.display(),
+            manager.stop_by_hand()
+        )
+        .into()),
+    }
+}
+
+/// Removes a file that may be gone already.
+fn remove(file: &Path) -> Result<(), String> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(format!("{} cannot be removed: {error}", file.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A unit installed by other means, if `install` has not written one.

@@ -7,6 +7,7 @@
 mod clients;
 mod openclaw;
 
+use std::fmt;
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -15,14 +16,17 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::http_client::client_for;
+use crate::http_client::{chain, client_for};
 
 use self::clients::{Client, Homes, Target};
+use super::plain_http::plain_address;
 use super::serve::runtime;
 use super::{Failure, say};
 
 /// The first answer of a large model may take a while.
 const TURN_WITHIN: Duration = Duration::from_mins(5);
+/// How long to wait for a list of models, which needs no computation.
+const LIST_WITHIN: Duration = Duration::from_secs(10);
 
 /// Suffix of the copy of the settings before the change.
 const BEFORE: &str = "before-respool";
@@ -88,9 +92,14 @@ fn homes() -> Homes {
 fn respool(args: &SetupArgs) -> Result<Respool, Failure> {
     let url = args.url.trim_end_matches('/').trim_end_matches("/v1").to_owned();
     let key = match &args.key_env {
-        Some(name) => Some(std::env::var(name).map_err(|_| {
-            format!("the environment variable `{name}` is not set: set it to one of respool's `client_keys`")
-        })?),
+        Some(name) => {
+            let value = std::env::var(name).map_err(|_| {
+                format!(
+                    "the environment variable `{name}` is not set: set it to one of respool's `client_keys`"
+                )
+            })?;
+            Some(ClientKey { name: name.clone(), value })
+        }
         None => None,
     };
     Ok(Respool { url, key })
@@ -252,13 +261,46 @@ fn name_of(client: Client) -> String {
 /// The respool that the client should use.
 struct Respool {
     url: String,
-    key: Option<String>,
+    key: Option<ClientKey>,
+}
+
+/// A client's key, and the environment variable that holds it.
+struct ClientKey {
+    name: String,
+    value: String,
+}
+
+/// An error in a conversation with respool; its text says what to do.
+#[derive(Debug)]
+enum AskError {
+    Unreachable { url: String, cause: String, todo: String },
+    WrongKey { url: String, refusal: String },
+    Refused { status: reqwest::StatusCode, text: String },
+}
+
+impl fmt::Display for AskError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreachable { url, cause, todo } => {
+                write!(out, "respool does not answer at {url}: {cause}. {todo}")
+            }
+            Self::WrongKey { url, refusal } => write!(out, "respool at {url} {refusal}"),
+            Self::Refused { status, text } => write!(out, "respool answered {status}: {text}"),
+        }
+    }
+}
+
+impl From<AskError> for Failure {
+    fn from(error: AskError) -> Self {
+        Self::Failed(error.to_string())
+    }
 }
 
 impl Respool {
     /// The list of models.
-    async fn models(&self) -> Result<Vec<Value>, String> {
-        let list = self.ask(self.client()?.get(format!("{}/v1/models", self.url))).await?;
+    async fn models(&self) -> Result<Vec<Value>, AskError> {
+        let request = self.client()?.get(format!("{}/v1/models", self.url)).timeout(LIST_WITHIN);
+        let list = self.ask(request).await?;
         Ok(list["data"].as_array().cloned().unwrap_or_default())
     }
 
@@ -292,30 +334,55 @@ impl Respool {
         Ok(self.ask(request).await.map(drop)?)
     }
 
-    fn client(&self) -> Result<reqwest::Client, String> {
-        client_for(&self.url, reqwest::Client::builder().no_proxy().timeout(TURN_WITHIN))
+    fn client(&self) -> Result<reqwest::Client, AskError> {
+        client_for(&self.url, reqwest::Client::builder().no_proxy().timeout(TURN_WITHIN)).map_err(|cause| {
+            let todo = "Give its address with --url".to_owned();
+            AskError::Unreachable { url: self.url.clone(), cause, todo }
+        })
     }
 
-    async fn ask(&self, request: reqwest::RequestBuilder) -> Result<Value, String> {
+    async fn ask(&self, request: reqwest::RequestBuilder) -> Result<Value, AskError> {
         let request = match &self.key {
-            Some(key) => request.bearer_auth(key),
+            Some(key) => request.bearer_auth(&key.value),
             None => request,
         };
-        let unreachable = |error: reqwest::Error| {
-            format!(
-                "respool does not answer at {}: {error}. Start it with `respool serve`, or give its address with --url",
-                self.url
-            )
+        let answer = async {
+            let answer = request.send().await?;
+            Ok((answer.status(), answer.text().await?))
         };
-        let answer = request.send().await.map_err(unreachable)?;
-        let status = answer.status();
-        let text = answer.text().await.map_err(unreachable)?;
+        let (status, text) = match answer.await {
+            Ok(answer) => answer,
+            Err(error) => return Err(self.unreachable(&error).await),
+        };
         let value: Value = serde_json::from_str(&text).unwrap_or_default();
-        if !status.is_success() {
-            let said = value["error"]["message"].as_str().unwrap_or(&text);
-            return Err(format!("respool answered {status}: {said}"));
+        if status.is_success() {
+            return Ok(value);
         }
-        Ok(value)
+        if status == reqwest::StatusCode::UNAUTHORIZED {
+            return Err(self.wrong_key());
+        }
+        let text = value["error"]["message"].as_str().map(str::to_owned).unwrap_or(text);
+        Err(AskError::Refused { status, text })
+    }
+
+    async fn unreachable(&self, error: &reqwest::Error) -> AskError {
+        let todo = match plain_address(&self.url).await {
+            Some(plain) => format!("It answers without TLS: write --url {plain}"),
+            None => "Start it with `respool serve`, or give its address with --url".to_owned(),
+        };
+        AskError::Unreachable { url: self.url.clone(), cause: chain(error), todo }
+    }
+
+    fn wrong_key(&self) -> AskError {
+        let refusal = match &self.key {
+            Some(key) => format!(
+                "does not accept the key in `{}`: set the variable to one of respool's `client_keys`",
+                key.name
+            ),
+            None => "asks for a key: put one of its `client_keys` into an environment variable, and name the variable with --key-env"
+                .to_owned(),
+        };
+        AskError::WrongKey { url: self.url.clone(), refusal }
     }
 }
 

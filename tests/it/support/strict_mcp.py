@@ -1,7 +1,7 @@
 """A small MCP server that accepts only what the specification allows (2025-06-18). Standard library only.
 
 usage: strict_mcp.py DIR            over standard input and output; files in DIR tell what happened
-       strict_mcp.py DIR --http     over streamable HTTP on a free port, written to DIR/port
+       strict_mcp.py DIR --http     over streamable HTTP on a free port, written to DIR/port, or on the port that stands there
 What it finds wrong it appends to DIR/problems.
 """
 
@@ -194,7 +194,13 @@ class Http(http.server.BaseHTTPRequestHandler):
 
 
 def serve_http():
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Http)
+    try:
+        with open(os.path.join(DIR, "port")) as file:
+            port = int(file.read())
+    except FileNotFoundError:
+        port = 0
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Http)
+    note("listening", str(os.getpid()))
     with open(os.path.join(DIR, "port.new"), "w") as file:
         file.write(str(server.server_port))
     os.rename(os.path.join(DIR, "port.new"), os.path.join(DIR, "port"))

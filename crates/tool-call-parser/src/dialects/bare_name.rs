@@ -1,7 +1,7 @@
 //! A declared name at the start of a line with its arguments right after it: `read{"path": …}`, `functions.read({…})`,
 //! `read(path="…")`. What Mistral and others look like once their tokens are stripped.
 
-use super::{Dialect, Found, MarkAt, Opens, Step, View, Wait, named_json, pythonic};
+use super::{Dialect, MarkAt, Opens, Step, View, Wait, named_json, pythonic};
 use crate::json_span::{JsonSpan, Span, Style};
 
 pub(super) static DIALECT: Dialect = Dialect {
@@ -38,7 +38,7 @@ fn read(view: &View<'_>) -> Step {
     if !b"({[\n".contains(next) || view.tools.get(bare).is_none() || view.quoted() {
         return Step::Not(1);
     }
-    soft(match next {
+    let step = match next {
         b'\n' => next_line(view, bare, end + 1),
         b'{' => named_json::read(view, bare, end, &[]),
         b'[' => match view.mark_at(end, &["[ARGS]{"]) {
@@ -47,7 +47,9 @@ fn read(view: &View<'_>) -> Step {
             MarkAt::No => Step::Not(end),
         },
         _ => parentheses(view, bare, end),
-    })
+    };
+    // Text around it would make it a quotation.
+    step.without_firmness()
 }
 
 /// GLM-4's own form, only as the beginning of an answer.
@@ -69,13 +71,5 @@ fn parentheses(view: &View<'_>, name: &str, at: usize) -> Step {
     match pythonic::call(&view.text[..end]) {
         Some((call, length)) if length == end => named_json::call(view, call, end),
         _ => Step::Not(end),
-    }
-}
-
-/// Text around it would make it a quotation.
-fn soft(step: Step) -> Step {
-    match step {
-        Step::Read(Found::Calls { calls, .. }, end) => Step::Read(Found::Calls { calls, firm: false }, end),
-        step => step,
     }
 }

@@ -10,7 +10,7 @@ use crate::lenient_json::Unreadable;
 
 pub(super) static HERMES: Dialect = Dialect {
     name: "hermes",
-    models: "Hermes, Qwen 2.5 and 3, Reka, Granite 3, xLAM, and most fine-tunes. Qwen2.5-Coder writes `<tools>`, Nemotron \
+    models: "Hermes, Qwen 2.5 and 3, Reka, Granite 3, xLAM, Sarashina, Apriel, MiniCPM-V, and most fine-tunes. Qwen2.5-Coder writes `<tools>`, Nemotron \
              Nano 2 `<TOOLCALL>`, LongCat `<longcat_tool_call>`, dots `<dots_function_call>`, InternLM `<|action_start|><|plugin|>`.",
     families: &[
         "hermes",
@@ -24,6 +24,9 @@ pub(super) static HERMES: Dialect = Dialect {
         "jamba",
         "ernie",
         "trinity",
+        "sarashina",
+        "apriel",
+        "minicpmv",
     ],
     grammar: "`<tool_call>` (or `<tools>`, `<function_call>`, `<|tool_call|>`, …), then one JSON call, several, or an array \
               of them, on one line or many, perhaps in a fence, then the closing tag. A missing closing tag or brace and \
@@ -35,6 +38,7 @@ pub(super) static HERMES: Dialect = Dialect {
         "<function_call>",
         "<toolcall>",
         "<tool_calls>",
+        "<function_calls>",
         "<tool_use>",
         "<|tool_call|>",
         "<|tool_calls|>",
@@ -54,6 +58,7 @@ pub(super) static HERMES: Dialect = Dialect {
                 "</function_call>",
                 "</toolcall>",
                 "</tool_calls>",
+                "</function_calls>",
                 "</tool_use>",
                 "<|/tool_call|>",
                 "<|/tool_calls|>",

@@ -197,6 +197,50 @@ pub(super) const FAMILIES: &[Family] = &[
     family("CWM", "vLLM `cwm`", &["cwm"], &["own-cwm-01", "own-cwm-02", "own-cwm-03"]),
     family("Step-Audio 2", "vLLM `step_audio_2`", &["named_tag"], &["own-sta-01"]),
     family("openPangu 2", "vLLM `openpangu_v2`", &["pythonic_tags"], &["own-pan-01"]),
+    family(
+        "Beam (Reflection)",
+        "vLLM `beam`, SGLang `beam`",
+        &["beam", "harmony_recipient"],
+        &["own-bea-01", "own-bea-02"],
+    ),
+    family("Muse Spark 1.x", "vLLM `muse`, `musespark1x`, SGLang `muse`", &["harmony"], &["own-msp-01"]),
+    family("llm-jp 4.1", "llama.cpp `llm-jp-harmony`", &["harmony"], &["own-ljp-01"]),
+    family(
+        "Functionary v3.2",
+        "llama.cpp `functionary-v3-2`",
+        &["functionary", "bare_name"],
+        &["own-fun-01"],
+    ),
+    family("MiroThinker", "llama.cpp (a template)", &["mcp_tag"], &["own-mir-01"]),
+    family("Sarashina", "SMG `sarashina`", &["hermes", "bare_json"], &["own-sar-01"]),
+    family("Step 5, Nanbeige", "vLLM `step5`, SGLang `nanbeige`", &["qwen_xml"], &["own-ste-01"]),
+    family("Qwen 3 (JSON)", "vLLM `qwen3_json`, SGLang `qwen25`, SMG `qwen`", &["hermes"], &["own-qwj-01"]),
+    family(
+        "Granite (Python calls)",
+        "vLLM `granite_pythonic` (a pull request)",
+        &["pythonic"],
+        &["own-gpy-01"],
+    ),
+    family(
+        "Nemotron (JSON)",
+        "vLLM `nemotron_json` (a pull request), SMG `nemotron`",
+        &["hermes"],
+        &["own-nem-01"],
+    ),
+    family(
+        "MiniCPM-V, MiMo V2 Flash",
+        "vLLM `minicpmv`, `mimov2_flash` (pull requests)",
+        &["hermes", "qwen_xml"],
+        &["own-mcv-01"],
+    ),
+    family("RWKV-7", "vLLM `rwkv` (a pull request)", &["headed", "fenced"], &["own-rwk-01"]),
+    family("Apriel 1.5 and 1.6", "llama.cpp", &["hermes", "bare_think"], &["own-apr-01"]),
+    family(
+        "Apertus 2509",
+        "vLLM `apertus`, SGLang `apertus2509`, llama.cpp",
+        &["apertus", "think_tokens"],
+        &["own-ape-01"],
+    ),
 ];
 
 #[cfg(test)]

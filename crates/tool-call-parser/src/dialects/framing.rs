@@ -46,6 +46,7 @@ pub(super) static ENDINGS: Dialect = Dialect {
         "<|calls|>",
         "<|flush|>",
         "</atem:function_calls>",
+        "</use_mcp_tool>",
         "</answer>",
     ]),
     read: ending,
@@ -53,10 +54,10 @@ pub(super) static ENDINGS: Dialect = Dialect {
 
 pub(super) static ANSWERS: Dialect = Dialect {
     name: "answer_frames",
-    models: "Command R7B and A, Solar Open, and others whose template frames the answer.",
+    models: "Command R7B and A, Solar Open, Apriel, Apertus, and others whose template frames the answer.",
     families: &["commandr", "commanda", "c4ai", "cohere"],
-    grammar: "`<|START_RESPONSE|>` and `<|END_RESPONSE|>` (or `…_TEXT`), `<|CHATBOT_TOKEN|>`, `<|begin|>assistant`, `<|content|>`, and \
-              `<answer>` at the start of the answer, are dropped, but where a sentence speaks of them.",
+    grammar: "`<|START_RESPONSE|>` and `<|END_RESPONSE|>` (or `…_TEXT`), `<|CHATBOT_TOKEN|>`, `<|begin|>assistant`, `<|content|>`, `[END FINAL RESPONSE]`, \
+              `<|inner_suffix|>`, and `<answer>` at the start of the answer, are dropped, but where a sentence speaks of them.",
     example: "<|START_RESPONSE|>It has 3 lines.<|END_RESPONSE|>",
     opens: Opens::Anywhere(&[
         "<|START_RESPONSE|>",
@@ -67,6 +68,8 @@ pub(super) static ANSWERS: Dialect = Dialect {
         "<|begin|>assistant",
         "<|content|>",
         "<answer>",
+        "[END FINAL RESPONSE]",
+        "<|inner_suffix|>",
     ]),
     read: answer,
 };
@@ -75,7 +78,7 @@ pub(super) static END_OF_REASONING: Dialect = Dialect {
     name: "bare_think",
     models: "Reasoning models whose chat template writes the opening mark and whose server has no reasoning parser.",
     families: &[],
-    grammar: "The first closing mark of reasoning (`</think>`, `<|END_THINKING|>`, `[/THINK]`, …) without its opening one, at \
+    grammar: "The first closing mark of reasoning (`</think>`, `<|END_THINKING|>`, `[/THINK]`, Apriel's `[BEGIN FINAL RESPONSE]`, …) without its opening one, at \
               the start or the end of a line or behind the last letter of a text: it is dropped, and calls before it were only \
               considered. Text before it stays, since it has been sent.",
     example: "",
@@ -86,6 +89,7 @@ pub(super) static END_OF_REASONING: Dialect = Dialect {
         "</seed:think>",
         "<|END_THINKING|>",
         "[/THINK]",
+        "[BEGIN FINAL RESPONSE]",
     ]),
     read: end_of_reasoning,
 };

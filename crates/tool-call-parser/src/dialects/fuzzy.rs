@@ -110,7 +110,7 @@ mod tests {
             )
         };
         let tools = [tool("web_search", "query"), tool("read", "path"), tool("exec", "command")].join(",");
-        let tools = Tools::from_json(&format!("[{tools}]"));
+        let tools = Tools::from_json(&format!("[{tools}]")).unwrap();
         let found = intention(text, &tools);
         let found = found.map(|call| (call.name.clone(), format!("{:?}", call.arguments)));
         match (found, expected) {

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Dialect, Found, MarkAt, Opens, Step, View, Wait, earliest, invoke, named_json};
+use super::{Dialect, Found, MarkAt, Opens, Step, View, Wait, earliest, invoke, named_json, xml_arguments};
 use crate::calls::RawCall;
 use crate::event::Dropped;
 use crate::repairs::Repair;
@@ -38,28 +38,29 @@ const ANSWER: Lane = Lane::Answer(
 
 pub(super) static DIALECT: Dialect = Dialect {
     name: "harmony",
-    models: "gpt-oss-20b and -120b; Muse Glimmer (a body of `<atem:invoke …>` tags).",
-    families: &["gptoss", "museglimmer"],
+    models: "gpt-oss-20b and -120b, llm-jp 4.1, Muse Spark; Muse Glimmer (a body of `<atem:invoke …>` tags).",
+    families: &["gptoss", "muse", "llmjp"],
     grammar: "`<|start|>ROLE<|channel|>CHANNEL to=RECIPIENT <|constrain|>TYPE<|message|>BODY<|call|>`, any part but the body \
               missing. `analysis` and `to=self` are reasoning, other channels are content; a body addressed to a tool is its \
-              arguments. `to=user` is text for the user, whatever it quotes.",
+              arguments, as JSON, as tags (never wrapped as one argument), or as one text. `to=user` is text for the user, whatever it quotes.",
     example: "<|channel|>commentary to=functions.read <|constrain|>json<|message|>{\"path\": \"a.txt\"}<|call|>",
     opens: Opens::Anywhere(&["<|start|>", "<|channel|>", "<|message|>"]),
-    read,
+    read: read_message,
 };
 
 pub(super) static RECIPIENT: Dialect = Dialect {
     name: "harmony_recipient",
-    models: "gpt-oss and Muse Glimmer behind a chat template that begins the header.",
-    families: &["gptoss", "museglimmer"],
+    models: "gpt-oss, Muse and Beam behind a chat template that begins the header.",
+    families: &["gptoss", "muse", "llmjp", "beam"],
     grammar: "`to=RECIPIENT` as the first thing of the answer, then the rest of harmony's header and its body.",
     example: "to=read<|channel|>commentary json<|message|>{\"path\": \"a.txt\"}<|call|>",
     opens: Opens::Line(&["to="]),
     read: from_recipient,
 };
 
-fn read(view: &View<'_>) -> Step {
-    let (end, body) = match header(view) {
+/// Reads one message: its header and, if it is a call, its body.
+pub(super) fn read_message(view: &View<'_>) -> Step {
+    let (end, body) = match read_header(view) {
         Ok(found) => found,
         Err(step) => return step,
     };
@@ -104,11 +105,11 @@ fn from_recipient(view: &View<'_>) -> Step {
         return Step::More(Wait::Any);
     }
     let known = view.tools.resolve(&name[..length]).is_some();
-    if marked || known { read(view) } else { Step::Not(view.mark + length) }
+    if marked || known { read_message(view) } else { Step::Not(view.mark + length) }
 }
 
-/// Where the header ends and the body begins: at `<|message|>`, or at a brace after a recipient.
-fn header(view: &View<'_>) -> Result<(usize, usize), Step> {
+/// Returns where the header ends and where the body begins: at `<|message|>`, or at a brace after a recipient.
+pub(super) fn read_header(view: &View<'_>) -> Result<(usize, usize), Step> {
     let window = view.text.floor_char_boundary(HEADER);
     let text = &view.text[..window];
     let message = text.find("<|message|>");
@@ -213,17 +214,21 @@ fn raw(view: &View<'_>, name: &str, start: usize) -> Step {
         None if view.cut => named_json::truncated(view, name),
         found => {
             let end = start + found.unwrap_or(rest.len());
-            let call = raw_call(view, name, &view.text[start..end]);
-            match view.closing(end, ENDS) {
-                Ok(after) => named_json::call(view, call, after),
-                Err(step) => step,
+            match (view.closing(end, ENDS), raw_call(view, name, &view.text[start..end])) {
+                (Ok(after), Some(call)) => named_json::call(view, call, after),
+                (Ok(after), None) => {
+                    let declared = view.tools.resolve(name).map_or(name, |found| &found.tool.name);
+                    Step::Read(Found::Broken(declared.to_owned(), Dropped::Unreadable), after)
+                }
+                (Err(step), _) => step,
             }
         }
     }
 }
 
-/// A body that is no JSON object: the whole of it, or the arguments that stand behind some junk.
-fn raw_call(view: &View<'_>, name: &str, body: &str) -> RawCall {
+/// A body that is not a JSON object: the arguments that stand behind some junk, XML tags, or one text. `None`: it begins as
+/// markup and cannot be read as that.
+fn raw_call(view: &View<'_>, name: &str, body: &str) -> Option<RawCall> {
     let object = body.find('{').map(|at| body[at..].trim());
     let takes = |object: &&str| {
         let fields = serde_json::from_str::<Map<String, Value>>(object).ok();
@@ -233,10 +238,14 @@ fn raw_call(view: &View<'_>, name: &str, body: &str) -> RawCall {
         };
         fields.is_some_and(fits)
     };
-    match object.filter(takes) {
-        Some(object) => RawCall { repairs: [Repair::Junk].into(), ..RawCall::text(name, object) },
-        None => RawCall::text(name, body),
+    if let Some(object) = object.filter(takes) {
+        return Some(RawCall { repairs: [Repair::Junk].into(), ..RawCall::text(name, object) });
     }
+    if body.trim_start().starts_with('<') {
+        let tool = view.tools.resolve(name)?.tool;
+        return xml_arguments::read_call(tool, body).map(|call| RawCall { name: name.to_owned(), ..call });
+    }
+    Some(RawCall::text(name, body))
 }
 
 /// A builtin of the model's training, or a tool that was not declared: nothing a client could do with it.

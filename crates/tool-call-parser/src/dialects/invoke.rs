@@ -7,58 +7,43 @@ use crate::calls::RawCall;
 /// One family's tags.
 struct Form {
     open: &'static str,
-    tags: Tags,
+    tags: Tags<'static>,
 }
 
 const PLAIN: Form = Form {
     open: "<invoke name=",
-    tags: Tags { open: "<parameter name=", close: "</parameter>", ends: &["</invoke>"], own_lines: false },
+    tags: Tags::new("<parameter name=", "</parameter>", false).within(&["</invoke>"]),
 };
 const DSML: Form = Form {
     open: "<｜DSML｜invoke name=",
-    tags: Tags {
-        open: "<｜DSML｜parameter name=",
-        close: "</｜DSML｜parameter>",
-        ends: &["</｜DSML｜invoke>"],
-        own_lines: false,
-    },
+    tags: Tags::new("<｜DSML｜parameter name=", "</｜DSML｜parameter>", false).within(&["</｜DSML｜invoke>"]),
 };
 const STEP: Form = Form {
     open: "<steptml:invoke name=",
-    tags: Tags {
-        open: "<steptml:parameter name=",
-        close: "</steptml:parameter>",
-        ends: &["</steptml:invoke>"],
-        own_lines: false,
-    },
+    tags: Tags::new("<steptml:parameter name=", "</steptml:parameter>", false).within(&["</steptml:invoke>"]),
 };
 /// `DeepSeek` V4.1: the space in each tag is part of it.
 const SPACED: Form = Form {
     open: "<｜DSML｜ invoke name=",
-    tags: Tags {
-        open: "<｜DSML｜ parameter name=",
-        close: "</｜DSML｜ parameter>",
-        ends: &["</｜DSML｜ invoke>"],
-        own_lines: false,
-    },
+    tags: Tags::new("<｜DSML｜ parameter name=", "</｜DSML｜ parameter>", false)
+        .within(&["</｜DSML｜ invoke>"]),
 };
 const GCML: Form = Form {
     open: "<｜GCML｜invoke name=",
-    tags: Tags {
-        open: "<｜GCML｜parameter name=",
-        close: "</｜GCML｜parameter>",
-        ends: &["</｜GCML｜invoke>"],
-        own_lines: false,
-    },
+    tags: Tags::new("<｜GCML｜parameter name=", "</｜GCML｜parameter>", false).within(&["</｜GCML｜invoke>"]),
+};
+/// The name as an attribute of the outer tag.
+const TOOL_CALL: Form = Form {
+    open: "<tool_call name=",
+    tags: Tags::new("<parameter name=", "</parameter>", false).within(&["</tool_call>"]),
+};
+const FUNCTION_CALL: Form = Form {
+    open: "<function_call name=",
+    tags: Tags::new("<parameter name=", "</parameter>", false).within(&["</function_call>"]),
 };
 const ATEM_FORM: Form = Form {
     open: ATEM,
-    tags: Tags {
-        open: "<atem:parameter name=",
-        close: "</atem:parameter>",
-        ends: &["</atem:invoke>"],
-        own_lines: false,
-    },
+    tags: Tags::new("<atem:parameter name=", "</atem:parameter>", false).within(&["</atem:invoke>"]),
 };
 const WRAPPERS: &[&str] = &[
     "<function_calls>",
@@ -98,11 +83,13 @@ pub(super) static DIALECT: Dialect = Dialect {
     families: &["minimaxm2", "deepseekv32", "deepseekv4", "step3", "gigachat35", "dots"],
     grammar: "An optional wrapper (`<minimax:tool_call>`, `<function_calls>`, `<｜DSML｜tool_calls>`, …), then \
               `<invoke name=\"NAME\">` with `<parameter name=\"KEY\">VALUE</parameter>` tags, `</invoke>`, and the \
-              wrapper's end; or `<invoke name=\"NAME\"/>`. DSML's `string=\"false\"` marks a JSON value. White space in a \
+              wrapper's end; or `<invoke name=\"NAME\"/>`; or `<tool_call name=\"NAME\">` with the same tags or a JSON object in it. DSML's `string=\"false\"` marks a JSON value. White space in a \
               value is the value's.",
     example: "<minimax:tool_call>\n<invoke name=\"read\">\n<parameter name=\"path\">a.txt</parameter>\n</invoke>\n</minimax:tool_call>",
     opens: Opens::Anywhere(&[
         "<invoke name=",
+        "<tool_call name=",
+        "<function_call name=",
         "<｜DSML｜invoke name=",
         "<steptml:invoke name=",
         "<function_calls>",
@@ -129,9 +116,9 @@ fn read(view: &View<'_>) -> Step {
         start = view.skip_space(start + STEP_TYPE.len());
     }
     let rest = &view.text[start..];
-    for form in [PLAIN, DSML, SPACED, GCML, STEP] {
+    for form in [PLAIN, DSML, SPACED, GCML, STEP, TOOL_CALL, FUNCTION_CALL] {
         if let Some(head) = rest.strip_prefix(form.open) {
-            return invocation(view, head, form.tags);
+            return invocation(view, head, form.tags, CLOSERS);
         }
         if wrapped && !view.eof && (form.open.starts_with(rest) || STEP_TYPE.starts_with(rest)) {
             return Step::More(Wait::Any);
@@ -140,7 +127,8 @@ fn read(view: &View<'_>) -> Step {
     Step::Not(start + 1)
 }
 
-fn invocation(view: &View<'_>, head: &str, tags: Tags) -> Step {
+/// Reads a call from its name on, which begins `head`. `closers`: the marks that may end the wrapper behind it.
+pub(super) fn invocation(view: &View<'_>, head: &str, tags: Tags<'_>, closers: &[&str]) -> Step {
     let from = view.text.len() - head.len();
     let Some(length) = head.find(['>', '\n']) else {
         return match head.len() {
@@ -157,7 +145,7 @@ fn invocation(view: &View<'_>, head: &str, tags: Tags) -> Step {
     }
     let body = from + length + 1;
     if closes {
-        return match view.closing(body, CLOSERS) {
+        return match view.closing(body, closers) {
             Ok(end) => named_json::call(view, RawCall::fields(name, serde_json::Map::new()), end),
             Err(step) => step,
         };
@@ -166,12 +154,12 @@ fn invocation(view: &View<'_>, head: &str, tags: Tags) -> Step {
     if view.text[start..].starts_with('{') {
         return named_json::read(view, name, start, tags.ends);
     }
-    tagged::read(view, name, body, tags, CLOSERS)
+    tagged::read(view, name, body, tags, closers)
 }
 
 /// `<atem:invoke name="NAME.NAME">` at `start`: the body that Muse Glimmer addresses to a tool.
 pub(super) fn atem(view: &View<'_>, start: usize) -> Option<Step> {
     let rest = &view.text[start..];
     let head = rest.strip_prefix(ATEM_FORM.open)?;
-    Some(invocation(view, head, ATEM_FORM.tags))
+    Some(invocation(view, head, ATEM_FORM.tags, CLOSERS))
 }

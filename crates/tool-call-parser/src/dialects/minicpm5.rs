@@ -9,7 +9,9 @@ use crate::settle::{Settled, settle};
 const SPACED: &str = "<function name=";
 /// Behind a server that strips the space.
 const GLUED: &str = "<functionname=";
-const TAGS: Tags = Tags { open: "<param name=", close: "</param>", ends: &["</function>"], own_lines: false };
+/// Behind a server that shows the tokenizer's sign for a space.
+const RAW: &str = "<functionĠname=";
+const TAGS: Tags<'_> = Tags::new("<param name=", "</param>", false).within(&["</function>"]);
 
 pub(super) static DIALECT: Dialect = Dialect {
     name: "minicpm5",
@@ -18,7 +20,7 @@ pub(super) static DIALECT: Dialect = Dialect {
     grammar: "`<function name=\"NAME\">`, `<param name=\"KEY\">VALUE</param>` tags, `</function>`. A value may stand in \
               `<![CDATA[…]]>`. Without its end, or with a call that its tool does not accept, it is text.",
     example: "<function name=\"read\"><param name=\"path\">a.txt</param></function>",
-    opens: Opens::Anywhere(&[SPACED, GLUED]),
+    opens: Opens::Anywhere(&[SPACED, GLUED, RAW]),
     read,
 };
 
@@ -31,7 +33,12 @@ fn read(view: &View<'_>) -> Step {
     if length > 128 || view.tools.resolve(name).is_none() {
         return Step::Not(view.mark + length.min(128));
     }
-    let tags = if view.text.starts_with(GLUED) { Tags { open: "<paramname=", ..TAGS } } else { TAGS };
+    let open = match &view.text[..view.mark] {
+        GLUED => "<paramname=",
+        RAW => "<paramĠname=",
+        _ => TAGS.open,
+    };
+    let tags = Tags { open, ..TAGS };
     match tagged::read(view, name, view.mark + length + 1, tags, &[]) {
         Step::Read(Found::Calls { calls, firm }, end) => {
             let closed = view.text[..end].ends_with("</function>");

@@ -12,7 +12,7 @@ use crate::lenient_json::read_python;
 
 pub(super) static BARE: Dialect = Dialect {
     name: "pythonic",
-    models: "Llama 3.2 and 4, ToolACE, Olmo 3.",
+    models: "Llama 3.2 and 4, ToolACE, Olmo 3, Granite.",
     families: &["llama4", "llama32", "toolace", "olmo3"],
     grammar: "A Python list of calls with keyword arguments at the start of a line, all naming declared tools, with \
               nothing but calls after it.",

@@ -3,12 +3,11 @@
 use super::tagged::{self, Tags};
 use super::{Dialect, Opens, Step, View, Wait, named_json};
 
-const TAGS: Tags = Tags {
-    open: "<parameter=",
-    close: "</parameter>",
-    ends: &["</function>", "</tool_call>", "</seed:tool_call>"],
-    own_lines: true,
-};
+const TAGS: Tags<'_> = Tags::new("<parameter=", "</parameter>", true).within(&[
+    "</function>",
+    "</tool_call>",
+    "</seed:tool_call>",
+]);
 /// Seed-OSS writes values on the line of their tags.
 const SEED: &str = "<seed:tool_call>";
 const WRAPPERS: [&str; 2] = ["<tool_call>", SEED];
@@ -16,8 +15,19 @@ const CLOSERS: &[&str] = &["</tool_call>", "</seed:tool_call>"];
 
 pub(super) static DIALECT: Dialect = Dialect {
     name: "qwen_xml",
-    models: "Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5, IQuest Coder, BerryLM, Seed-OSS (`<seed:tool_call>`); with JSON inside: Llama 3.1's custom functions, Functionary.",
-    families: &["qwen3coder", "qwen35", "qwen36", "nemotron3", "step35", "stepfun", "seedoss", "mimo"],
+    models: "Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5 and 5, Nanbeige, IQuest Coder, BerryLM, Seed-OSS (`<seed:tool_call>`); with JSON inside: Llama 3.1's custom functions, Functionary.",
+    families: &[
+        "qwen3coder",
+        "qwen35",
+        "qwen36",
+        "nemotron3",
+        "step35",
+        "stepfun",
+        "seedoss",
+        "mimo",
+        "step5",
+        "nanbeige",
+    ],
     grammar: "`<tool_call>` (may be missing), `<function=NAME>`, then `<parameter=KEY>VALUE</parameter>` tags or one JSON \
               object, `</function>`, `</tool_call>`. A value on lines of its own loses one line break at each end, but for Seed-OSS.",
     example: "<tool_call>\n<function=read>\n<parameter=path>\na.txt\n</parameter>\n</function>\n</tool_call>",

@@ -11,22 +11,36 @@ use crate::unquoted::Delimited;
 
 /// The tags of one dialect.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tags {
-    /// What opens a parameter, up to its name.
-    pub(super) open: &'static str,
-    /// What closes one.
-    pub(super) close: &'static str,
-    /// What closes the call; the first is the call's own.
-    pub(super) ends: &'static [&'static str],
+pub(super) struct Tags<'a> {
+    /// The beginning of a parameter, up to its name.
+    pub(super) open: &'a str,
+    /// The end of a parameter.
+    pub(super) close: &'a str,
+    /// The end of the call; the first one is the call's own.
+    pub(super) ends: &'a [&'a str],
+    /// Parts of the ends: reading goes on when one of them has arrived.
+    pub(super) wakes: &'static [&'static str],
     /// The template puts each value on lines of its own: one line break at each end is not the value's.
     pub(super) own_lines: bool,
+}
+
+impl<'a> Tags<'a> {
+    /// Tags of parameters without a call around them.
+    pub(super) const fn new(open: &'a str, close: &'a str, own_lines: bool) -> Self {
+        Self { open, close, ends: &[], wakes: &[], own_lines }
+    }
+
+    /// The same inside a call that one of these marks ends.
+    pub(super) const fn within(self, ends: &'static [&'static str]) -> Self {
+        Self { ends, wakes: ends, ..self }
+    }
 }
 
 /// After so many closing tags that turned out to belong to a value it is no call.
 const FALSE_ENDS: usize = 512;
 
 /// Reads the parameters from `from` to the end of the call.
-pub(super) fn read(view: &View<'_>, name: &str, from: usize, tags: Tags, closers: &[&str]) -> Step {
+pub(super) fn read(view: &View<'_>, name: &str, from: usize, tags: Tags<'_>, closers: &[&str]) -> Step {
     let body = match body_end(view, from, tags) {
         Ok(end) => end,
         Err(Some(step)) => return step,
@@ -40,7 +54,7 @@ pub(super) fn read(view: &View<'_>, name: &str, from: usize, tags: Tags, closers
 }
 
 /// Where the parameters end and where the call does. `Err(None)`: it was cut off.
-fn body_end(view: &View<'_>, from: usize, tags: Tags) -> Result<(usize, usize), Option<Step>> {
+fn body_end(view: &View<'_>, from: usize, tags: Tags<'_>) -> Result<(usize, usize), Option<Step>> {
     let text = view.text;
     let first_open = text[from..].find(tags.open).map_or(text.len(), |at| from + at);
     let closed = |end: usize| first_open >= end || text[from..end].trim_end().ends_with(tags.close);
@@ -50,7 +64,7 @@ fn body_end(view: &View<'_>, from: usize, tags: Tags) -> Result<(usize, usize), 
         let rest = &text[at..];
         let Some((found, length)) = earliest(rest, tags.ends) else {
             let whole = view.eof && !view.cut && closed(text.len());
-            let wait = (!view.eof).then_some(Step::More(Wait::Mark(at, tags.ends)));
+            let wait = (!view.eof).then_some(Step::More(Wait::Mark(at, tags.wakes)));
             return if whole { Ok((text.len(), text.len())) } else { Err(wait) };
         };
         let end = at + found;
@@ -75,7 +89,12 @@ fn body_end(view: &View<'_>, from: usize, tags: Tags) -> Result<(usize, usize), 
     Err(Some(Step::Not(at)))
 }
 
-fn fields(name: &str, body: &str, tags: Tags) -> Option<RawCall> {
+/// Reads a text that holds nothing but parameters.
+pub(super) fn read_parameters(name: &str, text: &str, tags: Tags<'_>) -> Option<RawCall> {
+    fields(name, text, tags).filter(|call| call.arguments != Args::default())
+}
+
+fn fields(name: &str, body: &str, tags: Tags<'_>) -> Option<RawCall> {
     let mut fields = Map::new();
     let mut typed = Vec::new();
     let mut rest = body.trim_start();
@@ -161,7 +180,7 @@ enum Covered {
 }
 
 /// Looks for character data that covers the place `end`. `from`: no parameter before it is of interest any more.
-fn character_data_over(text: &str, from: &mut usize, end: usize, tags: Tags) -> Covered {
+fn character_data_over(text: &str, from: &mut usize, end: usize, tags: Tags<'_>) -> Covered {
     while let Some(open) = text.get(*from..end).and_then(|text| text.find(tags.open)) {
         let head = *from + open + tags.open.len();
         let Some(length) = text[head..end].find('>') else { break };
@@ -188,7 +207,7 @@ fn character_data(text: &str) -> Option<String> {
 }
 
 /// The value and what follows it.
-fn split_value(text: &str, tags: Tags) -> (&str, &str) {
+fn split_value<'a>(text: &'a str, tags: Tags<'_>) -> (&'a str, &'a str) {
     let begin = character_data_end(text).unwrap_or_default();
     let mut at = begin;
     while let Some(found) = text[at..].find(tags.close) {
@@ -213,7 +232,7 @@ fn split_value(text: &str, tags: Tags) -> (&str, &str) {
 }
 
 /// Takes away what the template put around the value.
-fn trimmed(value: &str, tags: Tags) -> &str {
+fn trimmed<'a>(value: &'a str, tags: Tags<'_>) -> &'a str {
     match value.strip_prefix('\n').filter(|_| tags.own_lines) {
         Some(inside) => inside.strip_suffix('\n').unwrap_or(inside),
         None => value,

@@ -6,7 +6,7 @@ use super::{Dialect, Found, Opens, Step, View};
 use crate::scanner::Lane;
 
 /// Opening marks with the marks that close them.
-const PAIRS: [(&str, &[&str]); 12] = [
+const PAIRS: [(&str, &[&str]); 13] = [
     ("<mm:think>", &["</mm:think>"]),
     ("<think>", &["</think>"]),
     ("<thinking>", &["</thinking>"]),
@@ -19,7 +19,12 @@ const PAIRS: [(&str, &[&str]); 12] = [
     ("<think:opensource>", &["</think:opensource>"]),
     ("<|think|>", &["<|end|>"]),
     ("◁think▷", &["◁/think▷"]),
+    // Apertus calls its tools inside its reasoning.
+    ("<|inner_prefix|>", &["<|inner_suffix|>", "<|tools_prefix|>"]),
 ];
+
+/// Ends of reasoning that begin a call.
+const CALLS: &[&str] = &["<|tools_prefix|>"];
 
 pub(super) static DIALECT: Dialect = Dialect {
     name: "think",
@@ -48,18 +53,19 @@ pub(super) static DIALECT: Dialect = Dialect {
 
 pub(super) static TOKENS: Dialect = Dialect {
     name: "think_tokens",
-    models: "Gemma 4, Command A: their marks are tokens, which no text has by chance.",
-    families: &["gemma4", "commanda"],
-    grammar: "`<|channel>thought … <channel|>` and `<|START_THINKING|> … <|END_THINKING|>` inside a line too.",
+    models: "Gemma 4, Command A, Apertus: their marks are tokens, which no text has by chance.",
+    families: &["gemma4", "commanda", "apertus"],
+    grammar: "`<|channel>thought … <channel|>` and `<|START_THINKING|> … <|END_THINKING|>` inside a line too, and \
+              `<|inner_prefix|>` up to `<|inner_suffix|>` or a call.",
     example: "It has 3 lines.<|channel>thought\n<channel|>",
-    opens: Opens::Anywhere(&["<|channel>thought", "<|START_THINKING|>"]),
+    opens: Opens::Anywhere(&["<|channel>thought", "<|START_THINKING|>", "<|inner_prefix|>"]),
     read,
 };
 
 fn read(view: &View<'_>) -> Step {
     let mark = &view.text[..view.mark];
     match PAIRS.iter().find(|(open, _)| *open == mark) {
-        Some((_, closers)) => Step::Read(Found::Lane(Lane::Reasoning(closers, &[])), view.mark),
+        Some((_, closers)) => Step::Read(Found::Lane(Lane::Reasoning(closers, CALLS)), view.mark),
         None => Step::Not(view.mark),
     }
 }

@@ -104,7 +104,7 @@ fn skips(rest: &[u8]) -> Vec<usize> {
 static MARKS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     let opening = TABLE.iter().flat_map(|dialect| match dialect.opens {
         Opens::Anywhere(marks) | Opens::Line(marks) => marks,
-        Opens::Name => &[],
+        Opens::Name | Opens::Tag(_) => &[],
     });
     // A brace or a fence opens a dialect, but is no mark of its own.
     opening.copied().chain(CLOSERS).filter(|mark| mark.len() > 3).collect()

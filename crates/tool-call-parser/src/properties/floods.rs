@@ -18,7 +18,7 @@ fn time_so_far() -> Duration {
 /// eighty times as much. (A square would cost 256 times, here minutes.)
 #[test]
 fn floods_take_linear_time() {
-    let tools = Arc::new(Tools::from_json(oracle::TOOLS));
+    let tools = Arc::new(Tools::from_json(oracle::TOOLS).unwrap());
     let call = "<tool_call>{\"name\":\"exec\",\"arguments\":{}}</tool_call>";
     let after_text = format!("Hm. {call}");
     for (before, flood) in [
@@ -58,7 +58,7 @@ fn many_calls_take_linear_time() {
         };
         (0..count).map(call).collect::<Vec<_>>().concat()
     };
-    let tools = Arc::new(Tools::from_json(oracle::TOOLS));
+    let tools = Arc::new(Tools::from_json(oracle::TOOLS).unwrap());
     let seconds = |count: usize| {
         let text = text(count);
         let begun = time_so_far();

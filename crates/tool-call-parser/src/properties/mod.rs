@@ -29,7 +29,7 @@ fn cases() -> u32 {
 }
 
 fn tools() -> Arc<Tools> {
-    Arc::new(Tools::from_json(oracle::TOOLS))
+    Arc::new(Tools::from_json(oracle::TOOLS).unwrap())
 }
 
 #[test]
@@ -64,6 +64,7 @@ proptest! {
         cut in any::<bool>(), reasoning in any::<bool>()) {
         let cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len() + 1)).collect();
         oracle::check(&tools(), Options::default(), &text, &cuts, cut, reasoning);
+        oracle::check(&tools(), Options::for_whole_reply(), &text, &cuts, cut, reasoning);
     }
 
     #[test]
@@ -71,6 +72,7 @@ proptest! {
         cut in any::<bool>(), reasoning in any::<bool>()) {
         let cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len() + 1)).collect();
         oracle::check(&tools(), Options::default(), &text, &cuts, cut, reasoning);
+        oracle::check(&tools(), Options::for_whole_reply(), &text, &cuts, cut, reasoning);
     }
 
     #[test]

@@ -71,7 +71,7 @@ fn tools_of(drawn: &[(String, Vec<(String, Parameter)>)]) -> Tools {
         let schema = json!({"type": "object", "properties": properties, "required": required});
         json!({"type": "function", "function": {"name": name, "parameters": schema}})
     };
-    Tools::from_json(&Value::Array(drawn.iter().map(tool).collect()).to_string())
+    Tools::from_json(&Value::Array(drawn.iter().map(tool).collect()).to_string()).unwrap()
 }
 
 fn round_trip(writer: &Writer, drawn: &[(String, Vec<(String, Parameter)>)]) -> Result<(), TestCaseError> {

@@ -59,7 +59,7 @@ const SPACES: [&str; 7] = [" ", "\n", "\t", "\r\n", "\u{a0}", "\u{2028}", " \n"]
 fn marks() -> Vec<&'static str> {
     let marks = TABLE.iter().flat_map(|dialect| match dialect.opens {
         Opens::Anywhere(marks) | Opens::Line(marks) => marks,
-        Opens::Name => &[],
+        Opens::Name | Opens::Tag(_) => &[],
     });
     marks.copied().collect()
 }

@@ -5,7 +5,7 @@ use super::super::json_span::{JsonSpan, Span, Style};
 use super::super::openers::Opener;
 use super::super::repairs::Repair;
 use super::held::{Held, Holds};
-use super::{BEHIND, Io, Lane, MAX_RUN, Scanner};
+use super::{BEHIND, Io, Lane, MAX_RUN, QUOTED_LINE, Scanner};
 use crate::dialects::Dialect;
 use crate::event::Dropped;
 
@@ -77,7 +77,7 @@ impl Scanner {
         let spaced = self.is_space_up_to(open.at);
         let text = &self.buffer.as_bytes()[open.at..];
         let list = self.openers.list(text[0]);
-        for (rank, place) in io.options.prior.order(list, self.openers.places(text)) {
+        for (rank, place) in io.options.preferred_dialects.order(list, self.openers.places(text)) {
             if rank < open.opener {
                 continue;
             }
@@ -201,7 +201,9 @@ impl Scanner {
         let fence = if fences { run.count() } else { 0 };
         self.release_held(open.at, io);
         self.scan = open.resume;
-        if fence >= 3 {
+        if open.line_start && char == b'>' {
+            self.code = Some(QUOTED_LINE);
+        } else if fence >= 3 {
             self.lane = Lane::Fence(char, fence);
             self.scan = open.at + fence;
         } else if open.line_start && char == b'`' {

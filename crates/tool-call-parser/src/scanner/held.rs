@@ -144,12 +144,18 @@ impl Scanner {
         self.release(at, io);
     }
 
-    /// What was held is text, but for the marks between.
+    /// Releases what was held as text, except for the marks between.
     fn take_frames(&mut self, io: &mut Io<'_>) {
         for held in std::mem::take(&mut self.held) {
-            if matches!(held.holds, Holds::Frame) {
-                self.take_aside(held.source, io);
-                self.framed(io);
+            match held.holds {
+                Holds::Frame => {
+                    self.take_aside(held.source, io);
+                    self.framed(io);
+                }
+                Holds::Broken(name, why) if !self.reasoning => {
+                    io.ledger.note(Note::LeftAsText { name, why });
+                }
+                Holds::Broken(..) | Holds::Calls(_) => {}
             }
         }
     }

@@ -287,11 +287,6 @@ impl Scanner {
             return false;
         }
         self.fresh = false;
-        if first == b'>' {
-            self.release_held(at, io);
-            self.code = Some(QUOTED_LINE);
-            return true;
-        }
         let resume = at + usize::from(first.is_ascii());
         self.attempt(Open::new(at, resume.max(at), true), io)
     }

@@ -47,6 +47,27 @@ pub(in crate::cli::setup) struct Edited {
     pub(in crate::cli::setup) replaced: Option<String>,
     /// The fallback models.
     pub(in crate::cli::setup) fallbacks: Vec<String>,
+    /// The agents whose own models do not go through respool.
+    pub(in crate::cli::setup) own_models: Vec<AgentModel>,
+    /// The providers that still point at the model server.
+    pub(in crate::cli::setup) direct_providers: Vec<String>,
+}
+
+impl Edited {
+    /// The provider that points at respool.
+    pub(in crate::cli::setup) fn provider(&self) -> &str {
+        self.primary.split_once('/').map_or(self.primary.as_str(), |(provider, _)| provider)
+    }
+}
+
+/// An agent with a model of its own.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::cli::setup) struct AgentModel {
+    pub(in crate::cli::setup) name: String,
+    /// `PROVIDER/MODEL`, or an alias, as it is written.
+    pub(in crate::cli::setup) model: String,
+    /// The place of the setting: `agents.list[0].model`.
+    pub(in crate::cli::setup) setting: String,
 }
 
 /// `present` with respool in it; `present` is empty if there is no file yet.
@@ -64,7 +85,15 @@ pub(in crate::cli::setup) fn edited(present: &str, wanted: &Wanted) -> Result<Ed
     let primary = format!("{provider}/{id}");
     let defaults = child(&child(&object, "agents")?, "defaults")?;
     let replaced = write_primary(&defaults, &before["agents"]["defaults"], &primary)?;
-    Ok(Edited { text: format!("{mark}{root}"), primary, replaced, fallbacks: fallbacks(&before) })
+    let after = root.to_serde_value().unwrap_or_default();
+    Ok(Edited {
+        text: format!("{mark}{root}"),
+        primary,
+        replaced,
+        fallbacks: fallbacks(&before),
+        own_models: own_models(&after, wanted),
+        direct_providers: direct_providers(&after, wanted),
+    })
 }
 
 /// Whether a text is JSON5 with an object at the top.
@@ -181,11 +210,62 @@ fn primary_of(defaults: &Value) -> Option<&str> {
     model["primary"].as_str().or_else(|| model.as_str())
 }
 
-fn fallbacks(config: &Value) -> Vec<String> {
+/// An agent's own settings.
+struct OwnSettings<'a> {
+    name: &'a str,
+    place: String,
+    value: &'a Value,
+}
+
+/// The settings of single agents: a list in current versions, entries by name in others.
+fn agents_of(config: &Value) -> Vec<OwnSettings<'_>> {
     let agents = &config["agents"];
-    let of_agents = agents["entries"].as_object().into_iter().flat_map(|entries| entries.values());
-    let of_list = agents["list"].as_array().into_iter().flatten();
-    let all = [&agents["defaults"]].into_iter().chain(of_agents).chain(of_list);
+    let entries = agents["entries"].as_object().into_iter().flatten();
+    let entries =
+        entries.map(|(name, value)| OwnSettings { name, place: format!("agents.entries.{name}"), value });
+    let list = agents["list"].as_array().into_iter().flatten().enumerate();
+    let list = list.map(|(index, value)| OwnSettings {
+        name: value["id"].as_str().unwrap_or("?"),
+        place: format!("agents.list[{index}]"),
+        value,
+    });
+    entries.chain(list).collect()
+}
+
+fn own_models(config: &Value, wanted: &Wanted) -> Vec<AgentModel> {
+    let providers = &config["models"]["providers"];
+    let aliases = &config["agents"]["defaults"]["models"];
+    let is_relayed = |model: &str| {
+        let of_alias = aliases.as_object().into_iter().flatten();
+        let mut of_alias = of_alias.filter(|(_, entry)| entry["alias"] == model);
+        let model = of_alias.next().map_or(model, |(model, _)| model.as_str());
+        let provider = model.split_once('/').map(|(provider, _)| &providers[provider]["baseUrl"]);
+        provider.and_then(Value::as_str).is_some_and(|base| is_same_server(base, &wanted.url))
+    };
+    let own = agents_of(config).into_iter().filter_map(|agent| {
+        let model = primary_of(agent.value)?;
+        (!is_relayed(model)).then(|| AgentModel {
+            name: agent.name.to_owned(),
+            model: model.to_owned(),
+            setting: format!("{}.model", agent.place),
+        })
+    });
+    own.collect()
+}
+
+fn direct_providers(config: &Value, wanted: &Wanted) -> Vec<String> {
+    let Some(upstream) = &wanted.upstream else { return Vec::new() };
+    let providers = config["models"]["providers"].as_object().into_iter().flatten();
+    let points_there = |provider: &Value| {
+        let base = provider["baseUrl"].as_str();
+        base.is_some_and(|base| is_same_server(base, upstream) && !is_same_server(base, &wanted.url))
+    };
+    providers.filter(|(_, provider)| points_there(provider)).map(|(name, _)| name.clone()).collect()
+}
+
+fn fallbacks(config: &Value) -> Vec<String> {
+    let own = agents_of(config).into_iter().map(|agent| agent.value);
+    let all = std::iter::once(&config["agents"]["defaults"]).chain(own);
     let names = all.filter_map(|agent| agent["model"]["fallbacks"].as_array()).flatten();
     let mut names: Vec<String> = names.filter_map(|name| Some(name.as_str()?.to_owned())).collect();
     names.sort();
@@ -290,7 +370,7 @@ mod tests {
     #[test]
     fn a_fresh_file_gets_a_whole_entry() {
         let edited = edited("", &wanted(&[("gpt-oss-120b", Some(131_072))])).unwrap();
-        assert_eq!((edited.primary.as_str(), edited.replaced), ("respool/gpt-oss-120b", None));
+        assert_eq!((edited.primary.as_str(), edited.replaced.as_deref()), ("respool/gpt-oss-120b", None));
         let text = edited.text;
         let config: Value = serde_json::from_str(&text).unwrap();
         let provider = &config["models"]["providers"]["respool"];
@@ -312,7 +392,8 @@ mod tests {
             "gpu2": {"baseUrl": "http://gpu:8000/v1", "models": []}}},
             "agents": {"defaults": {"model": {"primary": "gpu2/m"}}}}"#;
         let found = edited(&format!("\u{feff}{two}"), &wanted(&[("m", None)])).unwrap();
-        assert_eq!((found.primary.as_str(), found.replaced), ("gpu2/m", None));
+        assert_eq!((found.primary.as_str(), found.replaced.as_deref()), ("gpu2/m", None));
+        assert_eq!(found.direct_providers, ["gpu1"], "the other one is named");
         let text = found.text.strip_prefix('\u{feff}').unwrap();
         let config: Value = serde_json::from_str(text).unwrap();
         let url = |name: &str| config["models"]["providers"][name]["baseUrl"].clone();
@@ -358,6 +439,27 @@ mod tests {
         let config: Value = serde_json::from_str(&edited.text).unwrap();
         assert_eq!(config["agents"]["defaults"]["model"], "respool/m");
         assert_eq!(config["agents"]["defaults"]["models"], json!({"anthropic/claude": {}, "respool/m": {}}));
+    }
+
+    #[test]
+    fn agents_with_models_of_their_own_are_named() {
+        let check = |agents: &str, expected: &[(&str, &str, &str)]| {
+            let present = format!(
+                r#"{{"models": {{"providers": {{"gpu": {{"baseUrl": "http://gpu:8000/v1", "models": []}}}}}},
+                    "agents": {{"defaults": {{"models": {{"gpu/m": {{"alias": "oss"}}}}}}, {agents}}}}}"#
+            );
+            let found = edited(&present, &wanted(&[("m", None)])).unwrap().own_models;
+            let found: Vec<_> = found
+                .iter()
+                .map(|agent| (agent.name.as_str(), agent.model.as_str(), agent.setting.as_str()))
+                .collect();
+            assert_eq!(found, expected, "{agents}");
+        };
+        let other = ("main", "openai/gpt-4.1", "agents.list[1].model");
+        check(r#""list": [{"id": "a"}, {"id": "main", "model": "openai/gpt-4.1"}]"#, &[other]);
+        let entry = ("coder", "claude", "agents.entries.coder.model");
+        check(r#""entries": {"coder": {"model": {"primary": "claude"}}}"#, &[entry]);
+        check(r#""list": [{"id": "main", "model": {"primary": "gpu/m"}}, {"id": "b", "model": "oss"}]"#, &[]);
     }
 
     #[test]

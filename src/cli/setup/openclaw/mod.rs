@@ -6,24 +6,20 @@
 mod edit;
 mod installed;
 
+use serde_json::Value;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use serde_json::Value;
-
-use crate::http_client::client_for;
+use crate::http_client::{chain, client_for};
 
 use self::edit::{Edited, Model, Wanted, edited};
 use self::installed::{OpenClaw, Verdict};
-use super::{Respool, SetupArgs, difference, write};
+use super::{AskError, LIST_WITHIN, Respool, SetupArgs, difference, write};
 use crate::cli::Failure;
+use crate::cli::plain_http::plain_address;
 use crate::cli::say::say;
 use crate::cli::serve::runtime;
-
-/// How long to wait for a list of models, which needs no computation.
-const SERVER_WITHIN: Duration = Duration::from_secs(10);
 
 /// Where OpenClaw keeps its configuration and its state.
 struct Places {
@@ -58,7 +54,9 @@ pub(super) fn setup(arguments: &SetupArgs) -> Result<(), Failure> {
 
 async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) -> Result<(), Failure> {
     let respool = super::respool(arguments)?;
-    let models = models(&respool, upstream).await?;
+    let listed = respool.models().await;
+    let is_running = !matches!(listed, Err(AskError::Unreachable { .. }));
+    let models = models(listed, upstream).await?;
     let installed = OpenClaw::find();
     let wanted = Wanted {
         url: respool.url.clone(),
@@ -89,7 +87,11 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
     }
     explain(&edited, installed.as_ref());
     if !arguments.dry_run {
-        try_a_turn(&respool, &edited, upstream).await?;
+        if is_running {
+            try_turn(&respool, &edited).await?;
+        } else {
+            suggest_start(&respool, upstream);
+        }
     }
     Ok(())
 }
@@ -99,14 +101,16 @@ pub(super) fn can_read(text: &str) -> bool {
     edit::can_read(text)
 }
 
-/// The models that the model server serves, or respool if no server was given.
-async fn models(respool: &Respool, upstream: Option<&str>) -> Result<Vec<Model>, Failure> {
-    let list = match upstream {
-        Some(url) => of_server(&root(url)).await?,
-        None => respool
-            .models()
-            .await
-            .map_err(|why| format!("{why}, or name the model server with --upstream URL"))?,
+/// The models that the model server serves, or those that respool listed if no server was given.
+async fn models(listed: Result<Vec<Value>, AskError>, upstream: Option<&str>) -> Result<Vec<Model>, Failure> {
+    let list = match (listed, upstream) {
+        // A file with a wrong key would be useless.
+        (Err(error @ AskError::WrongKey { .. }), _) => return Err(error.into()),
+        (Err(error), None) => {
+            return Err(format!("{error}, or name the model server with --upstream URL").into());
+        }
+        (Ok(list), None) => list,
+        (_, Some(url)) => of_server(&root(url)).await?,
     };
     let model = |entry: &Value| {
         Some(Model { id: entry["id"].as_str()?.to_owned(), window: entry["max_model_len"].as_u64() })
@@ -119,20 +123,21 @@ async fn models(respool: &Respool, upstream: Option<&str>) -> Result<Vec<Model>,
 }
 
 async fn of_server(url: &str) -> Result<Vec<Value>, String> {
-    let failed = |error: reqwest::Error| {
-        format!(
-            "the model server does not answer at {url}: {error}. Check that it is running and that the address is right"
-        )
-    };
-    let client = client_for(url, reqwest::Client::builder().no_proxy().timeout(SERVER_WITHIN))?;
+    let client = client_for(url, reqwest::Client::builder().no_proxy().timeout(LIST_WITHIN))?;
     let mut request = client.get(format!("{url}/v1/models"));
     // The variable from which `vllm serve` reads its own key.
     if let Ok(key) = std::env::var("VLLM_API_KEY") {
         request = request.bearer_auth(key);
     }
-    let answer = request.send().await.map_err(failed)?;
-    let status = answer.status();
-    let list: Value = serde_json::from_str(&answer.text().await.map_err(failed)?).unwrap_or_default();
+    let answer = async {
+        let answer = request.send().await?;
+        Ok((answer.status(), answer.text().await?))
+    };
+    let (status, text) = match answer.await {
+        Ok(answer) => answer,
+        Err(error) => return Err(no_answer(url, &error).await),
+    };
+    let list: Value = serde_json::from_str(&text).unwrap_or_default();
     match list["data"].as_array() {
         Some(models) => Ok(models.clone()),
         None if matches!(status.as_u16(), 401 | 403) => {
@@ -142,6 +147,14 @@ async fn of_server(url: &str) -> Result<Vec<Value>, String> {
             Err(format!("{url}/v1/models answers HTTP {status} without a list of models: correct --upstream"))
         }
     }
+}
+
+async fn no_answer(url: &str, error: &reqwest::Error) -> String {
+    let todo = match plain_address(url).await {
+        Some(plain) => format!("It answers without TLS: write --upstream {plain}"),
+        None => "Check that it is running and that the address is right".to_owned(),
+    };
+    format!("the model server does not answer at {url}: {}. {todo}", chain(error))
 }
 
 /// A base URL without `/v1`.
@@ -193,6 +206,7 @@ fn explain(edited: &Edited, installed: Option<&OpenClaw>) {
             edited.primary
         ));
     }
+    explain_rest(edited);
     if !edited.fallbacks.is_empty() {
         say(&format!(
             "Fallback models: {}. OpenClaw asks them when respool gives up. If the server is down, that is after \
@@ -208,15 +222,29 @@ fn explain(edited: &Edited, installed: Option<&OpenClaw>) {
     }
 }
 
-async fn try_a_turn(respool: &Respool, edited: &Edited, upstream: Option<&str>) -> Result<(), Failure> {
-    if respool.models().await.is_err() {
-        let upstream = upstream.map(|url| format!(" --upstream {}", root(url))).unwrap_or_default();
+/// Says what still goes past respool.
+fn explain_rest(edited: &Edited) {
+    for agent in &edited.own_models {
         say(&format!(
-            "respool is not running at {} yet. Start it with: respool serve{upstream}",
-            respool.url
+            "The agent `{}` has a model of its own, {}, and does not use respool. To change this, set `{}` to {} or remove it.",
+            agent.name, agent.model, agent.setting, edited.primary
         ));
-        return Ok(());
     }
+    for name in &edited.direct_providers {
+        say(&format!(
+            "The provider `{name}` points at the same server and was left as it is: its models do not go through respool. To \
+             change this, give `models.providers.{name}.baseUrl` the address that `{}` has.",
+            edited.provider()
+        ));
+    }
+}
+
+fn suggest_start(respool: &Respool, upstream: Option<&str>) {
+    let upstream = upstream.map(|url| format!(" --upstream {}", root(url))).unwrap_or_default();
+    say(&format!("respool is not running at {} yet. Start it with: respool serve{upstream}", respool.url));
+}
+
+async fn try_turn(respool: &Respool, edited: &Edited) -> Result<(), Failure> {
     let model = edited.primary.split_once('/').map_or(edited.primary.as_str(), |(_, model)| model);
     say(&format!("Trying one turn with {model} …"));
     respool.turn("/v1/chat/completions", model).await?;

@@ -1,0 +1,86 @@
+//! A tool call as a run knows it: what the model asked for, and how it ended. Plain data that the store keeps.
+
+use serde::{Deserialize, Serialize};
+
+/// A call that the model asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestedCall {
+    /// Its id in the transcript.
+    pub id: String,
+    /// A tool that was offered.
+    pub name: String,
+    /// The text of a JSON object.
+    pub arguments: String,
+    /// What is wrong with the arguments by the tool's schema.
+    pub problems: Vec<String>,
+}
+
+/// How a tool call ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolEnd {
+    /// How it ended.
+    #[serde(rename = "how")]
+    pub outcome: CallOutcome,
+    /// The text for the model, whole.
+    pub text: String,
+    /// How long it took.
+    pub took: u64,
+}
+
+/// How a tool call can end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CallOutcome {
+    /// With a result.
+    Ok,
+    /// The tool refused, or was called wrongly.
+    Failed,
+    /// The policy said no.
+    Denied,
+    /// Its server stumbled.
+    Transient,
+    /// Its server was not there, so it did not begin.
+    Unreachable,
+    /// Its server answered with an error of the protocol, not of the tool.
+    ProtocolError,
+    /// It took too long and was stopped.
+    TimedOut,
+    /// respool ended while it ran.
+    Unknown,
+    /// It was never run.
+    NotRun,
+    /// A person got it as a draft.
+    HandedOver,
+}
+
+impl CallOutcome {
+    /// True when the same call may work in a moment.
+    pub(super) fn may_pass(self) -> bool {
+        matches!(self, Self::Transient | Self::Unreachable)
+    }
+
+    /// True when it is the server that failed, and not the tool that said no.
+    pub fn is_fault(self) -> bool {
+        self.may_pass() || matches!(self, Self::ProtocolError | Self::TimedOut)
+    }
+
+    /// True when the call may have taken effect, and may not.
+    pub fn is_unknown(self) -> bool {
+        matches!(self, Self::Unknown | Self::TimedOut | Self::Transient | Self::ProtocolError)
+    }
+
+    /// A stable name for logs and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Failed => "failed",
+            Self::Denied => "denied",
+            Self::Transient => "transient",
+            Self::Unreachable => "unreachable",
+            Self::ProtocolError => "protocol_error",
+            Self::TimedOut => "timed_out",
+            Self::Unknown => "unknown",
+            Self::NotRun => "not_run",
+            Self::HandedOver => "handed_over",
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Numbers, times and durations as people read them. Pure.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use maud::{Markup, html};
+
+/// A time in UTC, to the second.
+pub(super) fn time(millis: u64) -> String {
+    let text = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(millis)).to_string();
+    text.replace('T', " ").trim_end_matches('Z').to_owned()
+}
+
+/// A duration with two digits that say something.
+pub(super) fn duration(duration: Duration) -> String {
+    let seconds = duration.as_secs_f64();
+    match seconds {
+        0.0..1.0 => format!("{:.0} ms", seconds * 1_000.0),
+        1.0..10.0 => format!("{seconds:.1} s"),
+        10.0..120.0 => format!("{seconds:.0} s"),
+        120.0..7_200.0 => format!("{:.0} min", seconds / 60.0),
+        _ => format!("{:.1} h", seconds / 3_600.0),
+    }
+}
+
+/// How long ago something was.
+pub(super) fn ago(then: u64, now: u64) -> String {
+    format!("{} ago", duration(Duration::from_millis(now.saturating_sub(then))))
+}
+
+/// A count with thousands apart.
+pub(super) fn count(count: u64) -> String {
+    let digits = count.to_string();
+    let mut out = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push('\u{202f}');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A large count in short.
+pub(super) fn short(count: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "it is rounded anyway")]
+    let number = count as f64;
+    match count {
+        0..10_000 => self::count(count),
+        10_000..1_000_000 => format!("{:.0} k", number / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} M", number / 1e6),
+        _ => format!("{:.1} G", number / 1e9),
+    }
+}
+
+/// A text in whose backticks names and values stand, which a page shows as code.
+pub(super) fn with_code(text: &str) -> Markup {
+    let is_paired = text.matches('`').count().is_multiple_of(2);
+    if !is_paired {
+        return html! { (text) };
+    }
+    html! {
+        @for (index, part) in text.split('`').enumerate() {
+            @if index % 2 == 1 { code { (part) } } @else { (part) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backticks_become_code() {
+        let check = |text: &str, expected: &str| assert_eq!(with_code(text).into_string(), expected);
+        check("Set `a<b` or `c`.", "Set <code>a&lt;b</code> or <code>c</code>.");
+        check("no code", "no code");
+        check("one ` alone", "one ` alone");
+    }
+
+    #[test]
+    fn numbers_for_people() {
+        assert_eq!(time(1_795_223_698_123), "2026-11-21 01:14:58");
+        for (millis, expected) in [
+            (0, "0 ms"),
+            (999, "999 ms"),
+            (1_250, "1.2 s"),
+            (61_000, "61 s"),
+            (600_000, "10 min"),
+            (9_000_000, "2.5 h"),
+        ] {
+            assert_eq!(duration(Duration::from_millis(millis)), expected);
+        }
+        for (number, expected, in_short) in [
+            (0, "0", "0"),
+            (1_234, "1\u{202f}234", "1\u{202f}234"),
+            (1_234_567, "1\u{202f}234\u{202f}567", "1.2 M"),
+        ] {
+            assert_eq!((count(number).as_str(), short(number).as_str()), (expected, in_short));
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Decides when the head of a stream leaves: with the first thing that there is to show, or `commit_after` from the request's
+//! arrival. Until then a failure has its own status. The same for replies of the relay on every API, and for agents' runs.
+
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::App;
+use telemetry::RequestRecord;
+use wire::{ApiError, ErrorCode};
+
+/// The head of one stream, before it has left.
+pub(super) struct StreamHead {
+    deadline: Instant,
+    abort: CancellationToken,
+}
+
+impl StreamHead {
+    /// The head of the reply to this request.
+    pub(super) fn new(app: &App, record: &RequestRecord) -> Self {
+        let left = app.limits.commit_after.saturating_sub(record.start().elapsed());
+        Self { deadline: Instant::now() + left, abort: app.abort.clone() }
+    }
+
+    /// Returns what `work` gives, or the error when respool is stopped; `None` when the head must leave now and the work goes on.
+    pub(super) async fn wait<T>(&self, work: impl Future<Output = T>) -> Option<Result<T, ApiError>> {
+        tokio::select! {
+            biased;
+            result = until_stopped(&self.abort, work) => Some(result),
+            () = sleep_until(self.deadline) => None,
+        }
+    }
+}
+
+/// Returns what `work` gives; the error when respool is stopped before that.
+pub(super) async fn until_stopped<T>(
+    abort: &CancellationToken,
+    work: impl Future<Output = T>,
+) -> Result<T, ApiError> {
+    tokio::select! {
+        biased;
+        result = work => Ok(result),
+        () = abort.cancelled() => Err(stopped()),
+    }
+}
+
+fn stopped() -> ApiError {
+    ApiError::new(
+        503,
+        ErrorCode::ShuttingDown,
+        "respool was stopped before the reply was complete; send the request again",
+    )
+}

@@ -1,0 +1,127 @@
+//! Sets logging up: lines on standard error (short ones on a terminal, JSON otherwise) and, if configured, JSON in a file.
+//!
+//! Lines are handed to a writer thread, so a slow terminal or disk never holds a request up.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{Layer, Registry, fmt};
+
+use super::config::{Level, LogConfig, LogFormat};
+use super::json::JsonLines;
+use super::on_terminal::OnTerminal;
+use super::terminal_lines::TerminalLines;
+use super::writer::{self, Batches, LineWriter};
+
+/// Keeps the writer threads; dropping it writes out what is still waiting.
+#[derive(Debug)]
+pub struct Flush {
+    _batches: Vec<Batches>,
+}
+
+/// Installs the process's logger.
+///
+/// # Errors
+/// When the log file cannot be opened, with its path; or when a logger is installed already.
+pub fn init(config: &LogConfig) -> Result<Flush, String> {
+    let (stderr, batches) = if io::stderr().is_terminal() {
+        writer::start(OnTerminal(io::stderr()))
+    } else {
+        writer::start(io::stderr())
+    };
+    let mut all = vec![batches];
+    let mut layers: Vec<Box<dyn Layer<Registry> + Send + Sync>> = vec![stderr_layer(config, stderr)];
+    if let Some(path) = &config.file {
+        let (file, batches) = writer::start(open(path)?);
+        all.push(batches);
+        layers.push(fmt::layer().event_format(JsonLines).with_writer(move || file.clone()).boxed());
+    }
+    let registry = tracing_subscriber::registry().with(layers.with_filter(filter(config.level)));
+    registry.try_init().map_err(|error| format!("logging cannot be set up: {error}"))?;
+    Ok(Flush { _batches: all })
+}
+
+/// Installs a logger that writes to the configured file alone, for a command whose standard error is for people.
+///
+/// # Errors
+/// As [`init`].
+pub fn init_file(config: &LogConfig) -> Result<Flush, String> {
+    let Some(path) = &config.file else { return Ok(Flush { _batches: Vec::new() }) };
+    let (file, batches) = writer::start(open(path)?);
+    let layer = fmt::layer().event_format(JsonLines).with_writer(move || file.clone());
+    let registry = tracing_subscriber::registry().with(layer.with_filter(filter(config.level)));
+    registry.try_init().map_err(|error| format!("logging cannot be set up: {error}"))?;
+    Ok(Flush { _batches: vec![batches] })
+}
+
+fn stderr_layer(config: &LogConfig, stderr: LineWriter) -> Box<dyn Layer<Registry> + Send + Sync> {
+    let terminal = io::stderr().is_terminal();
+    let layer = fmt::layer().with_writer(move || stderr.clone());
+    match config.format {
+        LogFormat::Auto if terminal => {
+            let has_colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+            layer.event_format(TerminalLines { has_colours }).boxed()
+        }
+        LogFormat::Auto | LogFormat::Json => layer.event_format(JsonLines).boxed(),
+        LogFormat::Text => layer.with_ansi(terminal).with_target(false).boxed(),
+    }
+}
+
+fn filter(level: Level) -> tracing_subscriber::filter::Targets {
+    let level = match level {
+        Level::Off => LevelFilter::OFF,
+        Level::Error => LevelFilter::ERROR,
+        Level::Warn => LevelFilter::WARN,
+        Level::Info => LevelFilter::INFO,
+        Level::Debug => LevelFilter::DEBUG,
+        Level::Trace => LevelFilter::TRACE,
+    };
+    // Other crates' details may hold message text, and are of no use to an operator.
+    tracing_subscriber::filter::Targets::new()
+        .with_default(level.min(LevelFilter::WARN))
+        .with_target("respool", level)
+        // It warns with whole messages, and their content; what matters of it `tools` logs itself.
+        .with_target("rmcp", LevelFilter::OFF)
+}
+
+fn open(path: &Path) -> Result<File, String> {
+    // It may hold words of people and models: nobody else's to read.
+    let opened = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
+    opened.map_err(|error| {
+        format!(
+            "{} cannot be opened: {error}; name a file in a directory that respool may write to",
+            path.display()
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Issue 11: a log was made readable for everybody.
+    #[test]
+    fn a_log_file_is_its_owners_alone() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let file = open(&path).unwrap();
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        let why = open(&dir.path().join("no/log")).unwrap_err();
+        assert!(why.contains("no/log cannot be opened"), "{why}");
+    }
+
+    #[test]
+    fn other_crates_do_not_log_messages() {
+        let filter = filter(Level::Trace);
+        let enabled = |target, level| filter.would_enable(target, &level);
+        assert!(enabled("respool::relay", tracing::Level::TRACE));
+        assert!(enabled("hyper", tracing::Level::WARN) && !enabled("hyper", tracing::Level::DEBUG));
+        assert!(!enabled("rmcp::service", tracing::Level::ERROR));
+    }
+}

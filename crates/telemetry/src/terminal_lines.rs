@@ -1,0 +1,244 @@
+//! Log lines for a person at a terminal: one short line per request that fits the width, and other events as a sentence with its
+//! values. A log file gets JSON. Called by `init`.
+
+use std::error::Error;
+use std::fmt::{self, Write as _};
+use std::io;
+use std::time::{Duration, SystemTime};
+
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+use wire::visible::{cut, one_line, visible};
+
+/// The target of the line that each request writes.
+const REQUEST: &str = "respool::request";
+/// The width of a terminal that does not say it.
+const USUAL_WIDTH: usize = 100;
+/// The least width for a request's line; on a narrower terminal it wraps.
+const LEAST_WIDTH: usize = 40;
+
+const DIM: &str = "2";
+const RED: &str = "31";
+const GREEN: &str = "32";
+const YELLOW: &str = "33";
+
+/// Formats events for a terminal.
+pub(super) struct TerminalLines {
+    pub(super) has_colours: bool,
+}
+
+impl<S, N> FormatEvent<S, N> for TerminalLines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let metadata = event.metadata();
+        let line = if metadata.target() == REQUEST && *metadata.level() == Level::INFO {
+            self.request_line(&fields, terminal_width())
+        } else {
+            self.event_line(&fields, *metadata.level())
+        };
+        let time = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+        let time = time.get(11..19).unwrap_or_default();
+        writeln!(writer, "{} {line}", self.coloured(DIM, time))
+    }
+}
+
+impl TerminalLines {
+    fn coloured(&self, colour: &str, text: &str) -> String {
+        if self.has_colours && !text.is_empty() {
+            format!("\u{1b}[{colour}m{text}\u{1b}[0m")
+        } else {
+            text.to_owned()
+        }
+    }
+
+    /// The outcome, the model, and what a person wants to know of the request, in at most `width` columns together with the time.
+    fn request_line(&self, fields: &Fields, width: usize) -> String {
+        let (word, colour) = match fields.get("outcome") {
+            "ok" => ("ok", GREEN),
+            "error" => ("error", RED),
+            "client_gone" => ("client gone", YELLOW),
+            "loop_guard" => ("loop ended", YELLOW),
+            other => (other, YELLOW),
+        };
+        let room = width.saturating_sub("hh:mm:ss ".len() + 12);
+        let about = cut(&request_parts(fields).join("  "), room);
+        format!("{}{about}", self.coloured(colour, &format!("{word:<12}")))
+    }
+
+    fn event_line(&self, fields: &Fields, level: Level) -> String {
+        let mut line = match level {
+            Level::ERROR => self.coloured(RED, "error "),
+            Level::WARN => self.coloured(YELLOW, "warning "),
+            _ => String::new(),
+        };
+        line.push_str(&visible(&fields.message));
+        if let Some(todo) = fields.find("todo") {
+            let _ = write!(line, " → {}", visible(todo));
+        }
+        let others = fields.others.iter().filter(|(name, _)| *name != "todo");
+        let others: Vec<String> =
+            others.map(|(name, value)| format!("{name}={}", one_line(value, usize::MAX))).collect();
+        if !others.is_empty() {
+            let _ = write!(line, "  {}", self.coloured(DIM, &others.join(" ")));
+        }
+        line
+    }
+}
+
+/// What a request's line says after its outcome, the most important first.
+fn request_parts(fields: &Fields) -> Vec<String> {
+    let text = |name: &str| fields.find(name).map(|value| one_line(value, usize::MAX));
+    let model = text("model").filter(|model| !model.is_empty()).or_else(|| text("request"));
+    let took = fields.number("total_ms").map(|millis| duration(millis / 1_000.0));
+    let tokens = fields.find("prompt_tokens").zip(fields.find("completion_tokens"));
+    let tokens = tokens.map(|(prompt, completion)| format!("{prompt} → {completion} tokens"));
+    let calls = fields.find("calls").map(|count| match count {
+        "1" => "1 call".to_owned(),
+        count => format!("{count} calls"),
+    });
+    let named =
+        |name: &str, words: &str| text(name).map(|value| format!("{words} {}", value.replace(',', ", ")));
+    let status = fields
+        .find("status")
+        .filter(|_| fields.get("outcome") == "error")
+        .map(|status| format!("HTTP {status}"));
+    let parts = [
+        model,
+        took,
+        status,
+        text("error"),
+        tokens,
+        calls,
+        named("repairs", "repaired:"),
+        named("recovery", "asked again:"),
+        named("key", "key"),
+        named("upstream", "at"),
+    ];
+    parts.into_iter().flatten().filter(|part| !part.is_empty()).collect()
+}
+
+/// Seconds with as many digits as are of use.
+fn duration(seconds: f64) -> String {
+    match seconds {
+        0.0..1.0 => format!("{:.0} ms", seconds * 1_000.0),
+        1.0..10.0 => format!("{seconds:.1} s"),
+        _ => humantime::format_duration(Duration::from_secs_f64(seconds.round())).to_string(),
+    }
+}
+
+fn terminal_width() -> usize {
+    let found = rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |size| usize::from(size.ws_col));
+    if found == 0 { USUAL_WIDTH } else { found.max(LEAST_WIDTH) }
+}
+
+/// The values of an event as text.
+#[derive(Debug, Default)]
+struct Fields {
+    message: String,
+    others: Vec<(&'static str, String)>,
+}
+
+impl Fields {
+    fn find(&self, name: &str) -> Option<&str> {
+        self.others.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
+    }
+
+    fn get(&self, name: &str) -> &str {
+        self.find(name).unwrap_or_default()
+    }
+
+    fn number(&self, name: &str) -> Option<f64> {
+        self.find(name)?.parse().ok()
+    }
+
+    fn add(&mut self, field: &Field, value: String) {
+        match field.name() {
+            "message" => self.message = value,
+            name => self.others.push((name, value)),
+        }
+    }
+}
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.add(field, value.to_owned());
+    }
+
+    fn record_error(&mut self, field: &Field, value: &(dyn Error + 'static)) {
+        self.add(field, value.to_string());
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.add(field, format!("{value:?}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::visible::columns;
+
+    const PLAIN: TerminalLines = TerminalLines { has_colours: false };
+
+    fn fields(pairs: &[(&'static str, &str)]) -> Fields {
+        let others = pairs.iter().map(|&(name, value)| (name, value.to_owned())).collect();
+        Fields { message: "request".into(), others }
+    }
+
+    #[test]
+    fn a_request_is_one_line_that_fits() {
+        let request = fields(&[
+            ("request", "POST /v1/chat/completions"),
+            ("model", "gpt-oss-120b"),
+            ("status", "200"),
+            ("outcome", "ok"),
+            ("calls", "2"),
+            ("repairs", "renamed,closed"),
+            ("prompt_tokens", "2341"),
+            ("completion_tokens", "412"),
+            ("total_ms", "1234.5"),
+        ]);
+        let line = PLAIN.request_line(&request, 200);
+        assert_eq!(
+            line,
+            "ok          gpt-oss-120b  1.2 s  2341 → 412 tokens  2 calls  repaired: renamed, closed"
+        );
+        for width in 40..100 {
+            let line = PLAIN.request_line(&request, width);
+            assert!(line.chars().map(columns).sum::<usize>() + 9 <= width, "{width}: {line}");
+        }
+        let failed = fields(&[
+            ("request", "GET /v1/models"),
+            ("model", ""),
+            ("status", "502"),
+            ("outcome", "error"),
+            ("error", "no\u{1b}[2J answer\nfrom it"),
+            ("total_ms", "61000"),
+        ]);
+        let line = PLAIN.request_line(&failed, 200);
+        assert_eq!(line, "error       GET /v1/models  1m 1s  HTTP 502  no\\u{1b}[2J answer from it");
+    }
+
+    #[test]
+    fn other_events_keep_their_values() {
+        let event =
+            Fields { message: "it began".into(), ..fields(&[("listen", "a:1"), ("todo", "look\u{7}")]) };
+        assert_eq!(PLAIN.event_line(&event, Level::INFO), "it began → look\\u{7}  listen=a:1");
+        let coloured = TerminalLines { has_colours: true };
+        assert!(coloured.event_line(&event, Level::WARN).starts_with("\u{1b}[33mwarning \u{1b}[0mit began"));
+    }
+}

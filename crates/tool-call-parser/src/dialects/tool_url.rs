@@ -1,0 +1,33 @@
+//! `nc://NAME {…}`: a declared name as the address of a URL, and its arguments as JSON.
+
+use super::{Dialect, Opens, Step, View, Wait, named_json};
+
+/// A longer text is no tool's name.
+const NAME: usize = 128;
+
+pub(super) static DIALECT: Dialect = Dialect {
+    name: "tool_url",
+    models: "Small models in OpenClaw.",
+    families: &[],
+    grammar: "At the start of a line `nc://`, a declared name, and a JSON object. Nothing but calls may follow.",
+    example: "nc://read {\"path\": \"a.txt\"}",
+    opens: Opens::Line(&["nc://"]),
+    read,
+};
+
+fn read(view: &View<'_>) -> Step {
+    let body = view.body();
+    let Some(length) = body.find([' ', '\n', '{', '\t']) else {
+        return if body.len() > NAME { Step::Not(view.mark + NAME) } else { view.unfinished(Wait::Any) };
+    };
+    let name = &body[..length];
+    if length > NAME || view.tools.resolve(name).is_none() || view.quoted() {
+        return Step::Not(view.mark + length.min(NAME));
+    }
+    let start = view.skip_space(view.mark + length);
+    match view.text.as_bytes().get(start) {
+        None => view.unfinished(Wait::Any),
+        Some(b'{') => named_json::read(view, name, start, &[]).without_firmness(),
+        Some(_) => Step::Not(start),
+    }
+}

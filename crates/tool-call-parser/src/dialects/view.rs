@@ -1,0 +1,280 @@
+//! The shape of a dialect: what opens it, how it reads on from there, and the part of the text that it sees.
+//!
+//! A dialect is one file with one [`Dialect`] value. Used by every dialect, the registry and the scanner.
+
+use crate::calls::RawCall;
+use crate::event::Dropped;
+use crate::ledger::Objects;
+use crate::quotation;
+use crate::scanner::{Lane, is_plainly_no_space};
+use crate::tools::Tools;
+
+/// One way of writing calls.
+#[derive(Debug)]
+pub struct Dialect {
+    /// Its name in notes and metrics.
+    pub name: &'static str,
+    /// Which models write it.
+    pub models: &'static str,
+    /// Parts of such models' names, without case and punctuation.
+    pub families: &'static [&'static str],
+    /// Its grammar, in a few lines.
+    pub grammar: &'static str,
+    /// An example with the tool `read{path}` where it has calls.
+    pub example: &'static str,
+    pub(crate) opens: Opens,
+    pub(crate) read: fn(&View<'_>) -> Step,
+}
+
+/// What may begin a dialect, and where.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Opens {
+    /// Any of these marks, anywhere in running text.
+    Anywhere(&'static [&'static str]),
+    /// Any of these marks, as the first thing on a line.
+    Line(&'static [&'static str]),
+    /// A callable tool's own name as the first thing on a line, followed by a bracket.
+    Name,
+    /// A tag in angle brackets that has this form.
+    Tag(TagForm),
+}
+
+impl Opens {
+    /// Its marks.
+    pub(crate) fn marks(self) -> &'static [&'static str] {
+        match self {
+            Self::Anywhere(marks) | Self::Line(marks) => marks,
+            Self::Name | Self::Tag(_) => &[],
+        }
+    }
+}
+
+/// The form of an opening tag whose name no table can list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TagForm {
+    /// `<NAMESPACE:invoke name=` or `<NAMESPACE:function_calls>`, anywhere.
+    Namespaced,
+    /// `<NAME>`, as the first thing on a line.
+    Name,
+}
+
+impl TagForm {
+    /// The names of tags that count behind a namespace.
+    pub(crate) const LOCAL: [&'static str; 2] = ["invoke name=", "function_calls>"];
+    /// The longest namespace.
+    const NAMESPACE: usize = 24;
+    /// The longest name.
+    const NAME: usize = 128;
+
+    /// Whether a tag of this form begins the text, or a part of one is the whole text.
+    pub(crate) fn begins(self, text: &[u8]) -> bool {
+        let Some((b'<', name)) = text.split_first() else { return false };
+        if name.first().is_some_and(|first| !first.is_ascii_alphabetic()) {
+            return false;
+        }
+        let is_part = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
+        let length = name.iter().take(Self::NAME + 1).take_while(is_part).count();
+        match (self, name.get(length)) {
+            (Self::Name, next) => length <= Self::NAME && next.is_none_or(|next| *next == b'>'),
+            (Self::Namespaced, None) => length <= Self::NAMESPACE,
+            (Self::Namespaced, Some(b':')) if length <= Self::NAMESPACE => {
+                let local = &name[length + 1..];
+                let fits = |tag: &&str| tag.bytes().zip(local).all(|(one, other)| one == *other);
+                Self::LOCAL.iter().any(fits)
+            }
+            (Self::Namespaced, Some(_)) => false,
+        }
+    }
+}
+
+/// The text from a mark on, and what a dialect may know of its surroundings.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View<'a> {
+    /// From the first byte of the mark to the end of what has arrived.
+    pub(crate) text: &'a str,
+    /// The length of the mark.
+    pub(crate) mark: usize,
+    /// True when no more text will come.
+    pub(crate) eof: bool,
+    /// True when the reply was cut there.
+    pub(crate) cut: bool,
+    /// What may be called.
+    pub(crate) tools: &'a Tools,
+    /// At most [`crate::scanner::BEHIND`] bytes of text before the mark.
+    pub(crate) before: &'a str,
+    /// True when only spaces stand before the mark on its line.
+    pub(crate) line_start: bool,
+    /// True when the answer has no text so far.
+    pub(crate) first: bool,
+    /// True when only space stands between the mark and a call or token before it.
+    pub(crate) after_call: bool,
+    /// True when the client asked for JSON.
+    pub(crate) json_wanted: bool,
+    /// True for text that is being searched for calls after the turn turned out to have no answer.
+    pub(crate) reasoning: bool,
+    /// The arguments of the upstream's native calls.
+    pub(crate) native: &'a Objects,
+    /// True when reasoning has come that is known to be that.
+    pub(crate) reasoned: bool,
+}
+
+/// What a dialect says of the text so far. The answer may depend only on text up to the offset it names.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// The text is not of this dialect; seen at this offset.
+    Not(usize),
+    /// It cannot tell yet. Never answered when `eof`.
+    More(Wait),
+    /// It is, up to `end`.
+    Read(Found, usize),
+}
+
+impl Step {
+    /// The same calls, if nothing but calls follows them.
+    pub(crate) fn without_firmness(self) -> Self {
+        match self {
+            Self::Read(Found::Calls { calls, .. }, end) => {
+                Self::Read(Found::Calls { calls, firm: false }, end)
+            }
+            step => step,
+        }
+    }
+}
+
+/// When to ask again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// With any more text.
+    Any,
+    /// When the JSON-like value that starts at this offset has ended.
+    Json(usize),
+    /// When the Python expression that starts at this offset has ended.
+    Python(usize),
+    /// When one of these marks has appeared at or after this offset.
+    Mark(usize, &'static [&'static str]),
+}
+
+/// What was read.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// Calls. A firm one stands whatever follows; another only if nothing but calls follows.
+    Calls {
+        /// The calls.
+        calls: Vec<RawCall>,
+        /// Whether they stand whatever follows.
+        firm: bool,
+    },
+    /// Marks that mean nothing by themselves.
+    Skip,
+    /// The text goes on in another lane.
+    Lane(Lane),
+    /// A call that certainly is one and cannot leave.
+    Drop(String, Dropped),
+    /// What stood before was reasoning.
+    EndOfReasoning,
+    /// A call of this dialect, of that name, that cannot leave: text, unless other calls stand around it.
+    Broken(String, Dropped),
+}
+
+impl View<'_> {
+    /// The text after the mark.
+    pub(crate) fn body(&self) -> &str {
+        &self.text[self.mark..]
+    }
+
+    /// The offset of the first byte at or after `from` that is no whitespace.
+    pub(crate) fn skip_space(&self, from: usize) -> usize {
+        if self.text.as_bytes().get(from).copied().is_some_and(is_plainly_no_space) {
+            return from;
+        }
+        let rest = &self.text[from..];
+        from + rest.len() - rest.trim_start().len()
+    }
+
+    /// Looks for one of `marks` exactly at `from`: its length, or whether more text may still make one.
+    pub(crate) fn mark_at(&self, from: usize, marks: &[&str]) -> MarkAt {
+        let rest = &self.text[from..];
+        if let Some(mark) = marks.iter().find(|mark| rest.starts_with(**mark)) {
+            return MarkAt::Here(mark.len());
+        }
+        let partial = !self.eof && marks.iter().any(|mark| mark.starts_with(rest));
+        if partial { MarkAt::Perhaps } else { MarkAt::No }
+    }
+
+    /// The end of one of `closers` after at most a little space from `end`; `end` itself if none is there.
+    pub(crate) fn closing(&self, end: usize, closers: &[&str]) -> Result<usize, Step> {
+        let next = self.skip_space(end);
+        if closers.is_empty() || next - end > 64 {
+            return Ok(end);
+        }
+        match self.mark_at(next, closers) {
+            MarkAt::Here(length) => Ok(next + length),
+            MarkAt::Perhaps => Err(Step::More(Wait::Any)),
+            MarkAt::No => Ok(end),
+        }
+    }
+
+    /// A call that cannot leave, with its end mark, or up to the first of several that may follow.
+    pub(crate) fn broken_until(
+        &self,
+        from: usize,
+        marks: &'static [&'static str],
+        name: &str,
+        why: Dropped,
+    ) -> Step {
+        self.until(from, marks, Found::Broken(name.to_owned(), why))
+    }
+
+    /// The same for what is certainly a call.
+    pub(crate) fn dropped_until(
+        &self,
+        from: usize,
+        marks: &'static [&'static str],
+        name: &str,
+        why: Dropped,
+    ) -> Step {
+        self.until(from, marks, Found::Drop(name.to_owned(), why))
+    }
+
+    fn until(&self, from: usize, marks: &'static [&'static str], found: Found) -> Step {
+        match earliest(&self.text[from..], marks) {
+            Some((at, length)) => Step::Read(found, from + at + if marks.len() == 1 { length } else { 0 }),
+            None if self.eof => Step::Read(found, self.text.len()),
+            None => Step::More(Wait::Mark(from, marks)),
+        }
+    }
+
+    /// "Not this dialect", or "more" while text may still come: for a text that ended too early.
+    pub(crate) fn unfinished(&self, wait: Wait) -> Step {
+        if self.eof { Step::Not(self.text.len()) } else { Step::More(wait) }
+    }
+
+    /// The text before speaks *about* a call rather than making one.
+    pub(crate) fn quoted(&self) -> bool {
+        quotation::announces_example(self.before)
+    }
+}
+
+/// The first of `marks` in `text`: where it stands and how long it is. Each search ends where the one before found its
+/// mark, so put the likeliest first.
+pub(crate) fn earliest(text: &str, marks: &[&str]) -> Option<(usize, usize)> {
+    let mut best: Option<(usize, usize)> = None;
+    for mark in marks {
+        let window = best.map_or(text.len(), |(at, _)| text.len().min(at + mark.len() - 1));
+        if let Some(at) = memchr::memmem::find(&text.as_bytes()[..window], mark.as_bytes()) {
+            best = Some((at, mark.len()));
+        }
+    }
+    best
+}
+
+/// The answer of [`View::mark_at`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MarkAt {
+    /// A mark of this length.
+    Here(usize),
+    /// The text ends within what may become one.
+    Perhaps,
+    /// None.
+    No,
+}

@@ -1,0 +1,319 @@
+//! The audit log: one line of JSON for each tool call that is about to have an effect, one for how it ended, and one for
+//! each that was refused. Every line carries the SHA-256 of the line before, so that a change of the past shows
+//! (`respool audit verify`). Written by the gate in `set`; read by `cli`.
+//!
+//! It is only ever appended to, under a lock that all processes of this state directory heed. It proves nothing against who
+//! may write the file and takes the trouble to write all later lines anew: note the last hash elsewhere for that.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
+
+/// Its name in the state directory.
+pub const FILE: &str = "audit.jsonl";
+/// What stands for the line before the first one.
+const NOTHING: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+/// Longer arguments are recorded as their digest.
+const LONGEST_ARGUMENTS: usize = 64 << 10;
+
+/// Where the log is, and how much of a call it contains.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditConfig {
+    /// The file.
+    pub file: PathBuf,
+    /// Arguments are written out, not only their digest.
+    pub content: bool,
+}
+
+/// Who makes a call.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Caller {
+    /// The run.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    pub run: String,
+    /// The agent; `chat` for the terminal.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    pub agent: String,
+    /// The name of the client's key, where keys have names.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub key: Option<String>,
+    /// Its arguments may hold private knowledge, and stand in no log.
+    #[serde(skip)]
+    pub is_private: bool,
+}
+
+/// What a line is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Step {
+    /// The call was permitted, and begins.
+    Begun,
+    /// It ended.
+    Ended,
+    /// It was not permitted.
+    Refused,
+}
+
+/// One line, but for what the log itself adds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// What happened.
+    pub step: Step,
+    /// Who made the call.
+    #[serde(flatten)]
+    pub caller: Caller,
+    /// The call: the same in its lines.
+    pub call: String,
+    /// The tool.
+    pub tool: String,
+    /// Its arguments, where content is logged.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub arguments: Option<Map<String, Value>>,
+    /// The SHA-256 of the arguments as JSON.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub arguments_sha256: Option<String>,
+    /// The rule that decided, in words.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub rule: Option<String>,
+    /// Who said yes: `person` at the terminal, the name of an operator's key, or the package's tier.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub approved_by: Option<String>,
+    /// How it ended: `ok`, `failed`, `denied`, `transient`, `unreachable`, `protocol_error`, `timed_out`, `cancelled`, or `unknown` if
+    /// respool ended before it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub outcome: Option<String>,
+    /// How long it took, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub took_ms: Option<u64>,
+}
+
+/// A line as it stands in the file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Line {
+    /// When, in UTC.
+    pub at: String,
+    /// What.
+    #[serde(flatten)]
+    pub entry: Entry,
+    /// The SHA-256 of the line before, without its end.
+    pub previous: String,
+}
+
+/// Why a log does not verify.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// The line, counted from 1.
+    pub line: usize,
+    /// What is wrong.
+    pub why: String,
+}
+
+/// What a log that verifies holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// How many lines.
+    pub lines: usize,
+    /// The hash of the last one.
+    pub last: String,
+}
+
+impl Entry {
+    /// The entry of a call; its arguments as they are to be recorded.
+    pub fn new(step: Step, caller: &Caller, call: &str, tool: &str) -> Self {
+        Self {
+            step,
+            caller: caller.clone(),
+            call: call.to_owned(),
+            tool: tool.to_owned(),
+            arguments: None,
+            arguments_sha256: None,
+            rule: None,
+            approved_by: None,
+            outcome: None,
+            took_ms: None,
+        }
+    }
+
+    /// With the arguments, or with their digest alone.
+    #[must_use]
+    pub fn with_arguments(mut self, arguments: &Map<String, Value>, content: bool) -> Self {
+        let text = serde_json::to_string(arguments).unwrap_or_default();
+        self.arguments_sha256 = Some(digest(text.as_bytes()));
+        self.arguments = (content && text.len() <= LONGEST_ARGUMENTS).then(|| arguments.clone());
+        self
+    }
+}
+
+/// Appends a line.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn append(config: &AuditConfig, entry: Entry) -> io::Result<()> {
+    if let Some(directory) = config.file.parent() {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    }
+    let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(&config.file)?;
+    file.lock()?;
+    let (last, is_whole) = last_line(&mut file)?;
+    let previous = if last.is_empty() { NOTHING.to_owned() } else { digest(&last) };
+    let line = Line { at: humantime::format_rfc3339_millis(SystemTime::now()).to_string(), entry, previous };
+    let start = if is_whole { "" } else { "\n" };
+    let line = format!("{start}{}\n", serde_json::to_string(&line).map_err(io::Error::other)?);
+    // One write: a reader sees the whole line or nothing of it.
+    file.write_all(line.as_bytes())
+}
+
+/// The last line without its end, and whether it has one.
+fn last_line(file: &mut File) -> io::Result<(Vec<u8>, bool)> {
+    const BLOCK: u64 = 16 << 10;
+    let length = file.metadata()?.len();
+    let mut size = BLOCK;
+    loop {
+        let from = length.saturating_sub(size);
+        file.seek(SeekFrom::Start(from))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        let is_whole = bytes.is_empty() || bytes.last() == Some(&b'\n');
+        let text = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+        match memchr::memrchr(b'\n', text) {
+            Some(at) => return Ok((text[at + 1..].to_vec(), is_whole)),
+            None if from == 0 => return Ok((text.to_vec(), is_whole)),
+            None => size *= 4,
+        }
+    }
+}
+
+/// Every line of a log, those that cannot be read left out.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn read(file: &Path) -> io::Result<Vec<Line>> {
+    let text = fs::read_to_string(file)?;
+    Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
+}
+
+/// Follows the hashes from the first line to the last.
+///
+/// # Errors
+/// The first line that does not fit the one before it.
+pub fn verify(text: &str) -> Result<Verified, Broken> {
+    let mut previous = NOTHING.to_owned();
+    let mut count = 0;
+    for (index, text) in text.lines().enumerate() {
+        let broken = |why: &str| Broken { line: index + 1, why: why.to_owned() };
+        let line: Line = serde_json::from_str(text)
+            .map_err(|error| broken(&format!("it is not a line of this log: {error}")))?;
+        if line.previous != previous {
+            let why = "it does not carry the hash of the line before: that one was changed, or lines are missing between them";
+            return Err(broken(why));
+        }
+        previous = digest(text.as_bytes());
+        count = index + 1;
+    }
+    Ok(Verified { lines: count, last: previous })
+}
+
+fn digest(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::with_capacity(64);
+    for byte in Sha256::digest(bytes) {
+        // Writing to text cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn entry(call: &str) -> Entry {
+        let arguments = json!({"command": "make secret"}).as_object().cloned().unwrap();
+        let caller = Caller {
+            run: "run-1".into(),
+            agent: "coder".into(),
+            key: Some("team-a".into()),
+            is_private: false,
+        };
+        Entry::new(Step::Begun, &caller, call, "exec").with_arguments(&arguments, false)
+    }
+
+    fn log() -> (tempfile::TempDir, AuditConfig) {
+        let folder = tempfile::tempdir().unwrap();
+        let config = AuditConfig { file: folder.path().join("state/audit.jsonl"), content: false };
+        for call in ["a", "b", "c"] {
+            append(&config, entry(call)).unwrap();
+        }
+        (folder, config)
+    }
+
+    #[test]
+    fn each_line_carries_the_hash_of_the_one_before() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let (_folder, config) = log();
+        let text = fs::read_to_string(&config.file).unwrap();
+        let verified = verify(&text).unwrap();
+        assert_eq!(verified.lines, 3);
+        assert_eq!(verified.last, digest(text.lines().last().unwrap().as_bytes()));
+        assert_eq!(fs::metadata(&config.file).unwrap().permissions().mode() & 0o777, 0o600);
+        let lines: Vec<&str> = text.lines().collect();
+        for (changed, line) in [
+            (text.replace("\"call\":\"b\"", "\"call\":\"x\""), 3),
+            (format!("{}\n{}\n", lines[0], lines[2]), 2),
+            (format!("{}\n{}\n", lines[1], lines[2]), 1),
+            (format!("{}\n{}\n{}\n", lines[1], lines[0], lines[2]), 1),
+            (text.replace(lines[1], "nonsense"), 2),
+        ] {
+            assert_eq!(verify(&changed).unwrap_err().line, line, "{changed}");
+        }
+    }
+
+    #[test]
+    fn without_content_there_are_digests_alone() {
+        let (_folder, config) = log();
+        let text = fs::read_to_string(&config.file).unwrap();
+        assert!(!text.contains("make secret"));
+        let line = &read(&config.file).unwrap()[0];
+        let expected = digest(br#"{"command":"make secret"}"#);
+        assert_eq!(line.entry.arguments_sha256.as_deref(), Some(expected.as_str()));
+        assert_eq!(line.entry.caller.key.as_deref(), Some("team-a"));
+        let arguments = json!({"command": "make"}).as_object().cloned().unwrap();
+        let with = entry("d").with_arguments(&arguments, true);
+        assert_eq!(with.arguments, Some(arguments));
+    }
+
+    #[test]
+    fn a_line_that_was_cut_stays_and_shows() {
+        let (_folder, config) = log();
+        let text = fs::read_to_string(&config.file).unwrap();
+        fs::write(&config.file, &text[..text.len() - 10]).unwrap();
+        append(&config, entry("d")).unwrap();
+        let text = fs::read_to_string(&config.file).unwrap();
+        assert_eq!(text.lines().count(), 4);
+        assert_eq!(verify(&text).unwrap_err().line, 3);
+    }
+
+    #[test]
+    fn many_writers_keep_one_chain() {
+        let (_folder, config) = log();
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| (0..20).for_each(|_| append(&config, entry("x")).unwrap()));
+            }
+        });
+        assert_eq!(verify(&fs::read_to_string(&config.file).unwrap()).unwrap().lines, 163);
+    }
+
+    #[test]
+    fn a_line_of_the_first_version_is_read() {
+        let text = r#"{"at":"2026-11-21T23:00:00.000Z","step":"ended","run":"r","agent":"a","call":"c","tool":"exec","outcome":"ok","took_ms":5,"previous":"0000000000000000000000000000000000000000000000000000000000000000"}"#;
+        assert_eq!(verify(text).unwrap().lines, 1);
+    }
+}

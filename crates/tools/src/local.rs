@@ -1,0 +1,416 @@
+//! respool's own tools on the files of a workspace, under two sets of names: `exec read write edit ls search` for agents,
+//! and the chat's `shell_command read_file edit_file write_file`.
+//!
+//! Reading a call (names, types, the place of its path) is here; what each tool does is in the files beside.
+
+mod arguments;
+mod capture;
+mod edit;
+mod exec;
+mod ls;
+mod read;
+mod search;
+mod shown;
+mod specs;
+mod text;
+mod workspace;
+mod write;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+
+use super::config::LocalConfig;
+use super::contract::{Approver, Invocation, Question, QuestionKind, Target, ToolError, ToolOutput};
+use super::environment::Passing;
+use super::plain::plain;
+use super::policy::{Plan, Subject, and_list, plain_words};
+use super::sandbox::{Level, Reach, Refusal, Sandbox};
+use super::set::Permit;
+use super::source::{Offer, Source, within};
+use arguments::{Arguments, COMMAND, PATH, WORKDIR};
+use edit::Edit;
+use exec::{Order, Ran};
+use search::Query;
+use specs::Tool;
+pub(super) use specs::{Naming, agent_names};
+use workspace::Place;
+pub(super) use workspace::Workspace;
+
+/// The local tools.
+#[derive(Debug)]
+pub(super) struct Local {
+    workspace: Arc<Workspace>,
+    naming: Naming,
+    /// What commands know of respool's environment.
+    passing: Passing,
+    sandbox: Arc<Sandbox>,
+}
+
+/// One call, read.
+#[derive(Clone)]
+enum Call {
+    Exec { command: String, workdir: Place, timeout: Option<Duration> },
+    Read { place: Place, offset: usize, limit: Option<usize> },
+    Write { place: Place, content: String },
+    Edit { place: Place, edits: Vec<Edit> },
+    Ls { place: Place },
+    Search { place: Place, query: Arc<Query> },
+}
+
+/// One command of a line.
+struct Step {
+    plan: Plan,
+    directory: PathBuf,
+    /// It is git's own, and writes into a protected repository.
+    is_git: bool,
+}
+
+/// Words that mean something to a shell alone.
+const SHELLS_OWN: [&str; 12] =
+    ["cd", "export", "source", ".", "set", "unset", "eval", "exec", "alias", "ulimit", "umask", "shopt"];
+
+impl Local {
+    /// The tools on a workspace.
+    ///
+    /// # Errors
+    /// When commands cannot have the sandbox that the configuration requires.
+    pub(super) fn new(workspace: Workspace, naming: Naming, config: &LocalConfig) -> Result<Self, String> {
+        let is_persons = naming == Naming::Chat;
+        let passing = Passing::new(config, is_persons);
+        let sandbox = Sandbox::open(config, &workspace.root, is_persons)?;
+        Ok(Self { workspace: Arc::new(workspace), naming, passing, sandbox: Arc::new(sandbox) })
+    }
+
+    /// From now on files with several names are opened or not.
+    pub(super) fn refuse_links(&self, refuses: bool) {
+        self.workspace.refuses_links.store(refuses, Ordering::Relaxed);
+    }
+
+    /// What confines commands.
+    pub(super) fn sandbox(&self) -> &Level {
+        self.sandbox.level()
+    }
+
+    async fn read_call(&self, name: &str, arguments: &Map<String, Value>) -> Result<Call, ToolError> {
+        let tool =
+            self.naming.tool(name).ok_or_else(|| ToolError::Failed(format!("there is no tool {name}")))?;
+        let (workspace, arguments) = (Arc::clone(&self.workspace), arguments.clone());
+        blocking(move |_| read_call(tool, &Arguments(&arguments), &workspace)).await
+    }
+}
+
+/// What a call of a local tool is about, for a line that names it before it is looked at: its command or path.
+pub fn named_subject(arguments: &Map<String, Value>) -> Option<&str> {
+    let arguments = Arguments(arguments);
+    let text = |names| arguments.optional_text(names).ok().flatten();
+    text(COMMAND).or_else(|| text(PATH))
+}
+
+fn read_call(tool: Tool, arguments: &Arguments<'_>, workspace: &Workspace) -> Result<Call, ToolError> {
+    let here = |names| {
+        workspace.place(arguments.optional_text(names)?.filter(|text| !text.is_empty()).unwrap_or("."))
+    };
+    let place = || workspace.place(arguments.text(PATH)?);
+    Ok(match tool {
+        Tool::Exec => Call::Exec {
+            command: arguments.text(COMMAND)?.to_owned(),
+            workdir: here(WORKDIR)?,
+            timeout: arguments
+                .count(&["timeout", "timeoutSeconds"])?
+                .map(|seconds| Duration::from_secs(seconds as u64)),
+        },
+        Tool::Read => Call::Read {
+            place: place()?,
+            offset: arguments.count(&["offset"])?.unwrap_or(1),
+            limit: arguments.count(&["limit"])?,
+        },
+        Tool::Write => Call::Write { place: place()?, content: arguments.text(&["content"])?.to_owned() },
+        Tool::Edit => Call::Edit { place: place()?, edits: edit::edits(arguments)? },
+        Tool::Ls => Call::Ls { place: here(PATH)? },
+        Tool::Search => Call::Search {
+            place: here(PATH)?,
+            query: Arc::new(Query {
+                pattern: arguments.text(&["pattern", "query"])?.to_owned(),
+                glob: arguments.optional_text(&["glob"])?.map(str::to_owned),
+                ignore_case: arguments.switch("ignore_case")?,
+                limit: arguments.count(&["limit"])?,
+            }),
+        },
+    })
+}
+
+impl Call {
+    fn place(&self) -> &Place {
+        match self {
+            Self::Exec { workdir: place, .. }
+            | Self::Read { place, .. }
+            | Self::Write { place, .. }
+            | Self::Edit { place, .. }
+            | Self::Ls { place }
+            | Self::Search { place, .. } => place,
+        }
+    }
+
+    fn target(&self, workspace: &Workspace) -> Target {
+        match self {
+            Self::Exec { command, workdir, .. } => {
+                Target::Command { line: command.clone(), directory: workdir.real.clone() }
+            }
+            other => {
+                let Place { real, written } = other.place().clone();
+                Target::File { root: workspace.root.clone(), real, written }
+            }
+        }
+    }
+
+    /// What it touches. A command's directory is no path in this sense: a rule for files does not speak of commands.
+    fn subject(&self, names: Vec<String>, workspace: &Workspace) -> Subject {
+        let target = self.target(workspace);
+        let mut subject = Subject { names, target, is_known: true, ..Subject::default() };
+        match self {
+            Self::Exec { command, .. } => subject.commands.push(command.clone()),
+            other => subject.paths = other.place().forms(),
+        }
+        subject
+    }
+
+    /// Does the work of a tool on files.
+    fn work(
+        &self,
+        workspace: &Workspace,
+        permit: &Permit,
+        stopped: &AtomicBool,
+    ) -> Result<ToolOutput, ToolError> {
+        match self {
+            Self::Read { place, offset, limit } => read::read(workspace, place, *offset, *limit, stopped),
+            Self::Write { place, content } => write::write(workspace, place, content),
+            Self::Edit { place, edits } => edit::plan(workspace, place, edits)?.make(workspace, place),
+            Self::Ls { place } => ls::ls(workspace, place),
+            Self::Search { place, query } => search::search(workspace, place, query, permit, stopped),
+            Self::Exec { .. } => Ok(ToolOutput::default()),
+        }
+    }
+
+    fn preview(&self, workspace: &Workspace) -> Result<Option<String>, ToolError> {
+        match self {
+            Self::Write { place, content } => write::preview(workspace, place, content),
+            Self::Edit { place, edits } => Ok(Some(edit::plan(workspace, place, edits)?.diff(place))),
+            _ => Ok(None),
+        }
+    }
+}
+
+impl Source for Local {
+    fn offers(&self) -> Vec<Offer> {
+        self.naming.offers()
+    }
+
+    fn subject<'a>(
+        &'a self,
+        offer: &'a Offer,
+        arguments: &'a Map<String, Value>,
+    ) -> BoxFuture<'a, Result<Subject, ToolError>> {
+        Box::pin(async move {
+            let names = vec![offer.spec.name.clone(), offer.name.clone()];
+            let call = self.read_call(&offer.spec.name, arguments).await?;
+            self.refuse_guarded(&call)?;
+            Ok(call.subject(names, &self.workspace))
+        })
+    }
+
+    fn preview<'a>(&'a self, invocation: &'a Invocation) -> BoxFuture<'a, Result<Option<String>, ToolError>> {
+        Box::pin(async move {
+            let call = self.read_call(&invocation.name, &invocation.arguments).await?;
+            let workspace = Arc::clone(&self.workspace);
+            within(invocation.timeout, blocking(move |_| call.preview(&workspace))).await
+        })
+    }
+
+    fn run<'a>(
+        &'a self,
+        invocation: &'a Invocation,
+        permit: Permit,
+        approver: Option<&'a dyn Approver>,
+    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        Box::pin(async move {
+            let call = self.read_call(&invocation.name, &invocation.arguments).await?;
+            if let Call::Exec { command, workdir, timeout } = &call {
+                self.with_sandbox(Sandbox::find_protected).await?;
+                let order = Order {
+                    plan: permit.plan().cloned().unwrap_or_else(|| Plan::Shell(command.clone())),
+                    directory: self.directory(workdir)?,
+                    limit: timeout.unwrap_or(invocation.timeout).min(invocation.timeout),
+                    passing: &self.passing,
+                    sandbox: &self.sandbox,
+                };
+                return self.command(&order, command, (invocation, approver)).await;
+            }
+            self.refuse_guarded(&call)?;
+            if !permit.judged(&call.place().forms()) {
+                return Err(workspace::changed(call.place()));
+            }
+            let workspace = Arc::clone(&self.workspace);
+            within(invocation.timeout, blocking(move |stopped| call.work(&workspace, &permit, stopped))).await
+        })
+    }
+}
+
+impl Local {
+    /// Runs a command. What the sandbox seems to have stopped is said with the keys that would permit it; in the chat, the
+    /// person is asked.
+    async fn command(
+        &self,
+        order: &Order<'_>,
+        line: &str,
+        (invocation, approver): (&Invocation, Option<&dyn Approver>),
+    ) -> Result<ToolOutput, ToolError> {
+        let ran = match self.steps(line, order) {
+            Some(steps) => self.run_steps(steps, order).await?,
+            None => self.run_shared(order).await?,
+        };
+        let refusal = if ran.failed { self.sandbox.refusal(&ran.text) } else { None };
+        let Some(Refusal(refusal)) = refusal else { return Ok(ran.into()) };
+        if let Some(approver) = approver.filter(|_| self.naming == Naming::Chat) {
+            let preview = format!(
+                "{}\n\n[It failed, perhaps because {refusal}. Run it once more, with all your files and local services in reach?]",
+                ran.text.trim_end()
+            );
+            let tool = format!("{} outside the sandbox", invocation.name);
+            let (kind, target, arguments) =
+                (QuestionKind::OutsideSandbox, &Target::Other, &invocation.arguments);
+            let preview = Some(plain(&preview));
+            let question = Question { kind, tool: &tool, arguments, target, preview, is_by_default: false };
+            if approver.approve(question).await {
+                return exec::exec(order, Reach::User).await.map(Into::into);
+            }
+        }
+        // How the command ended stays the last word, for the model and for the person.
+        let text = match ran.text.trim_end().rsplit_once('\n') {
+            Some((output, status)) => format!("{}\n\n[{refusal}]\n{status}", output.trim_end()),
+            None => format!("[{refusal}]\n{}", ran.text.trim_end()),
+        };
+        Ok(ToolOutput { text, display: None })
+    }
+
+    /// The commands of a line of which one is git's own and writes into a protected repository, each to be run by itself; `None`
+    /// for any other line.
+    fn steps(&self, line: &str, order: &Order<'_>) -> Option<Vec<Step>> {
+        let mut directory = order.directory.clone();
+        let mut steps = Vec::new();
+        for command in and_list(line)? {
+            let words = plain_words(&command).unwrap_or_default();
+            if let [cd, to] = words.as_slice()
+                && cd == "cd"
+            {
+                let place = self.workspace.place(&directory.join(to).to_string_lossy()).ok()?;
+                directory = self.directory(&place).ok()?;
+                continue;
+            }
+            if command.split_whitespace().next().is_some_and(|first| SHELLS_OWN.contains(&first)) {
+                return None;
+            }
+            let git = self.sandbox.git_words(&words, &directory);
+            let is_git = git.is_some();
+            let plan = git.map_or(Plan::Shell(command), Plan::Program);
+            steps.push(Step { plan, directory: directory.clone(), is_git });
+        }
+        steps.iter().any(|step| step.is_git).then_some(steps)
+    }
+
+    /// Runs one step after the other until one fails.
+    async fn run_steps(&self, steps: Vec<Step>, order: &Order<'_>) -> Result<Ran, ToolError> {
+        let deadline = Instant::now() + order.limit;
+        let mut all = Ran { text: String::new(), failed: false };
+        for step in steps {
+            let limit = deadline.saturating_duration_since(Instant::now());
+            let order = Order { plan: step.plan, directory: step.directory, limit, ..*order };
+            let ran = if step.is_git { self.run_git(&order).await? } else { self.run_shared(&order).await? };
+            if ran.text != exec::NO_OUTPUT {
+                all.text.push_str(&ran.text);
+            }
+            all.failed = ran.failed;
+            if ran.failed {
+                break;
+            }
+        }
+        if all.text.is_empty() {
+            exec::NO_OUTPUT.clone_into(&mut all.text);
+        }
+        Ok(all)
+    }
+
+    async fn run_shared(&self, order: &Order<'_>) -> Result<Ran, ToolError> {
+        let _turn = self.sandbox.shared_turn().await;
+        exec::exec(order, Reach::Workspace).await
+    }
+
+    async fn run_git(&self, order: &Order<'_>) -> Result<Ran, ToolError> {
+        let _turn = self.sandbox.turn_alone().ok_or_else(|| {
+            let why = "git did not run: another command is at work in this workspace; wait for its end";
+            ToolError::Failed(why.to_owned())
+        })?;
+        let directory = order.directory.clone();
+        let work = self.with_sandbox(move |sandbox| sandbox.begin_git(&directory)).await?;
+        let mut ran = exec::exec(order, Reach::Repository(&work)).await?;
+        if let Some(note) = self.with_sandbox(move |sandbox| sandbox.end_git(work)).await? {
+            ran.text = format!("{}\n[{note}]\n", ran.text.trim_end());
+        }
+        Ok(ran)
+    }
+
+    /// Works on files for the sandbox, where that may block.
+    async fn with_sandbox<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Sandbox) -> std::io::Result<T> + Send + 'static,
+    ) -> Result<T, ToolError> {
+        let sandbox = Arc::clone(&self.sandbox);
+        let failed =
+            |error: std::io::Error| ToolError::Failed(format!("the command could not be run: {error}"));
+        blocking(move |_| work(&sandbox).map_err(failed)).await
+    }
+
+    /// git's own files and respool's are not the tools' business.
+    fn refuse_guarded(&self, call: &Call) -> Result<(), ToolError> {
+        let (Call::Write { place, .. } | Call::Edit { place, .. }) = call else { return Ok(()) };
+        let is_guarded = [&place.written, &place.real]
+            .iter()
+            .any(|path| self.sandbox.guards(&self.workspace.root.join(path)));
+        if is_guarded {
+            let path = place.written.display();
+            return Err(ToolError::Failed(format!(
+                "{path} belongs to git or to respool itself: no tool writes there; ask the user to do it"
+            )));
+        }
+        Ok(())
+    }
+
+    fn directory(&self, place: &Place) -> Result<PathBuf, ToolError> {
+        let directory = self.workspace.root.join(&place.real);
+        if directory.is_dir() {
+            return Ok(directory);
+        }
+        Err(ToolError::Failed(format!("the workdir {} is not a directory", place.written.display())))
+    }
+}
+
+/// Runs file work where it may block. When nobody waits for it any more, it is stopped.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce(&AtomicBool) -> Result<T, ToolError> + Send + 'static,
+) -> Result<T, ToolError> {
+    struct StopOnDrop(Arc<AtomicBool>);
+    impl Drop for StopOnDrop {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let stop = StopOnDrop(Arc::default());
+    let stopped = Arc::clone(&stop.0);
+    let done = tokio::task::spawn_blocking(move || work(&stopped)).await;
+    done.unwrap_or_else(|error| Err(ToolError::Failed(format!("the tool broke off: {error}"))))
+}

@@ -1,0 +1,74 @@
+//! Texts as an agent's model reads them: with the marks of chat templates broken (`tool_call_parser::templates`). Finds in a file
+//! what was read in that form, and says what to put there so that the rest of the file stays as it is. Used by `edit`.
+
+use super::text::with_crlf;
+use tool_call_parser::PreferredDialects;
+use tool_call_parser::templates::{Scope, breaks, broken, mended, with_spaces};
+
+/// Where a text stands in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Match {
+    /// At this place, so long, and what is to stand there instead.
+    Once(usize, usize, String),
+    /// More than once.
+    Often,
+    /// Nowhere.
+    Nowhere,
+}
+
+/// A file's text with all marks broken. Which family's were broken for the model is not known here.
+struct Shown<'a> {
+    file: &'a str,
+    text: String,
+    /// Where a space was put in, in the file.
+    places: Vec<usize>,
+}
+
+/// Looks for `old`, as a model has read it.
+pub(super) fn find(file: &str, old: &str, new: &str) -> Match {
+    let places = breaks(file, PreferredDialects::default(), Scope::All);
+    if places.is_empty() {
+        return Match::Nowhere;
+    }
+    let shown = Shown { file, text: with_spaces(file, &places), places };
+    for (old, new) in [(old.to_owned(), new.to_owned()), (with_crlf(old), with_crlf(new))] {
+        let old = as_shown(&old);
+        let mut found = shown.text.match_indices(&old).map(|(at, _)| at);
+        match (found.next(), found.next()) {
+            (Some(at), None) => return shown.replaced(at, &old, &new),
+            (Some(_), Some(_)) => return Match::Often,
+            (None, _) => {}
+        }
+    }
+    Match::Nowhere
+}
+
+fn as_shown(text: &str) -> String {
+    broken(text, PreferredDialects::default(), Scope::All).into_owned()
+}
+
+impl Shown<'_> {
+    /// What old and new text have in common at both ends stays as the file has it.
+    fn replaced(&self, at: usize, old: &str, new: &str) -> Match {
+        let shown = as_shown(new);
+        let head = common(old.chars(), shown.chars());
+        let tail = common(old[head..].chars().rev(), shown[head..].chars().rev());
+        let (start, end) = (self.original(at), self.original(at + old.len()));
+        let (middle_start, middle_end) =
+            (self.original(at + head), self.original(at + old.len() - tail).max(start));
+        let middle = mended(&shown[head..shown.len() - tail], self.file);
+        let new = [&self.file[start..middle_start], &middle, &self.file[middle_end..end]].concat();
+        Match::Once(start, end - start, new)
+    }
+
+    /// The place in the file of a place in the shown text.
+    fn original(&self, at: usize) -> usize {
+        let before = |(count, place): &(usize, &usize)| **place + count < at;
+        at - self.places.iter().enumerate().take_while(before).count()
+    }
+}
+
+/// How many bytes two texts have in common at their beginning.
+fn common(one: impl Iterator<Item = char>, other: impl Iterator<Item = char>) -> usize {
+    one.zip(other).take_while(|(one, other)| one == other).map(|(char, _)| char.len_utf8()).sum()
+}

@@ -1,0 +1,250 @@
+//! MCP servers as sources of tools, by the official SDK: over a child's standard input and output, or streamable HTTP.
+//!
+//! Each server has one connection, kept up by `mcp/connection.rs`; what its tools are called here is in `mcp/names.rs`, what
+//! its results become in `mcp/result.rs`. Sampling, roots and questions to the user are not offered to servers.
+
+mod connection;
+mod names;
+mod result;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use rmcp::model::{CallToolRequestParams, Tool};
+use serde_json::{Map, Value, json};
+use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
+
+use super::config::McpConfig;
+use super::contract::{Approver, Invocation, ToolError, ToolOutput, ToolSpec};
+use super::policy::{Subject, foreign};
+use super::process::AbortOnDrop;
+use super::set::Permit;
+use super::source::{Offer, Source, within};
+use connection::{State, Up, is_url, ping, supervise};
+
+/// Asks for tools of MCP servers: `mcp:SERVER/TOOL`, with `*` for any text.
+pub(super) const PREFIX: &str = "mcp:";
+
+/// How long a call waits for a server that is down.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why a server cannot be called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerProblem {
+    /// In words, for people.
+    pub text: String,
+    /// What may be expected of it.
+    pub prospect: Prospect,
+}
+
+/// Whether a server that cannot be called will be there later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prospect {
+    /// It is starting for the first time.
+    Starting,
+    /// It is down, and started again.
+    Down,
+    /// Somebody has to change something first.
+    Unusable,
+}
+
+/// One server. Dropping it ends the connection and the server's process.
+pub(super) struct Server {
+    name: String,
+    state: watch::Receiver<State>,
+    /// Signals that the server could not be reached; `None` for a program, whose end is noticed anyway.
+    doubt: Option<Arc<Notify>>,
+    workspace: Option<PathBuf>,
+    _supervisor: AbortOnDrop,
+}
+
+impl Server {
+    /// Starts it; it is kept running until it is dropped.
+    pub(super) fn start(name: &str, config: &McpConfig, workspace: Option<PathBuf>) -> Arc<Self> {
+        let (sender, state) = watch::channel(State::Starting);
+        let doubt = Arc::new(Notify::new());
+        let supervisor = tokio::spawn(supervise(name.to_owned(), config.clone(), sender, Arc::clone(&doubt)));
+        Arc::new(Self {
+            name: name.to_owned(),
+            state,
+            doubt: is_url(config).then_some(doubt),
+            workspace,
+            _supervisor: AbortOnDrop(supervisor),
+        })
+    }
+
+    /// Waits until it has started, at most this long.
+    ///
+    /// # Errors
+    /// When it cannot ever start as it is configured.
+    pub(super) async fn started(&self, limit: Duration) -> Result<(), String> {
+        let mut state = self.state.clone();
+        let settled = timeout(limit, state.wait_for(|state| !matches!(state, State::Starting))).await;
+        match settled {
+            Ok(Ok(state)) => match &*state {
+                State::Down(problem, _) if problem.is_final => {
+                    Err(format!("tools.mcp.{}: {}", self.name, problem.text))
+                }
+                _ => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// Its tools, when it is up.
+    pub(super) fn names(&self) -> Option<Vec<String>> {
+        match &*self.state.borrow() {
+            State::Up(up) => Some(up.tools.iter().map(|tool| self.name_of(tool)).collect()),
+            _ => None,
+        }
+    }
+
+    /// Why it cannot be called now.
+    pub(super) fn problem(&self) -> Option<ServerProblem> {
+        let problem = |text: &str, prospect| Some(ServerProblem { text: text.to_owned(), prospect });
+        match &*self.state.borrow() {
+            State::Up(up) if up.tools.is_empty() => problem("it offers no tools", Prospect::Down),
+            State::Up(_) => None,
+            State::Down(down, _) if down.is_final => problem(&down.text, Prospect::Unusable),
+            State::Down(down, _) => problem(&down.text, Prospect::Down),
+            State::Starting => problem("it is still starting", Prospect::Starting),
+        }
+    }
+
+    fn name_of(&self, tool: &Tool) -> String {
+        format!("{PREFIX}{}/{}", self.name, tool.name)
+    }
+
+    fn offer(&self, tool: &Tool) -> Offer {
+        let hints = tool.annotations.as_ref();
+        let is_repeatable = hints
+            .is_some_and(|hints| hints.read_only_hint == Some(true) || hints.idempotent_hint == Some(true));
+        let description = tool.description.as_deref().or(tool.title.as_deref()).unwrap_or_default();
+        let mut parameters = Value::Object((*tool.input_schema).clone());
+        if parameters.get("type").is_none() {
+            parameters["type"] = json!("object");
+        }
+        let spec = ToolSpec {
+            name: names::exposed(&self.name, &tool.name),
+            description: description.to_owned(),
+            parameters,
+            is_repeatable,
+            timeout: None,
+            result_limit: None,
+        };
+        Offer { spec, name: self.name_of(tool) }
+    }
+
+    /// Finds out whether a server behind a URL that seems to be up still answers. One that does not is down when this returns.
+    pub(super) async fn confirm(&self) {
+        let State::Up(up) = self.state.borrow().clone() else { return };
+        if self.doubt.is_some() && ping(&up.peer).await.is_err() {
+            self.report_doubt().await;
+        }
+    }
+
+    /// Has the server pinged because it could not be reached, and waits for the result.
+    async fn report_doubt(&self) {
+        let Some(doubt) = &self.doubt else { return };
+        let mut state = self.state.clone();
+        state.mark_unchanged();
+        doubt.notify_one();
+        // If the state has changed meanwhile, the server is already known to be down.
+        let _ = timeout(PATIENCE, state.changed()).await;
+    }
+
+    /// The connection, once it is up.
+    async fn up(&self, patience: Duration) -> Result<Up, ToolError> {
+        let mut state = self.state.clone();
+        let found = timeout(patience, state.wait_for(|state| matches!(state, State::Up(_)))).await;
+        match found.map_err(drop).and_then(|found| found.map(|state| state.clone()).map_err(drop)) {
+            Ok(State::Up(up)) => Ok(up),
+            _ => Err(self.down()),
+        }
+    }
+
+    fn down(&self) -> ToolError {
+        let reason = match &*self.state.borrow() {
+            State::Down(problem, _) => problem.text.clone(),
+            _ => "it is still starting".to_owned(),
+        };
+        ToolError::Unreachable(format!(
+            "the MCP server {} is not there: {reason}. It is being started again",
+            self.name
+        ))
+    }
+
+    /// A call that was not sent is tried once more, after the server was looked for.
+    async fn call(&self, invocation: &Invocation) -> Result<ToolOutput, ToolError> {
+        // A call that has not begun must not end as one that took too long.
+        let patience = PATIENCE.min(invocation.timeout / 4);
+        match self.call_once(invocation, self.up(patience).await?).await {
+            Err(error @ ToolError::Unreachable(_)) => {
+                let _ = timeout(patience, self.report_doubt()).await;
+                let Ok(up) = self.up(patience).await else { return Err(error) };
+                self.call_once(invocation, up).await
+            }
+            Err(error @ ToolError::Transient(_)) => {
+                // The next call must not take a server for granted that is gone.
+                if let Some(doubt) = &self.doubt {
+                    doubt.notify_one();
+                }
+                Err(error)
+            }
+            called => called,
+        }
+    }
+
+    async fn call_once(&self, invocation: &Invocation, up: Up) -> Result<ToolOutput, ToolError> {
+        let tool = up.tools.iter().find(|tool| names::exposed(&self.name, &tool.name) == invocation.name);
+        let Some(tool) = tool else {
+            return Err(ToolError::Failed(format!(
+                "the MCP server {} has no {} any more",
+                self.name, invocation.name
+            )));
+        };
+        let request =
+            CallToolRequestParams::new(tool.name.clone()).with_arguments(invocation.arguments.clone());
+        result::read(&self.name, up.peer.call_tool_once(request).await)
+    }
+}
+
+impl Source for Server {
+    fn offers(&self) -> Vec<Offer> {
+        self.state.borrow().tools().iter().map(|tool| self.offer(tool)).collect()
+    }
+
+    fn await_tool<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), ToolError>> {
+        Box::pin(async move {
+            let is_known = !self.state.borrow().tools().is_empty();
+            if is_known || !names::may_be_of(&self.name, name) {
+                return Ok(());
+            }
+            self.up(PATIENCE).await.map(drop)
+        })
+    }
+
+    fn subject<'a>(
+        &'a self,
+        offer: &'a Offer,
+        arguments: &'a Map<String, Value>,
+    ) -> BoxFuture<'a, Result<Subject, ToolError>> {
+        let names = vec![offer.spec.name.clone(), offer.name.clone()];
+        Box::pin(async move {
+            Ok(foreign::subject(names, arguments, &offer.spec.parameters, self.workspace.as_deref()))
+        })
+    }
+
+    /// When this future is dropped, the SDK cancels the call at the server.
+    fn run<'a>(
+        &'a self,
+        invocation: &'a Invocation,
+        _: Permit,
+        _: Option<&'a dyn Approver>,
+    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        Box::pin(within(invocation.timeout, self.call(invocation)))
+    }
+}

@@ -1,0 +1,184 @@
+//! What the answer of an MCP server becomes: text as it is, other content as a note with its type and size. Pure.
+
+use std::error::Error;
+
+use rmcp::ServiceError;
+use rmcp::model::{CallToolResponse, CallToolResult, ContentBlock, ErrorCode, ResourceContents};
+use rmcp::service::ClientInitializeError;
+use rmcp::transport::DynamicTransportError;
+use rmcp::transport::streamable_http_client::StreamableHttpError;
+
+use super::super::contract::{ToolError, ToolOutput};
+
+/// The output or the error in an answer.
+pub(super) fn read(
+    server: &str,
+    answer: Result<CallToolResponse, ServiceError>,
+) -> Result<ToolOutput, ToolError> {
+    match answer {
+        Ok(CallToolResponse::Complete(result)) => {
+            let text = text_of(&result);
+            if result.is_error == Some(true) {
+                Err(ToolError::Failed(text))
+            } else {
+                Ok(ToolOutput { text, display: None })
+            }
+        }
+        Ok(_) => Err(ToolError::Protocol(format!(
+            "the MCP server {server} asks for input, which respool cannot give it"
+        ))),
+        // The arguments are the model's, and so is the mistake.
+        Err(ServiceError::McpError(error)) if error.code == ErrorCode::INVALID_PARAMS => {
+            Err(ToolError::Failed(error.message.into_owned()))
+        }
+        Err(ServiceError::McpError(error)) => Err(ToolError::Protocol(format!(
+            "the MCP server {server} answered with the error {}: {}",
+            error.code.0, error.message
+        ))),
+        // Without a connection nothing was sent, so nothing was done.
+        Err(ServiceError::TransportSend(error)) if is_failed_connect(&error) => Err(ToolError::Unreachable(
+            format!("the MCP server {server} could not be reached: {}", root_cause(&error)),
+        )),
+        Err(error @ (ServiceError::TransportClosed | ServiceError::TransportSend(_))) => {
+            Err(ToolError::Transient(format!(
+                "the connection to the MCP server {server} broke during the call: {}",
+                root_cause(&error)
+            )))
+        }
+        Err(error) => {
+            Err(ToolError::Protocol(format!("the MCP server {server} failed: {}", root_cause(&error))))
+        }
+    }
+}
+
+/// Whether a message was not sent because no connection could be made: refused, no such host, no agreement on TLS.
+fn is_failed_connect(error: &DynamicTransportError) -> bool {
+    http_client_error(error.error.as_ref()).is_some_and(reqwest::Error::is_connect)
+}
+
+/// The error of the HTTP client. The SDK does not name it as the source of its own error.
+fn http_client_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a reqwest::Error> {
+    match error.downcast_ref::<StreamableHttpError<reqwest::Error>>()? {
+        StreamableHttpError::Client(error) => Some(error),
+        _ => None,
+    }
+}
+
+/// The innermost cause of an error, for people: the outer ones name types of the SDK.
+pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(inner) = inner_cause(cause) {
+        cause = inner;
+    }
+    match cause.downcast_ref() {
+        Some(ServiceError::TransportClosed) => "the connection is closed".to_owned(),
+        _ => cause.to_string(),
+    }
+}
+
+/// The cause of an error. The SDK does not name all of them as sources.
+fn inner_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+    if let Some(ServiceError::TransportSend(transport)) = error.downcast_ref() {
+        return Some(transport);
+    }
+    if let Some(ClientInitializeError::TransportError { error: transport, .. }) = error.downcast_ref() {
+        return Some(transport);
+    }
+    if let Some(transport) = error.downcast_ref::<DynamicTransportError>() {
+        return Some(transport.error.as_ref());
+    }
+    http_client_error(error).map(|error| error as _).or_else(|| error.source())
+}
+
+/// The text of a result; structured content speaks where no text does.
+fn text_of(result: &CallToolResult) -> String {
+    let texts: Vec<String> = result.content.iter().map(shown).collect();
+    match &result.structured_content {
+        Some(structured) if texts.is_empty() => format!("{structured:#}"),
+        _ => texts.join("\n"),
+    }
+}
+
+fn shown(content: &ContentBlock) -> String {
+    match content {
+        ContentBlock::Text(text) => text.text.clone(),
+        ContentBlock::Image(image) => note("image", &image.mime_type, &image.data),
+        ContentBlock::Audio(audio) => note("audio", &audio.mime_type, &audio.data),
+        ContentBlock::Resource(embedded) => match &embedded.resource {
+            ResourceContents::TextResourceContents { text, .. } => text.clone(),
+            ResourceContents::BlobResourceContents { uri, mime_type, blob, .. } => {
+                note(uri, mime_type.as_deref().unwrap_or("unknown type"), blob)
+            }
+            _ => "[a resource of an unknown kind: not shown]".to_owned(),
+        },
+        ContentBlock::ResourceLink(link) => format!("[resource {}: {}]", link.name, link.uri),
+        _ => "[content of an unknown kind: not shown]".to_owned(),
+    }
+}
+
+fn note(what: &str, media_type: &str, base64: &str) -> String {
+    format!("[{what}, {media_type}, {} bytes: not shown]", base64.trim_end_matches('=').len() * 3 / 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn check(result: serde_json::Value, expected: Result<&str, &str>) {
+        let result: CallToolResult = serde_json::from_value(result).unwrap();
+        let found = read("s", Ok(CallToolResponse::Complete(result)));
+        let expected = expected
+            .map(|text| ToolOutput { text: text.into(), display: None })
+            .map_err(|text| ToolError::Failed(text.into()));
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn content_of_every_kind() {
+        check(json!({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}), Ok("a\nb"));
+        check(json!({"content": [{"type": "text", "text": "no"}], "isError": true}), Err("no"));
+        check(json!({"content": [], "structuredContent": {"n": 1}}), Ok("{\n  \"n\": 1\n}"));
+        check(json!({"content": [{"type": "text", "text": "{}"}], "structuredContent": {"n": 1}}), Ok("{}"));
+        check(
+            json!({"content": [{"type": "image", "data": "AAAA", "mimeType": "image/png"}]}),
+            Ok("[image, image/png, 3 bytes: not shown]"),
+        );
+        check(
+            json!({"content": [{"type": "audio", "data": "AAA=", "mimeType": "audio/wav"}]}),
+            Ok("[audio, audio/wav, 2 bytes: not shown]"),
+        );
+        check(
+            json!({"content": [{"type": "resource", "resource": {"uri": "file:///a", "text": "in it"}}]}),
+            Ok("in it"),
+        );
+        check(
+            json!({"content": [{"type": "resource", "resource": {"uri": "file:///a", "blob": "AAAA"}}]}),
+            Ok("[file:///a, unknown type, 3 bytes: not shown]"),
+        );
+        check(
+            json!({"content": [{"type": "resource_link", "uri": "file:///a", "name": "a"}]}),
+            Ok("[resource a: file:///a]"),
+        );
+        check(json!({"content": []}), Ok(""));
+    }
+
+    #[test]
+    fn an_error_of_the_protocol_is_not_an_error_of_the_tool() {
+        let answer = |code: i32| {
+            let error = serde_json::from_value(json!({"code": code, "message": "no"})).unwrap();
+            read("s", Err(ServiceError::McpError(error)))
+        };
+        assert_eq!(answer(-32602), Err(ToolError::Failed("no".into())), "the model wrote the arguments");
+        for code in [-32603, -32601, -32000] {
+            let expected = format!("the MCP server s answered with the error {code}: no");
+            assert_eq!(answer(code), Err(ToolError::Protocol(expected)));
+        }
+    }
+
+    #[test]
+    fn a_broken_connection_may_be_tried_again() {
+        let closed = read("s", Err(ServiceError::TransportClosed));
+        assert!(matches!(closed, Err(ToolError::Transient(text)) if text.contains("MCP server s broke")));
+    }
+}

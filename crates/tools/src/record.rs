@@ -1,0 +1,145 @@
+//! What the audit log has of one call at the gate. A call that only looks is logged when it is refused. Used by `set`.
+//!
+//! A log that cannot be written stops no tool: the failure is logged, each time.
+
+use std::time::Instant;
+
+use super::audit::{AuditConfig, Entry, Step, append};
+use super::config::ToolsConfig;
+use super::contract::{Invocation, ToolError, ToolOutput};
+use super::mcp;
+use super::source::Offer;
+
+/// One call, on its way into the log.
+pub(super) struct Record<'a> {
+    config: Option<&'a AuditConfig>,
+    invocation: &'a Invocation,
+    tool: &'a str,
+    only_looks: bool,
+    rule: String,
+    /// Who said yes to it, where somebody had to.
+    approved_by: Option<String>,
+    /// Who said no.
+    refused_by: Option<String>,
+    begun: Option<Instant>,
+    has_ended: bool,
+}
+
+impl<'a> Record<'a> {
+    pub(super) fn new(config: &'a ToolsConfig, invocation: &'a Invocation, offer: &'a Offer) -> Self {
+        // What a server says of its own tools is no reason to leave them out.
+        let only_looks = offer.spec.is_repeatable && !offer.name.starts_with(mcp::PREFIX);
+        Self {
+            config: config.audit.as_ref(),
+            invocation,
+            tool: &offer.name,
+            only_looks,
+            rule: String::new(),
+            approved_by: None,
+            refused_by: None,
+            begun: None,
+            has_ended: false,
+        }
+    }
+
+    pub(super) fn rule(&mut self, source: &str) {
+        source.clone_into(&mut self.rule);
+    }
+
+    pub(super) fn approved_by(&mut self, who: &str) {
+        self.approved_by = Some(who.to_owned());
+    }
+
+    pub(super) fn refused_by(&mut self, who: &str) {
+        self.refused_by = Some(who.to_owned());
+    }
+
+    pub(super) async fn refused(&mut self) {
+        self.has_ended = true;
+        let entry = self.entry(Step::Refused);
+        self.write(entry).await;
+    }
+
+    pub(super) async fn begun(&mut self) {
+        self.begun = Some(Instant::now());
+        if !self.only_looks {
+            let entry = self.entry(Step::Begun);
+            self.write(entry).await;
+        }
+    }
+
+    pub(super) async fn ended(&mut self, result: &Result<ToolOutput, ToolError>) {
+        self.has_ended = true;
+        let outcome = match result {
+            Ok(_) => "ok",
+            Err(ToolError::Failed(_)) => "failed",
+            Err(ToolError::Protocol(_)) => "protocol_error",
+            Err(ToolError::Denied(_)) => "denied",
+            Err(ToolError::Transient(_)) => "transient",
+            Err(ToolError::Unreachable(_)) => "unreachable",
+            Err(ToolError::TimedOut(_)) => "timed_out",
+        };
+        if !self.only_looks {
+            let entry = self.end(outcome);
+            self.write(entry).await;
+        }
+    }
+
+    /// The process that made the call ended before the call did.
+    pub(super) async fn interrupted(&mut self) {
+        self.has_ended = true;
+        if !self.only_looks {
+            let entry = self.end("unknown");
+            self.write(entry).await;
+        }
+    }
+
+    /// The rule, who was asked, and what for.
+    fn entry(&self, step: Step) -> Option<Entry> {
+        let has_content = self.config?.content && !self.invocation.caller.is_private;
+        let mut entry = self.bare(step)?.with_arguments(&self.invocation.arguments, has_content);
+        entry.rule = Some(self.rule.clone());
+        if step == Step::Refused {
+            entry.outcome = self.refused_by.as_ref().map(|who| format!("refused by {who}"));
+        } else {
+            entry.approved_by.clone_from(&self.approved_by);
+        }
+        Some(entry)
+    }
+
+    fn end(&self, outcome: &str) -> Option<Entry> {
+        let took = self.begun.map(|begun| u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
+        Some(Entry { outcome: Some(outcome.to_owned()), took_ms: took, ..self.bare(Step::Ended)? })
+    }
+
+    fn bare(&self, step: Step) -> Option<Entry> {
+        self.config?;
+        Some(Entry::new(step, &self.invocation.caller, &self.invocation.key, self.tool))
+    }
+
+    async fn write(&self, entry: Option<Entry>) {
+        let (Some(config), Some(entry)) = (self.config.cloned(), entry) else { return };
+        // Another process may hold the lock.
+        let written = tokio::task::spawn_blocking(move || append(&config, entry)).await;
+        if let Ok(Err(error)) = written {
+            log_failure(&error);
+        }
+    }
+}
+
+/// A call whose future is dropped was cancelled.
+impl Drop for Record<'_> {
+    fn drop(&mut self) {
+        let is_open = self.begun.is_some() && !self.has_ended && !self.only_looks;
+        let (Some(config), Some(entry)) = (self.config, self.end("cancelled").filter(|_| is_open)) else {
+            return;
+        };
+        if let Err(error) = append(config, entry) {
+            log_failure(&error);
+        }
+    }
+}
+
+fn log_failure(error: &std::io::Error) {
+    tracing::error!(target: "respool::tools", %error, "the audit log cannot be written: calls of tools are not recorded");
+}

@@ -1,0 +1,178 @@
+//! The circuit of one upstream: closed while it works; open after several failures in a row; then, one request at a time
+//! tries whether it works again. Pure: time comes in as a value. What counts as a failure is `relay`'s to say.
+
+use std::time::{Duration, Instant};
+
+/// So many failures in a row open the circuit.
+const FAILURES: u32 = 3;
+/// The pause before the first trial. It doubles with each trial that fails.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// It grows no longer than this: OpenClaw repeats a failed request for 65 to 90 s, and a server that is back within that
+/// time must be found.
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+/// A request that waits for an open circuit waits at least this long.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(200);
+
+/// Whether an upstream works, as far as its answers show.
+#[derive(Debug, Default)]
+pub(super) struct Circuit(State);
+
+#[derive(Debug)]
+enum State {
+    Closed { failures: u32 },
+    Open { until: Instant, pause: Duration },
+    HalfOpen { pause: Duration },
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self::Closed { failures: 0 }
+    }
+}
+
+/// A change that operators want to know of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// It failed too often in a row.
+    Opened,
+    /// It works again.
+    Closed,
+}
+
+impl Circuit {
+    /// True when a request may be sent without reserve, or the time for a trial has come.
+    pub(super) fn admits(&self, now: Instant) -> bool {
+        match self.0 {
+            State::Closed { .. } => true,
+            State::Open { until, .. } => now >= until,
+            State::HalfOpen { .. } => false,
+        }
+    }
+
+    /// How long it lets nothing through yet; zero when it is closed. Behind a trial under way another request waits once more.
+    pub(super) fn next_trial(&self, now: Instant) -> Duration {
+        match self.0 {
+            State::Closed { .. } => Duration::ZERO,
+            State::Open { until, .. } => until.saturating_duration_since(now).max(SHORTEST_PAUSE),
+            State::HalfOpen { pause } => pause,
+        }
+    }
+
+    /// A request is sent now. True when it is the trial, and no other one may be sent meanwhile.
+    pub(super) fn begin(&mut self, now: Instant) -> bool {
+        match self.0 {
+            State::Open { until, pause } if now >= until => {
+                self.0 = State::HalfOpen { pause };
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// An answer came, of whatever request.
+    pub(super) fn succeeded(&mut self) -> Option<Change> {
+        let was_open = !matches!(self.0, State::Closed { .. });
+        self.0 = State::default();
+        was_open.then_some(Change::Closed)
+    }
+
+    /// A request failed; `trial`: what [`Circuit::begin`] said of it.
+    pub(super) fn failed(&mut self, now: Instant, trial: bool) -> Option<Change> {
+        match &mut self.0 {
+            State::Closed { failures } => {
+                *failures += 1;
+                let opens = *failures >= FAILURES;
+                if opens {
+                    self.0 = State::Open { until: now + FIRST_PAUSE, pause: FIRST_PAUSE };
+                }
+                opens.then_some(Change::Opened)
+            }
+            State::HalfOpen { pause } if trial => {
+                let pause = (*pause * 2).min(LONGEST_PAUSE);
+                self.0 = State::Open { until: now + pause, pause };
+                None
+            }
+            // Sent before it opened, or because there was no other upstream.
+            _ => None,
+        }
+    }
+
+    /// The trial was dropped before it came to anything, as when its client went away: the next request is the trial.
+    pub(super) fn abandoned(&mut self, now: Instant) {
+        if let State::HalfOpen { pause } = self.0 {
+            self.0 = State::Open { until: now, pause };
+        }
+    }
+
+    /// Its state in one word.
+    pub(super) fn as_str(&self) -> &'static str {
+        match self.0 {
+            State::Closed { .. } => "closed",
+            State::Open { .. } => "open",
+            State::HalfOpen { .. } => "half_open",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A circuit that has just opened, and when.
+    fn opened() -> (Circuit, Instant) {
+        let (mut circuit, now) = (Circuit::default(), Instant::now());
+        let changes: Vec<_> = (0..3).map(|_| circuit.failed(now, false)).collect();
+        assert_eq!(changes, [None, None, Some(Change::Opened)]);
+        (circuit, now)
+    }
+
+    #[test]
+    fn failures_in_a_row_open_it() {
+        let (mut circuit, now) = (Circuit::default(), Instant::now());
+        for _ in 0..9 {
+            assert_eq!(
+                [circuit.failed(now, false), circuit.failed(now, false), circuit.succeeded()],
+                [None; 3]
+            );
+        }
+        assert!(circuit.admits(now));
+        let (circuit, now) = opened();
+        assert!(!circuit.admits(now) && circuit.as_str() == "open");
+    }
+
+    #[test]
+    fn one_request_at_a_time_tries_again_after_a_growing_pause() {
+        let (mut circuit, mut now) = opened();
+        for pause in [1, 2, 4, 8, 15, 15] {
+            let pause = Duration::from_secs(pause);
+            assert!(!circuit.admits(now + pause.mul_f32(0.99)), "too early for {pause:?}");
+            assert_eq!(circuit.next_trial(now), pause);
+            now += pause;
+            assert!(circuit.admits(now) && circuit.begin(now), "the trial");
+            assert!(!circuit.admits(now) && !circuit.begin(now), "only one");
+            assert_eq!(circuit.failed(now, false), None, "another request says nothing about the trial");
+            assert_eq!(circuit.as_str(), "half_open");
+            assert_eq!(circuit.failed(now, true), None, "reported once");
+        }
+        now += LONGEST_PAUSE;
+        assert!(circuit.begin(now));
+        assert_eq!(circuit.succeeded(), Some(Change::Closed));
+        assert!(circuit.admits(now) && !circuit.begin(now));
+        assert_eq!(circuit.failed(now, false), None, "it starts anew");
+    }
+
+    #[test]
+    fn a_trial_without_outcome_does_not_lock_it() {
+        let (mut circuit, now) = opened();
+        let now = now + FIRST_PAUSE;
+        assert!(circuit.begin(now));
+        circuit.abandoned(now);
+        assert!(circuit.admits(now) && circuit.begin(now));
+    }
+
+    #[test]
+    fn a_late_answer_closes_it() {
+        let (mut circuit, _) = opened();
+        assert_eq!(circuit.succeeded(), Some(Change::Closed));
+    }
+}

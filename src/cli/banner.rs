@@ -1,0 +1,83 @@
+//! The banner of `respool serve` on a terminal: where the page is, what to enter in clients, the upstreams and their models, and where the
+//! log goes. Elsewhere the line `ready` says what a program needs.
+
+use std::io::{self, IsTerminal as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use super::reachability::{Reachability, ask_all};
+use super::say::{flat, say_aside};
+use crate::config::{Loaded, Settings};
+use crate::observe::LogFormat;
+use crate::upstream::Fleet;
+
+/// The banner does not wait longer for the models of a server.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// Where `setup` looks for respool unless told otherwise.
+const USUAL_URL: &str = "http://127.0.0.1:8003";
+
+/// Whether standard error is read by a person.
+pub(super) fn is_wanted(settings: &Settings) -> bool {
+    settings.log.format == LogFormat::Auto && io::stderr().is_terminal()
+}
+
+/// Prints the banner of a server that listens on this address.
+pub(super) async fn print(loaded: &Loaded, address: SocketAddr, fleet: &Fleet) {
+    let upstreams = ask_all(fleet, ANSWER_WITHIN).await;
+    say_aside(&banner(loaded, address, &upstreams));
+}
+
+fn banner(loaded: &Loaded, address: SocketAddr, upstreams: &[Reachability]) -> String {
+    let url = local_url(address);
+    let needs_keys = loaded.settings.server.asks_for_keys();
+    let at = if url == USUAL_URL { String::new() } else { format!(" --url {url}") };
+    let with_key = if needs_keys { " --key-env NAME" } else { "" };
+    let setup = format!("respool setup openclaw{at}{with_key}");
+    let key = if needs_keys { "one of respool's client keys" } else { "any text" };
+    let file = |path: &Option<std::path::PathBuf>| path.as_ref().map(|path| path.display().to_string());
+    let log = file(&loaded.settings.log.file)
+        .map_or("this terminal".to_owned(), |path| format!("this terminal, and {path}"));
+    let mut rows = vec![
+        ("Page", format!("{url}/")),
+        ("OpenClaw", setup),
+        ("Clients", format!("base URL {url}/v1, API key: {key}")),
+    ];
+    for (index, upstream) in upstreams.iter().enumerate() {
+        let name = if index == 0 { "Upstreams" } else { "" };
+        rows.push((name, format!("{}: {}", upstream.name, upstream.describe_models())));
+    }
+    rows.push((
+        "Settings",
+        file(&loaded.file).unwrap_or_else(|| "defaults, environment and options; no file".to_owned()),
+    ));
+    rows.push(("Log", log));
+    let rows: Vec<String> = rows.iter().map(|(name, text)| format!("  {name:<10} {}", flat(text))).collect();
+    format!("\nrespool {} is ready. Ctrl-C stops it.\n\n{}\n", env!("CARGO_PKG_VERSION"), rows.join("\n"))
+}
+
+/// The URL at which this machine reaches the server.
+fn local_url(address: SocketAddr) -> String {
+    let ip = match address.ip() {
+        ip if !ip.is_unspecified() => ip,
+        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    };
+    format!("http://{}", SocketAddr::new(ip, address.port()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_url_is_one_that_this_machine_reaches() {
+        for (address, expected) in [
+            ("127.0.0.1:8003", "http://127.0.0.1:8003"),
+            ("0.0.0.0:80", "http://127.0.0.1:80"),
+            ("[::]:80", "http://[::1]:80"),
+            ("192.0.2.1:80", "http://192.0.2.1:80"),
+        ] {
+            assert_eq!(local_url(address.parse().unwrap()), expected);
+        }
+    }
+}
