@@ -54,10 +54,10 @@ impl Always {
     pub(super) fn in_words(&self) -> Option<String> {
         match self {
             Self::Tool(tool) => Some(tool.clone()),
-            Self::Like(name, _) => Some(format!("`{name}` with harmless options")),
+            Self::Like(name, _) => Some(format!("{name}, with harmless options")),
             Self::Each(all) => {
                 let names: Vec<String> = all.iter().filter_map(Self::in_words).collect();
-                Some(names.join(", "))
+                Some(names.join("; "))
             }
             Self::Command(..) => Some("this very command".to_owned()),
             Self::Never => None,
@@ -72,7 +72,7 @@ impl Always {
         };
         match self {
             Self::Tool(tool) => format!("{tool}, but for hidden files"),
-            Self::Like(name, directory) => format!("{name} with harmless options{}", place(directory)),
+            Self::Like(name, directory) => format!("{name}, with harmless options{}", place(directory)),
             Self::Command(line, directory) => format!("{line}{}", place(directory)),
             // Each of them is in the list.
             Self::Each(_) | Self::Never => String::new(),
@@ -101,7 +101,7 @@ fn known(line: &str, directory: &Path, root: &Path) -> Option<BTreeSet<(&'static
                 |operand: &&str| stays(operand) && leads_inside(&root.join(&directory).join(operand), root);
             entry.operands(&words)?.iter().all(is_inside).then_some(())?;
             let place = if directory.as_os_str().is_empty() { Path::new(".") } else { &directory };
-            names.insert((entry.name(), place.to_owned()));
+            names.insert((entry.group(), place.to_owned()));
         }
     }
     (!names.is_empty()).then_some(names)
@@ -256,24 +256,21 @@ mod tests {
         };
         let like = |name: &'static str| Always::Like(name, ".".into());
         let very = |line: &str| Always::Command(line.into(), ".".into());
+        let looking = || like("ls, cat, grep, git status, git diff and others that only look");
+        let building = || like("builds and tests by cargo, go, npm, node and pytest");
         check(
             "cargo test --lib",
-            like("cargo test"),
+            building(),
             &["cargo test", "cargo test -q x"],
             &["cargo run", "cargo test; rm -rf x", "cargo test && x", "cargo test --config x"],
         );
-        check("ls -la sub", like("ls"), &["ls"], &["ls $(rm x)", "rm x", "ls > x", "lsof", "ls .."]);
-        check(
-            "git grep x",
-            like("git grep"),
-            &["git grep y"],
-            &["git grep --open-files-in-pager=x y", "git log"],
-        );
-        check("git log", like("git log"), &["git log -5"], &["git log --output=x"]);
-        check("sort a", like("sort"), &["sort -u a"], &["sort --compress-program=x a", "sort -o a a"]);
+        check("ls -la sub", looking(), &["ls"], &["ls $(rm x)", "rm x", "ls > x", "lsof", "ls .."]);
+        check("git grep x", looking(), &["git grep y"], &["git grep --open-files-in-pager=x y"]);
+        check("git log", looking(), &["git log -5"], &["git log --output=x"]);
+        check("sort a", looking(), &["sort -u a"], &["sort --compress-program=x a", "sort -o a a"]);
         check(
             "cat a",
-            like("cat"),
+            looking(),
             &["cat b"],
             &["cat link", "cat dangling", "cat /etc/passwd", "cat sub/../../secret"],
         );
@@ -285,7 +282,7 @@ mod tests {
         );
         check(
             "cargo test 2>&1 | tail -5",
-            Always::Each(vec![like("cargo test"), like("tail")]),
+            Always::Each(vec![building(), looking()]),
             &["cargo test", "tail -3 a", "tail a && cargo test", "cd . && cargo test"],
             &[
                 "cargo test | sh",
@@ -301,6 +298,39 @@ mod tests {
         {
             check(line, very(line), &[&format!(" {line} ")], &["rm x", &format!("{line} x")]);
         }
+    }
+
+    /// The goal: "always" three times, and each push.
+    #[test]
+    fn a_day_of_commands_asks_three_times() {
+        let (_dir, root) = workspace();
+        let mut allowed = Allowed::default();
+        let mut asked = Vec::new();
+        for line in [
+            "ls -la && git status --short",
+            "grep -rn 'fn main' sub | head -20",
+            "cargo build 2>&1 | tail -20",
+            "cargo test --lib 2>&1 | grep -n FAILED",
+            "cargo clippy --all-targets && cargo fmt --check",
+            "git diff --stat",
+            "git add -A && git commit -m 'Fix the parser'",
+            "npm install --no-audit && npm test 2>&1 | tail -5",
+            "node --test",
+            "pytest -x -q 2>&1 | tail -30",
+            "python -m pytest -q",
+            "git switch -c topic && git stash",
+            "git stash pop && git add sub && git commit -qm 'Add a test'",
+            "git log --oneline -5 | cat",
+            "git push",
+        ] {
+            let target = shell(line, ".");
+            if !allowed.holds("shell_command", &target, &root) {
+                asked.push(line);
+                allowed.add(Always::of("shell_command", &target, &root));
+            }
+        }
+        assert_eq!(asked.len(), 4, "{asked:#?}");
+        assert_eq!(asked[3], "git push");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Commands that a person may allow once for a whole session: programs of which it is known which options only look, build or
 //! test. An option that is not listed is not known, however it is spelled. Pure.
 //!
-//! What is not here: programs that run other programs (shells, interpreters, `make`, `npm run`), options that name a
+//! What is not here: programs that run whatever they are given (shells, interpreters, `make`, `npm run`), options that name a
 //! program, a file to be written, or another directory (`--output`, `--open-files-in-pager`, `-C`, `--config`). Used by `approval`.
 
 /// A program, with the word behind it where that says what it does.
@@ -13,25 +13,31 @@ pub(super) struct Entry {
     /// Options of one letter, which may be joined, with numbers behind them.
     letters: &'static str,
     takes_operands: bool,
-    /// For what it is allowed together with others.
-    group: Option<&'static str>,
+    /// The commands that one consent covers together.
+    group: &'static str,
 }
 
-/// What is allowed once for all of a conversation's ordinary work with git.
+const LOOKING: &str = "ls, cat, grep, git status, git diff and others that only look";
+const BUILDING: &str = "builds and tests by cargo, go, npm, node and pytest";
 const GIT_WORK: &str = "git add, commit, stash and switch";
 
 const fn entry(words: &'static str, options: &'static str, letters: &'static str) -> Entry {
-    Entry { words, options, letters, takes_operands: true, group: None }
+    Entry { words, options, letters, takes_operands: true, group: LOOKING }
 }
 
 /// Writes into the repository, as git itself: its sandbox takes over what such a command may write and nothing else.
 const fn git_work(words: &'static str, options: &'static str, letters: &'static str) -> Entry {
-    Entry { words, options, letters, takes_operands: true, group: Some(GIT_WORK) }
+    Entry { words, options, letters, takes_operands: true, group: GIT_WORK }
+}
+
+/// Runs the code of the workspace, as every build and test does.
+const fn build(words: &'static str, options: &'static str, letters: &'static str) -> Entry {
+    Entry { words, options, letters, takes_operands: true, group: BUILDING }
 }
 
 /// Without anything but options: an operand would make it do something else.
 const fn alone(words: &'static str, options: &'static str, letters: &'static str) -> Entry {
-    Entry { words, options, letters, takes_operands: false, group: None }
+    Entry { words, options, letters, takes_operands: false, group: LOOKING }
 }
 
 const OF_DIFF: &str = "--stat --shortstat --numstat --summary --name-only --name-status --cached --staged --check --color --color= \
@@ -115,23 +121,29 @@ const KNOWN: &[Entry] = &[
     alone("git branch", "--list --all --remotes --show-current --verbose", "arv"),
     alone("git remote", "--verbose", "v"),
     alone("git tag", "--list", "l"),
-    entry("cargo build", OF_CARGO, "pqvj"),
-    entry("cargo check", OF_CARGO, "pqvj"),
-    entry("cargo test", OF_CARGO, "pqvj"),
-    entry("cargo clippy", OF_CARGO, "pqvjDWA"),
-    entry("cargo fmt", "--all --check --quiet --verbose --package --package=", "pqv"),
-    entry(
+    build("cargo build", OF_CARGO, "pqvj"),
+    build("cargo check", OF_CARGO, "pqvj"),
+    build("cargo test", OF_CARGO, "pqvj"),
+    build("cargo clippy", OF_CARGO, "pqvjDWA"),
+    build("cargo fmt", "--all --check --quiet --verbose --package --package=", "pqv"),
+    build(
         "go test",
         "-v -race -short -count -count= -run -run= -timeout -timeout= -cover -bench -bench=",
         "",
     ),
-    entry("pytest", "--lf --ff --tb= --maxfail= --collect-only --durations= --no-header", "xvqsrlkA"),
+    Entry { takes_operands: false, ..build("npm test", "", "") },
+    Entry { takes_operands: false, ..build("npm ci", "--no-audit --no-fund", "") },
+    Entry { takes_operands: false, ..build("npm install", "--no-audit --no-fund", "") },
+    build("node --test", "", ""),
+    build("python -m pytest", "--lf --ff --tb= --maxfail= --collect-only", "xvqsk"),
+    build("python3 -m pytest", "--lf --ff --tb= --maxfail= --collect-only", "xvqsk"),
+    build("pytest", "--lf --ff --tb= --maxfail= --collect-only --durations= --no-header", "xvqsrlkA"),
 ];
 
 impl Entry {
-    /// The program and its word, or the group that it is in.
-    pub(super) fn name(&self) -> &'static str {
-        self.group.unwrap_or(self.words)
+    /// What one consent covers together with this command.
+    pub(super) fn group(&self) -> &'static str {
+        self.group
     }
 
     /// The known program that these words call.
@@ -266,7 +278,9 @@ mod tests {
             "pytest -p x",
             "pytest -c x",
             "make",
-            "npm test",
+            "npm run build",
+            "npm install left-pad",
+            "npm test -- --x",
             "find . -delete",
             "\\ls",
             "\"sh\" -c x",

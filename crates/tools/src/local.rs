@@ -241,7 +241,7 @@ impl Source for Local {
         Box::pin(async move {
             let call = self.read_call(&invocation.name, &invocation.arguments).await?;
             if let Call::Exec { command, workdir, timeout } = &call {
-                self.with_sandbox(|sandbox| sandbox.find_protected()).await?;
+                self.with_sandbox(Sandbox::find_protected).await?;
                 let order = Order {
                     plan: permit.plan().cloned().unwrap_or_else(|| Plan::Shell(command.clone())),
                     directory: self.directory(workdir)?,
@@ -331,11 +331,16 @@ impl Local {
             let limit = deadline.saturating_duration_since(Instant::now());
             let order = Order { plan: step.plan, directory: step.directory, limit, ..*order };
             let ran = if step.is_git { self.run_git(&order).await? } else { self.run_shared(&order).await? };
-            all.text.push_str(&ran.text);
+            if ran.text != exec::NO_OUTPUT {
+                all.text.push_str(&ran.text);
+            }
             all.failed = ran.failed;
             if ran.failed {
                 break;
             }
+        }
+        if all.text.is_empty() {
+            exec::NO_OUTPUT.clone_into(&mut all.text);
         }
         Ok(all)
     }

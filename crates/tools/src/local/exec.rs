@@ -24,6 +24,9 @@ use super::capture::HeadAndTail;
 /// How long a command may take to end once it is asked to, and how long its output is read once it has ended.
 const GRACE: Duration = Duration::from_millis(500);
 
+/// What a command is said to have said that worked in silence.
+pub(super) const NO_OUTPUT: &str = "[no output]";
+
 /// With these, programs that would wait for a person do not.
 const NOT_ASKING: [(&str, &str); 7] = [
     ("TERM", "dumb"),
@@ -178,7 +181,7 @@ fn directly(words: &[&str], directory: &Path, passing: &Passing) -> io::Result<C
 fn report(captured: &HeadAndTail, status: ExitStatus) -> Ran {
     let output = captured.text();
     let note = match (status.code(), status.signal()) {
-        (Some(0), _) if output.is_empty() => "[no output]".to_owned(),
+        (Some(0), _) if output.is_empty() => NO_OUTPUT.to_owned(),
         (Some(0), _) => return Ran { text: output, failed: false },
         (Some(code), _) => format!("[exit code {code}]"),
         (None, signal) => format!("[ended by signal {}]", signal.unwrap_or_default()),

@@ -102,7 +102,7 @@ pub fn and_list(line: &str) -> Option<Vec<String>> {
         let words: Vec<&str> = part.words.iter().map(|word| word.source.as_str()).collect();
         let spaces = [part.space_before, part.space_after].map(|is_there| if is_there { " " } else { "" });
         let last = commands.last_mut()?;
-        last.push_str(&format!("{}{}{}", spaces[0], words.join(" "), spaces[1]));
+        last.extend([spaces[0], &words.join(" "), spaces[1]]);
         let is_target = |at: usize| position(&line, at) == Position::Target;
         match line.operators.get(index) {
             Some('&') if line.operators.get(index + 1) == Some(&'&') && !is_target(index + 1) => {

@@ -66,6 +66,8 @@ const TAKEN_OVER: [&str; 14] = [
 
 /// Of these, files that are there as long as the repository is.
 const LASTING: [&str; 4] = ["HEAD", "index", "packed-refs", "shallow"];
+/// Of these, files that all work trees of a repository share.
+const SHARED: [&str; 2] = ["packed-refs", "shallow"];
 
 /// True for the words of a git command that writes into its repository.
 pub(crate) fn writes_repository(words: &[String]) -> bool {
@@ -82,12 +84,20 @@ pub(crate) fn own_words(git: &Path, words: &[String]) -> Vec<String> {
     std::iter::once(program).chain(settings).chain(words.iter().skip(1).cloned()).collect()
 }
 
-/// A command of git's at work on a copy of its directory.
+/// A command of git's at work on copies of its directories.
 #[derive(Debug)]
 pub(crate) struct GitWork {
     pub(super) repository: Repository,
-    copy: TempDir,
+    /// The first is that of the directory with the index.
+    copies: Vec<GitCopy>,
     lock: IndexLock,
+}
+
+/// A copy of one of git's directories, without its stores.
+#[derive(Debug)]
+struct GitCopy {
+    of: PathBuf,
+    directory: TempDir,
 }
 
 /// git's own lock on an index; dropping it removes it.
@@ -116,75 +126,101 @@ impl GitWork {
             _ => error,
         })?;
         let lock = IndexLock(lock);
-        let copy = private_directory()?;
         // git would make it in the copy.
         let _ = fs::create_dir(repository.own.join("logs"));
-        for entry in fs::read_dir(&repository.own)? {
-            let (entry, name) = entry.map(|entry| (entry.path(), entry.file_name()))?;
-            let kind = entry.symlink_metadata()?.file_type();
-            if kind.is_dir() {
-                fs::create_dir(copy.path().join(name))?;
-            } else if kind.is_file() && entry.extension().is_none_or(|extension| extension != "lock") {
-                fs::copy(&entry, copy.path().join(name))?;
-            }
-        }
-        Ok(Self { repository: repository.clone(), copy, lock })
+        let mut directories = vec![&repository.own, &repository.common];
+        directories.dedup();
+        let copies: io::Result<Vec<GitCopy>> = directories.into_iter().map(|of| GitCopy::make(of)).collect();
+        Ok(Self { repository: repository.clone(), copies: copies?, lock })
     }
 
-    /// Puts the copy in the place of git's directory.
+    /// Puts the copies in the places of git's directories.
     pub(super) fn add_to(&self, spec: &mut Spec) {
-        let Repository { own, common, .. } = &self.repository;
-        let stores = [own, common].into_iter().flat_map(|git| STORES.map(|name| git.join(name)));
-        spec.writable.extend(stores);
-        spec.covers.push(Cover { from: self.copy.path().to_owned(), to: own.clone() });
-        spec.frozen.retain(|place| place != own);
-        let entries = fs::read_dir(own).into_iter().flatten().flatten();
-        let is_frozen = |entry: &fs::DirEntry| {
-            let name = entry.file_name();
-            let is_store = STORES.iter().any(|store| name == *store);
-            let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            (is_directory && !is_store) || name.to_string_lossy().starts_with("config")
-        };
-        spec.frozen.extend(entries.filter(is_frozen).map(|entry| entry.path()));
+        for copy in &self.copies {
+            spec.writable.extend(STORES.map(|name| copy.of.join(name)));
+            spec.covers.push(Cover { from: copy.directory.path().to_owned(), to: copy.of.clone() });
+            spec.frozen.retain(|place| *place != copy.of);
+            spec.frozen.extend(copy.read_only());
+        }
     }
 
     /// True when the copy has another index.
     pub(super) fn has_new_index(&self) -> bool {
         let index = |git: &Path| fs::read(git.join("index")).ok();
-        index(self.copy.path()) != index(&self.repository.own)
+        self.copies.first().is_some_and(|copy| index(copy.directory.path()) != index(&copy.of))
     }
 
-    /// Takes over what git wrote, and returns the names of what else is new in the copy.
+    /// Takes over what git wrote, and returns the names of what else is new in the copies.
     ///
     /// # Errors
     /// When a file cannot be written.
     pub(super) fn take_over(self) -> io::Result<Vec<String>> {
-        let (copy, own) = (self.copy.path(), &self.repository.own);
-        for name in TAKEN_OVER {
-            let (from, to) = (copy.join(name), own.join(name));
-            let is_file = |path: &Path| path.symlink_metadata().is_ok_and(|data| data.is_file());
-            if is_file(&from) {
-                let content = fs::read(&from)?;
-                if fs::read(&to).ok().as_ref() != Some(&content) {
-                    let lock = own.join(format!("{name}.lock"));
-                    let is_index = lock == self.lock.0;
-                    let mut file = OpenOptions::new().write(true).create_new(!is_index).open(&lock)?;
-                    write_as(&mut file, &content, &from)?;
-                    fs::rename(&lock, &to)?;
-                }
-            } else if is_file(&to) && !LASTING.contains(&name) {
-                fs::remove_file(&to)?;
+        let mut left = Vec::new();
+        for copy in &self.copies {
+            // `HEAD` and the index of a repository are not those of its linked work trees.
+            let is_shared = copy.of != self.repository.own;
+            for name in TAKEN_OVER.iter().filter(|name| !is_shared || SHARED.contains(name)) {
+                copy.take_over(name, &self.lock)?;
+            }
+            for store in STORES {
+                remove_links(&copy.of.join(store));
+            }
+            left.extend(copy.left()?);
+        }
+        Ok(left)
+    }
+}
+
+impl GitCopy {
+    fn make(of: &Path) -> io::Result<Self> {
+        let directory = private_directory()?;
+        for entry in fs::read_dir(of)? {
+            let (entry, name) = entry.map(|entry| (entry.path(), entry.file_name()))?;
+            let kind = entry.symlink_metadata()?.file_type();
+            if kind.is_dir() {
+                fs::create_dir(directory.path().join(name))?;
+            } else if kind.is_file() && entry.extension().is_none_or(|extension| extension != "lock") {
+                fs::copy(&entry, directory.path().join(name))?;
             }
         }
-        for store in
-            [own, &self.repository.common].into_iter().flat_map(|git| STORES.map(|name| git.join(name)))
-        {
-            remove_links(&store);
+        Ok(Self { of: of.to_owned(), directory })
+    }
+
+    /// The configuration, and directories that are no stores.
+    fn read_only(&self) -> impl Iterator<Item = PathBuf> {
+        let entries = fs::read_dir(&self.of).into_iter().flatten().flatten();
+        let is_read_only = |entry: &fs::DirEntry| {
+            let name = entry.file_name();
+            let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            (is_directory && !STORES.iter().any(|store| name == *store))
+                || name.to_string_lossy().starts_with("config")
+        };
+        entries.filter(is_read_only).map(|entry| entry.path())
+    }
+
+    fn take_over(&self, name: &str, index_lock: &IndexLock) -> io::Result<()> {
+        let (from, to) = (self.directory.path().join(name), self.of.join(name));
+        let is_file = |path: &Path| path.symlink_metadata().is_ok_and(|data| data.is_file());
+        if !is_file(&from) {
+            let is_gone = is_file(&to) && !LASTING.contains(&name);
+            return if is_gone { fs::remove_file(&to) } else { Ok(()) };
         }
-        let names =
-            fs::read_dir(copy)?.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let content = fs::read(&from)?;
+        if fs::read(&to).is_ok_and(|known| known == content) {
+            return Ok(());
+        }
+        let lock = self.of.join(format!("{name}.lock"));
+        let mut file = OpenOptions::new().write(true).create_new(lock != index_lock.0).open(&lock)?;
+        write_as(&mut file, &content, &from)?;
+        fs::rename(&lock, &to)
+    }
+
+    /// The names of what is new and not taken over.
+    fn left(&self) -> io::Result<Vec<String>> {
+        let names = fs::read_dir(self.directory.path())?.flatten();
+        let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
         let is_left = |name: &String| {
-            !TAKEN_OVER.contains(&name.as_str()) && own.join(name).symlink_metadata().is_err()
+            !TAKEN_OVER.contains(&name.as_str()) && self.of.join(name).symlink_metadata().is_err()
         };
         Ok(names.filter(is_left).collect())
     }
