@@ -11,6 +11,7 @@ use super::echo::Echo;
 use super::ledger::Ledger;
 use super::repairs::Repair;
 use super::scanner::{Io, Scanner};
+use super::schema::Steps;
 use super::settle::{Settled, settle};
 use super::{Prior, Tools};
 #[cfg(test)]
@@ -96,6 +97,7 @@ pub struct End {
 #[derive(Debug)]
 pub struct Engine {
     tools: Arc<Tools>,
+    steps: Steps,
     options: Options,
     ledger: Ledger,
     content: Scanner,
@@ -110,6 +112,7 @@ impl Engine {
         let reasoning = Echo::default();
         Self {
             tools,
+            steps: Steps::of_reply(),
             options,
             ledger: Ledger::new(options),
             content: Scanner::new(false),
@@ -130,7 +133,12 @@ impl Engine {
         match field {
             Field::Reasoning => self.reasoning.push(delta, &mut self.ledger),
             Field::Content => {
-                let mut io = Io { tools: &self.tools, options: self.options, ledger: &mut self.ledger };
+                let mut io = Io {
+                    tools: &self.tools,
+                    steps: &self.steps,
+                    options: self.options,
+                    ledger: &mut self.ledger,
+                };
                 self.content.push(delta, &mut io);
             }
         }
@@ -145,7 +153,7 @@ impl Engine {
             None => RawCall { id: call.id, ..RawCall::text(&call.name, &call.arguments) },
         };
         self.settle_unsure(false);
-        let settled = settle(&raw, &self.tools);
+        let settled = settle(&raw, &self.tools, &self.steps);
         self.ledger.expect_copies(&raw, &settled);
         if self.may_lack_its_end(&raw, &settled) {
             self.unsure = Some((raw, settled));
@@ -184,7 +192,8 @@ impl Engine {
     pub fn finish<E: From<Event>>(&mut self, end: End, out: &mut Vec<E>) {
         self.settle_unsure(end.cut);
         self.reasoning.finish(&mut self.ledger);
-        let mut io = Io { tools: &self.tools, options: self.options, ledger: &mut self.ledger };
+        let mut io =
+            Io { tools: &self.tools, steps: &self.steps, options: self.options, ledger: &mut self.ledger };
         self.content.finish(end.cut, &mut io);
         self.search_reasoning(end);
         self.ledger.close(end.cut);
@@ -195,7 +204,12 @@ impl Engine {
     fn search_reasoning(&mut self, end: End) {
         let reasoning = self.ledger.take_reasoning();
         if self.options.calls_wanted && self.ledger.is_blank() {
-            let mut io = Io { tools: &self.tools, options: self.options, ledger: &mut self.ledger };
+            let mut io = Io {
+                tools: &self.tools,
+                steps: &self.steps,
+                options: self.options,
+                ledger: &mut self.ledger,
+            };
             let mut scanner = Scanner::new(true);
             scanner.push(&reasoning, &mut io);
             scanner.finish(end.cut, &mut io);
@@ -213,7 +227,7 @@ impl Engine {
             fuzzy::intention(reasoning, &self.tools).or_else(|| fuzzy::intention(&spoken, &self.tools));
         if let Some(call) = call {
             self.ledger.note(Note::Dialect("fuzzy"));
-            let settled = settle(&call, &self.tools);
+            let settled = settle(&call, &self.tools, &self.steps);
             self.ledger.text_call(&call, settled, "");
         }
     }

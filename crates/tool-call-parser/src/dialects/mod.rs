@@ -9,6 +9,7 @@ use super::calls::RawCall;
 use super::ledger::Objects;
 use super::repairs;
 use super::scanner::{Lane, is_plainly_no_space};
+use super::schema::Steps;
 use super::tools::Tools;
 use crate::event::Dropped;
 
@@ -104,6 +105,8 @@ pub(crate) struct View<'a> {
     pub(crate) cut: bool,
     /// What may be called.
     pub(crate) tools: &'a Tools,
+    /// For checks against their schemas.
+    pub(crate) steps: &'a Steps,
     /// At most [`super::scanner::BEHIND`] bytes of text before the mark.
     pub(crate) before: &'a str,
     /// True when only spaces stand before the mark on its line.
