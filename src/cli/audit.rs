@@ -45,7 +45,11 @@ fn text(file: &std::path::Path) -> Result<String, Failure> {
     std::fs::read_to_string(file).map_err(|error| {
         Failure::Failed(match error.kind() {
             ErrorKind::NotFound => {
-                format!("there is no audit log at {}: no tool has run yet", file.display())
+                format!(
+                    "there is no audit log at {}: no call that may change something has run, and none was refused or approved by a person \
+                     (other calls that only read are not recorded)",
+                    file.display()
+                )
             }
             _ => format!("{} cannot be read: {error}", file.display()),
         })
