@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue, Method, Request, header};
 use tokio_util::sync::CancellationToken;
 
-use super::admin_routes::{has_dot_segments, is_administrative};
+use super::admin_routes::{has_dot_segments, is_below_route, is_for_clients};
 use super::hooks::is_hook;
 use super::key_file::KeyList;
 use super::key_reading::KeyFile;
@@ -19,16 +19,19 @@ use super::page::session::{self, Denied, Sessions, Viewer};
 use super::pages::Pages;
 use super::visit::Visit;
 use super::wrong_keys::{Neighbour, WrongKeys};
-use super::{CHAT, ServerConfig, page};
+use super::{CHAT, ServerConfig, page, permission};
 use crate::observe::{Account, Accounts};
 use crate::store::Store;
 use crate::units::Unusable;
+use crate::upstream::hops;
 use crate::wire::{ApiError, ErrorCode};
 
 /// These ask for no key: what watches over a server has none. vLLM keeps them open too.
 const OPEN: [&str; 3] = ["/health", "/ready", "/metrics"];
 /// This one says nothing and uses nothing.
 const HEALTH: &str = "/health";
+/// A request that has come through so many respools comes from one of them again.
+const MOST_HOPS: u32 = 3;
 /// So often the file of keys is looked at, and what was used is written.
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -59,6 +62,29 @@ struct Terms {
 impl Terms {
     fn new(config: &ServerConfig, lends_key: bool) -> Self {
         Self { config: config.clone(), pages: Pages::new(config), lends_key }
+    }
+
+    /// Refuses any other route, unless the owner allows them all and the key may use them.
+    fn check_administrative(
+        &self,
+        path: &str,
+        key: Option<&ClientKey>,
+        has_operators: bool,
+    ) -> Result<(), ApiError> {
+        if !self.config.allow_admin_routes {
+            let path = path.escape_default();
+            let what = format!(
+                "respool does not pass `{path}` on, because it is no route for inference or information that respool knows, and may change \
+                 the model server. Ask the server itself, or set `pass_routes = [\"{path}\"]`, or `allow_admin_routes = true` for all \
+                 such routes, in respool.toml"
+            );
+            return Err(ApiError::new(403, ErrorCode::AdministrativeRoute, what));
+        }
+        if has_operators && !key.is_some_and(|key| key.is_operator) {
+            let what = "this may be an administrative route of the model server: it needs an operator's key";
+            return Err(ApiError::new(403, ErrorCode::OperatorsOnly, what));
+        }
+        Ok(())
     }
 }
 
@@ -179,6 +205,7 @@ impl Access {
         peer: Option<IpAddr>,
     ) -> Result<Option<Arc<Visit>>, ApiError> {
         refuse_method(request.method())?;
+        refuse_loop(request.headers())?;
         let path = request.uri().path();
         let terms = self.terms();
         let key = if is_hook(request.method(), path) {
@@ -195,8 +222,8 @@ impl Access {
         };
         // The hot route is none of these.
         if !CHAT.contains(&path) {
-            if is_administrative(path) {
-                self.administrative(key.as_deref())?;
+            if !is_for_everybody(&terms.config, request.method(), path) {
+                terms.check_administrative(path, key.as_deref(), self.ring().has_operators())?;
             }
             leads_nowhere_else(path)?;
         }
@@ -247,19 +274,6 @@ impl Access {
         }
     }
 
-    fn administrative(&self, key: Option<&ClientKey>) -> Result<(), ApiError> {
-        if !self.terms().config.allow_admin_routes {
-            let what = "this is an administrative route of the model server, which respool does not pass on; ask the server itself, or \
-                        set `allow_admin_routes = true` in respool.toml";
-            return Err(ApiError::new(403, ErrorCode::AdministrativeRoute, what));
-        }
-        if self.ring().has_operators() && !key.is_some_and(|key| key.is_operator) {
-            let what = "this is an administrative route of the model server: it needs an operator's key";
-            return Err(ApiError::new(403, ErrorCode::OperatorsOnly, what));
-        }
-        Ok(())
-    }
-
     /// Refuses what a stranger's page sends, for routes that are never a page's: agents and runs. A client that has a key is no
     /// stranger's page.
     pub(super) fn foreign_page(&self, headers: &HeaderMap) -> Option<ApiError> {
@@ -303,6 +317,13 @@ impl Access {
         Ok(self.sessions.begin(&digest(key.as_bytes()), now().since_1970))
     }
 
+    /// Ends the session of a request that holds.
+    pub(super) fn end_session(&self, headers: &HeaderMap) {
+        if let Some(cookie) = session::cookie(headers) {
+            self.sessions.end(cookie, now().since_1970);
+        }
+    }
+
     /// True when some keys are operators'.
     pub(super) fn has_operators(&self) -> bool {
         self.ring().has_operators()
@@ -334,6 +355,13 @@ impl Access {
     }
 }
 
+/// True for a route of respool's own, and for one of the model server that every client may use.
+pub fn is_for_everybody(config: &ServerConfig, method: &Method, path: &str) -> bool {
+    let is_own = OPEN.contains(&path) || page::is_path(path) || permission::is_own(path);
+    let mut routes = config.pass_routes.iter();
+    is_own || is_for_clients(method, path) || routes.any(|route| is_below_route(route, path))
+}
+
 /// Refuses the methods that speak to a proxy, or of the request itself: an answer to `TRACE` repeats its headers, and with them
 /// respool's key for the upstream.
 fn refuse_method(method: &Method) -> Result<(), ApiError> {
@@ -343,6 +371,18 @@ fn refuse_method(method: &Method) -> Result<(), ApiError> {
         return Err(ApiError::new(405, ErrorCode::MethodNotAllowed, what));
     }
     Ok(())
+}
+
+/// Refuses a request that has come through too many respools: it goes in a circle.
+fn refuse_loop(headers: &HeaderMap) -> Result<(), ApiError> {
+    if hops(headers) < MOST_HOPS {
+        return Ok(());
+    }
+    let what = format!(
+        "this request has come through respool {MOST_HOPS} times: an `url` of [[upstream]] leads back to a respool that the request came \
+         from. Set it to the model server's address"
+    );
+    Err(ApiError::bad_request(ErrorCode::RequestLoop, what))
 }
 
 /// Refuses a path that a server would take for another one: it could leave the upstream's base URL, with respool's key.

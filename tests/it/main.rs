@@ -48,6 +48,7 @@ mod reasoning_memory;
 mod recovered_turns;
 mod recovery;
 mod reload;
+mod responsive;
 mod same_turn;
 mod sandbox;
 mod setup_openclaw;
